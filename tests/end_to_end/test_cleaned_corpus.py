@@ -14,6 +14,7 @@ from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.unit_comparisons import UnitComparisons
 from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.shards.document_tables import DocumentTables
 from megatape.data.shards.index import load_index
@@ -126,14 +127,14 @@ def test_a_file_that_grew_between_the_passes(
     """The documents that were compared are written, and no other: the file is not read again."""
     corpus = in_units(corpus, 10_000)
     prepare(corpus, tmp_path / "whole")
-    compare = UnitPasses.compare
+    compare = UnitComparisons.compare
 
-    def grow(self: UnitPasses, *arguments: Any) -> None:
+    def grow(self: UnitComparisons, *arguments: Any) -> None:
         compare(self, *arguments)
         with open(Path(corpus.source.inputs[1]) / "3.jsonl", "a") as file:
             file.write(json.dumps({"text": "one more of these documents"}) + "\n")
 
-    monkeypatch.setattr(UnitPasses, "compare", grow)
+    monkeypatch.setattr(UnitComparisons, "compare", grow)
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 

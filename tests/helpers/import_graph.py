@@ -50,6 +50,7 @@ PARTS_OF_DATA = (
     "shards",
     "cleaning",
     "prepare",
+    "derived",
     "formats",
     "training",
     "finetuning",

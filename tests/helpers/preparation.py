@@ -6,7 +6,7 @@ from pathlib import Path
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
-from megatape.data.prepare.progress import Progress
+from megatape.data.prepare.progress import UnitPass, UnitProgress
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 
@@ -63,15 +63,15 @@ class Stopped(Exception):
     """Raised to stop a preparation."""
 
 
-def prepare_until(corpus: PreparationOptions, output: Path, name: str, number: int) -> None:
+def prepare_until(corpus: PreparationOptions, output: Path, unit_pass: UnitPass, number: int) -> None:
     """Prepare a corpus until a pass works on a unit, whose result is not stored."""
     preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), corpus.source.units())
     tokenizer = corpus.tokenizer
     assert tokenizer is not None
     preparation.begin()
 
-    def stop(unit: int, of_pass: str, progress: Progress) -> None:
-        if (of_pass, unit) == (name, number):
+    def stop(latest: UnitProgress) -> None:
+        if (latest.unit_pass, latest.number) == (unit_pass, number):
             raise Stopped
 
     try:

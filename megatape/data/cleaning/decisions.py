@@ -11,7 +11,7 @@ are written (prepare/first_pass_unit.py).
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +28,30 @@ DUPLICATES = "duplicates"
 NEAR_DUPLICATES = "near_duplicates"
 # Processor seconds of a rule for one document from which the user is told its name.
 SLOW_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison of all documents by one of their hashes or keys.
+
+    Attributes:
+        array: Array of FirstPass with the hashes or keys.
+        rule: Name of the rule that compares them.
+    """
+
+    array: str
+    rule: str
+
+
+def compares_units(drop_duplicates: bool, rules: Collection[str], num_units: int) -> bool:
+    """Whether documents are compared with those of other units. Then each unit takes two passes.
+
+    Args:
+        drop_duplicates: Whether to drop exact duplicates.
+        rules: Names of the other cleaning rules.
+        num_units: Number of units.
+    """
+    return (drop_duplicates or NEAR_DUPLICATES in rules) and num_units > 1
 
 
 @dataclass(frozen=True)
@@ -69,26 +93,25 @@ class Cleaning:
             rules[name] = rule
         return replace(self, rules=rules)
 
-    @property
-    def compares(self) -> bool:
-        """Whether documents are compared with each other."""
-        return self.drop_duplicates or self.near_duplicates is not None
+    def compares_units(self, num_units: int) -> bool:
+        """Whether documents are compared with those of other units. Then each unit takes two passes."""
+        return compares_units(self.drop_duplicates, self.rules, num_units)
 
     @property
-    def comparisons(self) -> list[tuple[str, str]]:
-        """Comparisons of all documents: array of FirstPass and name of the rule."""
+    def comparisons(self) -> list[Comparison]:
+        """Comparisons of all documents, in order."""
         comparisons = []
         if self.near_duplicates is not None:
             num_bands, _ = self.near_duplicates.shape
-            comparisons += [(f"band{number}", NEAR_DUPLICATES) for number in range(num_bands)]
+            comparisons += [Comparison(f"band{number}", NEAR_DUPLICATES) for number in range(num_bands)]
         if self.drop_duplicates:
-            comparisons.append(("hashes", DUPLICATES))
+            comparisons.append(Comparison("hashes", DUPLICATES))
         return comparisons
 
     @property
     def comparing_rules(self) -> list[str]:
         """Names of the rules that compare documents. A document dropped by two of them counts for the last one."""
-        return list(dict.fromkeys(rule for _, rule in self.comparisons))
+        return list(dict.fromkeys(comparison.rule for comparison in self.comparisons))
 
     def decide(self, document: Document) -> Decision:
         """Decide about a document by the rules that look at each document on its own."""

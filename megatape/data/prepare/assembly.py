@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from megatape.data.counts import CorpusCounts, DocumentCounts
 from megatape.data.prepare.documents import describe_documents
@@ -18,9 +19,19 @@ from megatape.errors import UserError
 from megatape.utils.atomic import check_absent, rename
 
 
-def finish(
-    folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callable[[], None]
-) -> tuple[Index, CorpusCounts | None]:
+class Prepared(NamedTuple):
+    """Result of a preparation.
+
+    Attributes:
+        index: Index of the data directory.
+        counts: Sum of the units' counts, or None if another process or an earlier attempt has summed them up.
+    """
+
+    index: Index  # type: ignore[assignment]  # of tuple
+    counts: CorpusCounts | None
+
+
+def finish(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callable[[], None]) -> Prepared:
     """Make the data directory from all units, which must be finished. Resumes an interrupted attempt.
 
     Args:
@@ -28,9 +39,6 @@ def finish(
         source: Source of the documents.
         plan: Plan of the preparation.
         heartbeat: Called for each unit and file.
-
-    Returns:
-        The index, and the sum of the units' counts, or None if an earlier attempt has summed them up.
 
     Raises:
         UserError: Too many records are bad. Or the source has no documents or a split no tokens, which removes the folder.
@@ -44,7 +52,7 @@ def finish(
     check_absent(folder.output)
     rename(folder.final, folder.output)
     folder.remove()
-    return index, counts
+    return Prepared(index, counts)
 
 
 def assemble(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callable[[], None]) -> CorpusCounts:

@@ -1,42 +1,18 @@
-"""Batches of tokenized documents: the kept documents of a unit."""
+"""Reads and tokenizes the kept documents of a unit, in batches."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from megatape.data.counts import CorpusCounts
+from megatape.data.prepare.document_batch import DocumentBatch
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.hashes import splits_of, table_hashes
-from megatape.data.sources.document import Decide, Decision, Document, Record
+from megatape.data.sources.document import Decide, Document, Record
 from megatape.data.sources.reading import read_unit
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-
-
-class Batch(NamedTuple):
-    """Documents that are tokenized together, by column.
-
-    Attributes:
-        splits: Split of each document.
-        text_bytes: Size of each text in UTF-8.
-        hashes: Hash of each text, as in tables of documents.
-        places: Place of each document in the source.
-        urls: Address of each document, or empty.
-        inputs: Element of `Source.inputs` that contains each document.
-        scores: Scores of each document by cleaning rules.
-        ids: Token ids of each document.
-    """
-
-    splits: list[str]
-    text_bytes: list[int]
-    hashes: list[int]
-    places: list[str]
-    urls: list[str]
-    inputs: list[str]
-    scores: list[Mapping[str, float]]
-    ids: list[np.ndarray]
 
 
 def read_batches(
@@ -45,9 +21,8 @@ def read_batches(
     decide: Decide,
     tokenizer: Tokenizer | FastTokenizer,
     counts: CorpusCounts,
-    heartbeat: Callable[[], None],
-    record: Record | None = None,
-) -> Iterator[Batch]:
+    record: Record,
+) -> Iterator[DocumentBatch]:
     """Read and tokenize the kept documents of a unit.
 
     Args:
@@ -56,26 +31,19 @@ def read_batches(
         decide: Decides about the unit's documents.
         tokenizer: Tokenizer, or a faster one with the same ids.
         counts: Counts to update.
-        heartbeat: Called for each document, including empty and dropped ones.
-        record: Called with each document and the decision about it.
+        record: Called with each document and the decision about it, including empty and dropped ones.
 
     Raises:
         IdsDiffer: A fast tokenizer gives other ids than its tokenizer. The message names the place of the document.
     """
-
-    def record_alive(document: Document, decision: Decision) -> None:
-        heartbeat()
-        if record is not None:
-            record(document, decision)
-
-    documents = read_unit(options.source, unit, counts, decide, record_alive)
+    documents = read_unit(options.source, unit, counts, decide, record)
     for part in _parts(documents, options.batch_characters):
         hashes = table_hashes([document.digest for document in part])
         if unit.split:
             splits = [unit.split] * len(part)
         else:
             splits = splits_of(hashes, options.validation_share)
-        yield Batch(
+        yield DocumentBatch(
             splits=splits,
             text_bytes=[len(document.content) for document in part],
             hashes=hashes,

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from megatape.data.counts import CorpusCounts
+from megatape.data.prepare.assembly import Prepared
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
-from megatape.data.prepare.progress import OnProgress, Progress
+from megatape.data.prepare.progress import OnProgress, Progress, UnitPass, UnitProgress
 from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.prepare.worker import run_worker
+from megatape.data.prepare.worker import WorkerJob, WorkerWarning, run_worker
 from megatape.data.prepare.worker_pool import Death, WorkerPool
-from megatape.data.shards.entries import Index
 from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import UserError, path_errors
@@ -40,7 +39,7 @@ def prepare(
     redo: Sequence[str] = (),
     progress: OnProgress = lambda done: None,
     timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS,
-) -> tuple[Index, CorpusCounts | None]:
+) -> Prepared:
     """Prepare a corpus as the data directory `output`.
 
     Finished units stay after an error: the same call resumes with the others.
@@ -86,7 +85,7 @@ def prepare(
     except BaseException as error:
         if isinstance(error, OSError) and output.exists():
             # Another process has finished the preparation and removed the folder.
-            return load_index(output), None
+            return Prepared(load_index(output), None)
         name_path(error, output)
         preparation.abandon()
         raise
@@ -112,13 +111,14 @@ class _Totals:
         num_passes = preparation.num_passes
         self._total = Progress(num_passes * finished_bytes, total_bytes=num_passes * total_bytes)
         # Latest progress of each pass over a unit.
-        self._latest: dict[tuple[int, str], Progress] = {}
+        self._latest: dict[tuple[int, UnitPass], Progress] = {}
 
-    def add(self, number: int, pass_name: str, progress: Progress) -> None:
+    def add(self, latest: UnitProgress) -> None:
         """Replace the progress of one pass over a unit."""
-        before = self._latest.get((number, pass_name), Progress(0))
-        self._latest[number, pass_name] = progress
-        sums = [total + new - old for total, new, old in zip(self._total, progress, before, strict=True)]
+        key = (latest.number, latest.unit_pass)
+        before = self._latest.get(key, Progress(0))
+        self._latest[key] = latest.progress
+        sums = [total + new - old for total, new, old in zip(self._total, latest.progress, before, strict=True)]
         self._total = Progress(*sums)
         self._on_progress(self._total)
 
@@ -134,37 +134,39 @@ def _work(preparation: Preparation, num_workers: int, totals: _Totals) -> None:
         Exception: A worker failed.
     """
     folder = preparation.folder
-    arguments = (
+    num_cores = os.cpu_count() or 1
+    job = WorkerJob(
         # The tokenizer is in the folder.
-        replace(preparation.options, tokenizer=None),
-        folder.output,
-        folder.timeouts,
-        preparation.task,
-        max(1, (os.cpu_count() or 1) // num_workers),
-        given(),
+        options=replace(preparation.options, tokenizer=None),
+        output=folder.output,
+        timeouts=folder.timeouts,
+        task=preparation.task,
+        num_threads=max(1, num_cores // num_workers),
+        imports=given(),
     )
     # Several workers may wait for the same process, so the user has seen some of the warnings.
     shown_warnings: set[str] = set()
     # Number of deaths since a unit was last finished.
     num_deaths = 0
     num_done = preparation.num_done()
-    with WorkerPool(run_worker, arguments, num_workers) as pool:
+    with WorkerPool(run_worker, (job,), num_workers) as pool:
         for message in pool.messages():
-            if isinstance(message, Exception):
-                raise message
-            if isinstance(message, Death):
-                num_done_before = num_done
-                num_done = preparation.num_done()
-                if num_done != num_done_before:
-                    num_deaths = 0
-                num_deaths += 1
-                _replace(pool, preparation, message, num_deaths)
-            elif isinstance(message, str):
-                if message not in shown_warnings:
-                    preparation.warn(message)
-                shown_warnings.add(message)
-            else:
-                totals.add(*message)
+            match message:
+                case UnitProgress():
+                    totals.add(message)
+                case WorkerWarning(text):
+                    if text not in shown_warnings:
+                        preparation.warn(text)
+                    shown_warnings.add(text)
+                case Death():
+                    num_done_before = num_done
+                    num_done = preparation.num_done()
+                    if num_done != num_done_before:
+                        num_deaths = 0
+                    num_deaths += 1
+                    _replace(pool, preparation, message, num_deaths)
+                case Exception():
+                    raise message
 
 
 def _replace(pool: WorkerPool, preparation: Preparation, death: Death, num_deaths: int) -> None:

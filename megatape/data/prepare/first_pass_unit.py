@@ -13,7 +13,7 @@ The source is read once, although a document of another unit may decide which do
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import accumulate, compress, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,8 @@ import orjson
 from megatape.data.cleaning.comparison import read_comparison
 from megatape.data.cleaning.first_pass import KEEP, KEYS, FirstPass
 from megatape.data.counts import CorpusCounts
-from megatape.data.prepare.batches import Batch
 from megatape.data.prepare.checksummed_files import ChecksummedFiles, check_files
+from megatape.data.prepare.document_batch import DocumentBatch
 from megatape.data.prepare.progress import OnProgress, Progress
 from megatape.data.shards.entries import token_dtype
 from megatape.errors import UserError
@@ -47,7 +47,9 @@ class FirstPassUnit:
         self._vocab_size = vocab_size
         self._dtype = token_dtype(vocab_size)
 
-    def write(self, batches: Iterable[Batch], first_pass: FirstPass, counts: CorpusCounts, on_progress: OnProgress) -> None:
+    def write(
+        self, batches: Iterable[DocumentBatch], first_pass: FirstPass, counts: CorpusCounts, on_progress: OnProgress
+    ) -> None:
         """Write all files.
 
         Args:
@@ -61,10 +63,8 @@ class FirstPassUnit:
         files.append(DOCUMENTS, b"")
         files.append(TOKENS, b"")
         for batch in batches:
-            *columns, all_ids = batch
-            num_tokens = [ids.size for ids in batch.ids]
-            files.append(DOCUMENTS, orjson.dumps([*columns, num_tokens]) + b"\n")
-            tokens = np.concatenate(all_ids)
+            files.append(DOCUMENTS, _document_line(batch))
+            tokens = np.concatenate(batch.ids)
             assert 0 <= tokens.min() <= tokens.max() < self._vocab_size
             files.append(TOKENS, tokens.astype(self._dtype).data)
             first_pass.save_shingles(files.append)
@@ -86,7 +86,7 @@ class FirstPassUnit:
         """Return the counts of all documents that were read."""
         return as_type(read_json(self.folder / COUNTS), CorpusCounts)
 
-    def kept(self, dropped_by: np.ndarray, rules: Sequence[str], counts: CorpusCounts) -> Iterator[Batch]:
+    def kept(self, dropped_by: np.ndarray, rules: Sequence[str], counts: CorpusCounts) -> Iterator[DocumentBatch]:
         """Yield the documents that no comparison dropped, one batch at a time.
 
         Args:
@@ -97,31 +97,28 @@ class FirstPassUnit:
         Raises:
             UserError: The folder is corrupted.
         """
-        inputs_column = Batch._fields.index("inputs")
         num_read = 0
         with (self.folder / DOCUMENTS).open("rb") as document_file, (self.folder / TOKENS).open("rb") as token_file:
             for line in document_file:
                 *columns, lengths = orjson.loads(line)
-                inputs = columns[inputs_column]
-                num_documents = len(inputs)
-
                 ends = list(accumulate(lengths, initial=0))
                 num_tokens = ends[-1]
                 tokens = np.fromfile(token_file, self._dtype, num_tokens)
                 self._check(tokens.size == num_tokens)
                 columns.append([tokens[begin:end] for begin, end in pairwise(ends)])
+                batch = DocumentBatch(*columns)
 
-                batch_dropped_by = dropped_by[num_read : num_read + num_documents]
-                num_read += num_documents
+                batch_dropped_by = dropped_by[num_read : num_read + len(batch)]
+                num_read += len(batch)
                 self._check(num_read <= dropped_by.size)
 
                 for document in np.flatnonzero(batch_dropped_by):
                     rule = rules[batch_dropped_by[document] - 1]
-                    dropped = counts.inputs[inputs[document]].dropped
+                    dropped = counts.inputs[batch.inputs[document]].dropped
                     dropped[rule] = dropped.get(rule, 0) + 1
 
-                is_kept = (batch_dropped_by == 0).tolist()
-                yield Batch(*(list(compress(column, is_kept)) for column in columns))
+                is_kept = batch_dropped_by == 0
+                yield batch.select(is_kept.tolist())
         self._check(num_read == dropped_by.size)
 
     def _check(self, is_whole: bool) -> None:
@@ -149,3 +146,18 @@ class FirstPassUnit:
             is_dropped = np.unpackbits(packed_flags, count=codes.size).astype(bool)
             dropped_by[is_dropped] = index
         return dropped_by[codes == KEEP]
+
+
+def _document_line(batch: DocumentBatch) -> bytes:
+    """Return the columns of a batch as a line of JSON, with the numbers of tokens in place of the tokens."""
+    columns = [
+        batch.splits,
+        batch.text_bytes,
+        batch.hashes,
+        batch.places,
+        batch.urls,
+        batch.inputs,
+        batch.scores,
+        batch.num_tokens,
+    ]
+    return orjson.dumps(columns) + b"\n"

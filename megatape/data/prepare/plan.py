@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from megatape.data.cleaning.decisions import compares_units
 from megatape.data.io.files import FileState, file_states
 from megatape.data.io.listing import SkippedFiles
 from megatape.data.shards.entries import TokenizerEntry
@@ -56,6 +57,12 @@ class Plan:
     unit_bytes: int = UNIT_BYTES
     keep_documents: bool = False
     skipped: dict[str, SkippedFiles] = field(default_factory=dict)
+
+    @property
+    def compares_units(self) -> bool:
+        """Whether documents are compared with those of other units. Then each unit takes two passes."""
+        rules = [rule["rule"] for rule in self.rules]
+        return compares_units(self.drop_duplicates, rules, len(self.units))
 
     def difference(self, other: "Plan", used: set[int]) -> str | None:
         """Return the first difference from another plan, with both values, or None if the finished work fits it.

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from megatape.data.counts import CorpusCounts
-from megatape.data.prepare.assembly import finish
+from megatape.data.prepare.assembly import Prepared, finish
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.plan import Plan, files_of
@@ -20,10 +19,10 @@ from megatape.data.prepare.progress import OnUnitProgress
 from megatape.data.prepare.redo import discard_changed
 from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.training_sample import sample_texts
+from megatape.data.prepare.unit_comparisons import UnitComparisons
 from megatape.data.prepare.unit_lease import UnitLease
-from megatape.data.prepare.unit_passes import UnitPasses, compares_units
+from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.prepare.work_queue import WorkQueue
-from megatape.data.shards.entries import Index
 from megatape.data.sources.units import UNIT_BYTES, Unit, default_unit_bytes
 from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
@@ -144,14 +143,14 @@ class Preparation:
             on_progress: Called repeatedly.
         """
         passes = UnitPasses(self.options, self.folder, self.units, tokenizer, fast, on_progress)
+        comparisons = UnitComparisons(self.options.cleaning, self.folder, len(self.units))
         num_units = len(self.units)
         steps: list[Iterator[float]] = []
         if self.num_passes > 1 and len(self.finished()) < num_units:
-            num_comparisons = len(self.options.cleaning.comparisons)
             steps += [
                 self.queue.each("verdicts", self.units_after_first_pass, passes.decide, num_units),
-                self.queue.each("compare", passes.compared, passes.compare, num_comparisons),
-                self.queue.each("near", passes.decided_near, passes.decide_near, passes.num_near_steps),
+                self.queue.each("compare", comparisons.compared, comparisons.compare, comparisons.num_comparisons),
+                self.queue.each("near", comparisons.decided_near, comparisons.decide_near, comparisons.num_near_steps),
             ]
         steps.append(self.queue.each("", self.finished, passes.write, num_units))
         for pause in chain.from_iterable(steps):
@@ -160,12 +159,12 @@ class Preparation:
     @property
     def num_passes(self) -> int:
         """Number of passes over a unit. The first one reads the source."""
-        if compares_units(self.options, self.units):
+        if self.options.cleaning.compares_units(len(self.units)):
             return 2
         return 1
 
-    def finish(self, plan: Plan) -> tuple[Index, CorpusCounts | None]:
-        """Make the data directory of all units, which must be finished. Returns the result of `assembly.finish`."""
+    def finish(self, plan: Plan) -> Prepared:
+        """Make the data directory of all units, which must be finished."""
         while True:
             with self.folder.lease("finish") as lease:
                 if lease is not None:

@@ -1,11 +1,16 @@
 """Progress of a preparation."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
-# Names of the passes over a unit. The first one reads the source and decides about documents.
-DECIDE_PASS = "decisions"
-WRITE_PASS = "tokens"
+
+class UnitPass(Enum):
+    """Passes over a unit. The first one reads the source and decides about documents."""
+
+    DECIDE = "decisions"
+    WRITE = "tokens"
 
 
 class Progress(NamedTuple):
@@ -26,7 +31,22 @@ class Progress(NamedTuple):
     total_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class UnitProgress:
+    """Progress of a pass over a unit.
+
+    Attributes:
+        number: Number of the unit.
+        unit_pass: The pass.
+        progress: Work done so far in this pass.
+    """
+
+    number: int
+    unit_pass: UnitPass
+    progress: Progress
+
+
 # Called repeatedly with the progress of a pass, or of a preparation.
 OnProgress = Callable[[Progress], None]
-# Called repeatedly with the number of a unit, the name of a pass, and the progress of this pass over the unit.
-OnUnitProgress = Callable[[int, str, Progress], None]
+# Called repeatedly with the progress of a pass over a unit.
+OnUnitProgress = Callable[[UnitProgress], None]

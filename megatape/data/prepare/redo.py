@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Sequence
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.plan import Plan, files_of
-from megatape.data.prepare.unit_passes import compares_units
 from megatape.errors import UserError
 from megatape.errors.suggestions import did_you_mean
 
@@ -46,7 +45,7 @@ def discard_changed(
     files = ", ".join(sorted(wanted))
     message = f"{len(discarded):,} of {len(plan.units):,} units have read {files} and are prepared again"
     others = finished - numbers
-    if compares_units(options, plan.units) and others:
+    if options.cleaning.compares_units(len(plan.units)) and others:
         message += f", and {len(others):,} finished units, whose documents are compared with theirs"
         discarded |= finished
     folder.discard(discarded)

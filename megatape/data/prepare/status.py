@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.data.cleaning.decisions import NEAR_DUPLICATES
 from megatape.data.document_entries import INDEX_FILE
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.plan import Plan
@@ -109,10 +108,8 @@ def preparation_status(output: Path) -> PreparationStatus:
 def _passes(partial: PartialFolder, plan: Plan, now: float) -> list[PassStatus]:
     finished = {number: partial.unit_folder(number) for number in partial.finished(len(plan.units))}
     first_passes = {number: partial.first_pass(number) for number in partial.first_passes()}
-    rules = {rule["rule"] for rule in plan.rules}
-    compares = (plan.drop_duplicates or NEAR_DUPLICATES in rules) and len(plan.units) > 1
     write = _pass("write", plan, finished, now)
-    if not compares:
+    if not plan.compares_units:
         return [write]
     return [_pass("read", plan, first_passes | finished, now), write]
 

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from megatape.data.counts import CorpusCounts, DocumentCounts, sort_reasons
 from megatape.data.document_entries import DocumentFile
-from megatape.data.prepare.batches import Batch
+from megatape.data.prepare.document_batch import DocumentBatch
 from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.part_summary import SUMMARY, TOKEN_COUNTS, PartSummary
 from megatape.data.prepare.progress import OnProgress, Progress
@@ -46,7 +45,7 @@ class UnitWriter:
 
     def write(
         self,
-        batches: Iterable[Batch],
+        batches: Iterable[DocumentBatch],
         counts: CorpusCounts,
         on_progress: OnProgress,
         documents: DocumentFiles | None = None,
@@ -72,29 +71,19 @@ class UnitWriter:
         total = self.counts.total
         return Progress(counts.read_bytes, total.written, total.text_bytes, total.tokens)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: DocumentBatch) -> None:
         """Append documents."""
-        num_tokens = [ids.size for ids in batch.ids]
-        for name, size, text_bytes in zip(batch.inputs, num_tokens, batch.text_bytes, strict=True):
+        for name, num_tokens, text_bytes in zip(batch.inputs, batch.num_tokens, batch.text_bytes, strict=True):
             counts = self.counts.inputs[name]
             counts.written += 1
-            counts.tokens += size
+            counts.tokens += num_tokens
             counts.text_bytes += text_bytes
-        columns: tuple[list[Any], ...] = (
-            num_tokens,
-            batch.text_bytes,
-            batch.places,
-            batch.urls,
-            batch.hashes,
-            batch.scores,
-        )
         for split in SPLITS:
-            is_chosen = [name == split for name in batch.splits]
-            if not any(is_chosen):
+            part = batch.select([name == split for name in batch.splits])
+            if not len(part):
                 continue
-            self._tables[split].add(*(list(compress(column, is_chosen)) for column in columns))
-            ids = np.concatenate(list(compress(batch.ids, is_chosen)))
-            self._shards[split].add(ids, sum(compress(batch.text_bytes, is_chosen)))
+            self._tables[split].add(part.num_tokens, part.text_bytes, part.places, part.urls, part.hashes, part.scores)
+            self._shards[split].add(np.concatenate(part.ids), sum(part.text_bytes))
 
     def close(self, counts: CorpusCounts, document_files: Sequence[DocumentFile] = ()) -> None:
         """Write the remaining documents and the summary.

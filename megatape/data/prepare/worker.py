@@ -4,6 +4,7 @@ import os
 import signal
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,19 +20,11 @@ from megatape.reliability.lease import LeaseTimeouts
 from megatape.utils.full_disk import name_path
 
 
-def run_worker(
-    connection: Connection,
-    options: PreparationOptions,
-    output: Path,
-    timeouts: LeaseTimeouts,
-    task: Task,
-    num_threads: int,
-    imports: Sequence[str],
-) -> None:
-    """Prepare units that nobody else is working on, until all are finished.
+@dataclass(frozen=True)
+class WorkerJob:
+    """Work of a worker process.
 
-    Args:
-        connection: Connection for progress, warnings, and the exception that ends the work.
+    Attributes:
         options: Options of the preparation, without a tokenizer, which is in the folder.
         output: Folder of the result.
         timeouts: Timeouts of leases.
@@ -39,26 +32,57 @@ def run_worker(
         num_threads: Number of threads of a tokenizer.
         imports: Modules to import first.
     """
+
+    options: PreparationOptions
+    output: Path
+    timeouts: LeaseTimeouts
+    task: Task
+    num_threads: int
+    imports: Sequence[str]
+
+
+@dataclass(frozen=True)
+class WorkerWarning:
+    """Message of a worker to the user.
+
+    Attributes:
+        text: The message.
+    """
+
+    text: str
+
+
+def run_worker(connection: Connection, job: WorkerJob) -> None:
+    """Prepare units that nobody else is working on, until all are finished.
+
+    Args:
+        connection: Connection for UnitProgress, WorkerWarning, and the exception that ends the work.
+        job: The work.
+    """
+
+    def warn(text: str) -> None:
+        connection.send(WorkerWarning(text))
+
     # Ctrl-C also reaches the command, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     # The library `tokenizers` reads it when it first encodes.
-    os.environ["RAYON_NUM_THREADS"] = str(num_threads)
-    folder = PartialFolder(output, timeouts)
+    os.environ["RAYON_NUM_THREADS"] = str(job.num_threads)
+    folder = PartialFolder(job.output, job.timeouts)
     try:
-        for module in imports:
+        for module in job.imports:
             import_given(module)
         plan = folder.plan()
         if plan is None:
             # Another command has finished the preparation.
             return
         tokenizer = folder.tokenizer(plan)
-        if options.plan(plan.units, tokenizer).rules != plan.rules:
+        if job.options.plan(plan.units, tokenizer).rules != plan.rules:
             raise UserError("files or folders of `rule` have changed since the command began: do so only when it has ended")
-        tokenizer.num_threads = num_threads
-        fast = fast_tokenizer(tokenizer, connection.send)
-        preparation = Preparation(options, folder, plan.units, connection.send, task)
-        preparation.work(tokenizer, fast, lambda *progress: connection.send(progress))
+        tokenizer.num_threads = job.num_threads
+        fast = fast_tokenizer(tokenizer, warn)
+        preparation = Preparation(job.options, folder, plan.units, warn, job.task)
+        preparation.work(tokenizer, fast, connection.send)
     except (UserError, OSError) as error:
         name_path(error, folder.path)
         connection.send(_sendable(error))

@@ -95,10 +95,12 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
         found += outcomes(first.decide, unit[9:])
         first.save(files.append)
     beats: list[None] = []
-    compared = [tmp_path / f"{name}.npz" for name, _ in cleaning.comparisons]
-    for file, (name, rule) in zip(compared, cleaning.comparisons, strict=True):
-        judge = cleaning.near_duplicates if rule == "near_duplicates" else None
-        file.write_bytes(compare(drafts, name, judge, lambda: beats.append(None)))
+    compared = []
+    for comparison in cleaning.comparisons:
+        judge = cleaning.near_duplicates if comparison.rule == "near_duplicates" else None
+        file = tmp_path / f"{comparison.array}.npz"
+        file.write_bytes(compare(drafts, comparison.array, judge, lambda: beats.append(None)))
+        compared.append(file)
     if near:
         bands = compared[:3]
         near_file = tmp_path / "near.npz"

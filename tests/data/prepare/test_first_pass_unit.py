@@ -12,7 +12,7 @@ from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.progress import WRITE_PASS
+from megatape.data.prepare.progress import UnitPass
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -47,7 +47,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PreparationOptions:
 def stopped(corpus: PreparationOptions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a preparation that stopped before writing units. The finished preparation is next to it."""
     output = tmp_path_factory.mktemp("stopped") / "out"
-    prepare_until(corpus, output, WRITE_PASS, 0)
+    prepare_until(corpus, output, UnitPass.WRITE, 0)
     prepare(corpus, output.with_name("whole"))
     return output.with_name("out.partial")
 

@@ -21,6 +21,7 @@ from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.unit_comparisons import UnitComparisons
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.shards.index import load_index
@@ -183,15 +184,15 @@ def test_the_source_is_read_once(
 ) -> None:
     """Decisions are for the documents that were read, and those are written, whatever happens to their files meanwhile."""
     path = Path(corpus.source.inputs[0]) / "00.jsonl"
-    compare = UnitPasses.compare
+    compare = UnitComparisons.compare
     path.write_text(path.read_text().replace(text_of(3), text_of(203)))
     prepare(corpus, tmp_path / "whole")
 
-    def compare_and_change(self: UnitPasses, number: int, lease: UnitLease) -> None:
+    def compare_and_change(self: UnitComparisons, number: int, lease: UnitLease) -> None:
         compare(self, number, lease)
         change(path)
 
-    monkeypatch.setattr(UnitPasses, "compare", compare_and_change)
+    monkeypatch.setattr(UnitComparisons, "compare", compare_and_change)
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 

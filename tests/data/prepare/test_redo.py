@@ -11,7 +11,7 @@ from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.progress import DECIDE_PASS, WRITE_PASS
+from megatape.data.prepare.progress import UnitPass
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.entries import SPLITS
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -42,10 +42,10 @@ def check_equal(corpus: PreparationOptions, output: Path) -> None:
         assert np.array_equal(read_all(output, split), read_all(output.with_name("fresh"), split))
 
 
-@pytest.mark.parametrize(("name", "number"), [(DECIDE_PASS, 4), (WRITE_PASS, 0), (WRITE_PASS, 4)])
-def test_documents_that_are_compared(corpus: PreparationOptions, tmp_path: Path, name: str, number: int) -> None:
+@pytest.mark.parametrize(("unit_pass", "number"), [(UnitPass.DECIDE, 4), (UnitPass.WRITE, 0), (UnitPass.WRITE, 4)])
+def test_documents_that_are_compared(corpus: PreparationOptions, tmp_path: Path, unit_pass: UnitPass, number: int) -> None:
     """A file changes in the first pass, or after units were written whose documents are compared with the file's."""
-    prepare_until(corpus, tmp_path / "out", name, number)
+    prepare_until(corpus, tmp_path / "out", unit_pass, number)
     changed = file(corpus, 1)
     grow(changed)
     with pytest.raises(UserError, match=rf"{changed}.*, add `redo` {changed} to prepare the changed files again"):
@@ -57,7 +57,7 @@ def test_documents_that_are_compared(corpus: PreparationOptions, tmp_path: Path,
 def test_only_units_of_the_file(corpus: PreparationOptions, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without comparisons the other units are kept, even if the command is killed and run again, with or without the option."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
-    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 6)
+    prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 6)
     units = tmp_path / "out.partial" / "units"
     before = {path.name: path.stat().st_mtime_ns for path in units.iterdir()}
     assert len(before) == 6
@@ -85,7 +85,7 @@ def test_only_units_of_the_file(corpus: PreparationOptions, tmp_path: Path, capl
 
 def test_a_missing_file(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The error names the missing file. Once restored, it is accepted with another modification time."""
-    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 0)
+    prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 0)
     lost = file(corpus, 2)
     content = lost.read_bytes()
     lost.unlink()
@@ -102,7 +102,7 @@ def test_a_missing_file(corpus: PreparationOptions, tmp_path: Path) -> None:
 
 def test_names_of_no_input(corpus: PreparationOptions, tmp_path: Path) -> None:
     """A name that matches no input is refused, and nothing is removed."""
-    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 3)
+    prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 3)
     (tmp_path / "texts" / "deep").mkdir()
     before = sorted((tmp_path / "out.partial").rglob("*"))
     with pytest.raises(UserError, match=r"redo 0.jsonl: no input has this name"):
@@ -112,7 +112,7 @@ def test_names_of_no_input(corpus: PreparationOptions, tmp_path: Path) -> None:
 
 def test_a_file_that_has_become_too_short(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The file now ends before the start of its last units."""
-    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 0)
+    prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 0)
     changed = file(corpus, 1)
     changed.write_text(json.dumps({"text": "short"}) + "\n")
     with pytest.raises(UserError, match=rf"{changed} has only 18 bytes now: remove the unfinished folder to begin again"):

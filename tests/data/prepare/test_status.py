@@ -12,7 +12,7 @@ from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.progress import DECIDE_PASS, WRITE_PASS
+from megatape.data.prepare.progress import UnitPass
 from megatape.data.prepare.status import preparation_status
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ def set_times(folder: Path, *seconds_ago: float) -> None:
 def test_units_rate_and_time_left(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
     """With one pass, the rate is that of the last ten minutes, or since the first unit if that is shorter."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
-    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 4)
+    prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 4)
     units = corpus.source.units()
     set_times(tmp_path / "out.partial" / "units", 100, 60, 40, 20)
     (only,) = preparation_status(tmp_path / "out").passes
@@ -62,10 +62,12 @@ def test_units_rate_and_time_left(corpus: PreparationOptions, tmp_path: Path, co
     assert printed.endswith("no process is running: run the same command again to resume\n") and "left at" not in printed
 
 
-@pytest.mark.parametrize(("name", "number", "read", "written"), [(DECIDE_PASS, 3, 3, 0), (WRITE_PASS, 2, None, 2)])
-def test_two_passes(corpus: PreparationOptions, tmp_path: Path, name: str, number: int, read: int | None, written: int) -> None:
+@pytest.mark.parametrize(("unit_pass", "number", "read", "written"), [(UnitPass.DECIDE, 3, 3, 0), (UnitPass.WRITE, 2, None, 2)])
+def test_two_passes(
+    corpus: PreparationOptions, tmp_path: Path, unit_pass: UnitPass, number: int, read: int | None, written: int
+) -> None:
     """A written unit was read as well, although its draft is gone."""
-    prepare_until(corpus, tmp_path / "out", name, number)
+    prepare_until(corpus, tmp_path / "out", unit_pass, number)
     passes = preparation_status(tmp_path / "out").passes
     num_units = len(corpus.source.units())
     expected = [("read", num_units if read is None else read), ("write", written)]
@@ -75,7 +77,7 @@ def test_two_passes(corpus: PreparationOptions, tmp_path: Path, name: str, numbe
 
 def test_holders(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
     """The status shows the process of each lease, its input and its last heartbeat."""
-    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 2)
+    prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 2)
     partial = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
     with partial.lease("00003"), partial.lease("00001.compare"), partial.lease("00000.near"):
         path = partial.lease_path("00003")
