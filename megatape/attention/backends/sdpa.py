@@ -109,8 +109,8 @@ class Sdpa(Backend):
 def kernel_order(capability: tuple[int, int]) -> list[SDPBackend]:
     """Return PyTorch's kernels, the fastest first, for GPUs of a compute capability.
 
-    Published measurements: cuDNN's kernels are 1.3 to 1.6 times as fast as FlashAttention-2's on Hopper (docs/benchmarks.md),
-    and slower elsewhere.
+    Published measurements (docs/results/speed.md): cuDNN's kernels are 1.3 to 1.6 times as fast as FlashAttention-2's on
+    Hopper, and slower elsewhere.
     """
     fastest = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
     if capability in CUDNN_CAPABILITIES:

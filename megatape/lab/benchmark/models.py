@@ -15,8 +15,8 @@ from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, SHAPE
 from megatape.nn.parameters import spec_of
 
-# Standard deviations of position weights, which are zero only before training. Gains reach this size in 50 steps
-# (docs/benchmarks.md); W_up has that of W_down.
+# Standard deviations of position weights, which are zero only before training. Gains reach this size in 50 steps; W_up has
+# that of W_down.
 GAIN_STD = 0.06
 UP_STD = 0.02
 
