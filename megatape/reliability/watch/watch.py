@@ -4,11 +4,11 @@ A collective that waits for a dead rank may hang forever (NCCL) or fail without 
 a thread of each rank sends heartbeats to the store at which the ranks met, and rank 0 judges them
 (peer_monitor.py, diagnosis.py). The first rank that finds a fault publishes its verdict (verdict.py)
 there, and the threads of all ranks act on it. When a rank hangs, every rank that still can writes the
-stacks of its threads (stacks.py).
+stacks of its threads (process_end.py).
 
 The store is in rank 0's process. While that is frozen, a call to the store never returns, whatever
 its timeout. So a second thread, which calls nothing that could block, ends the process when the
-first one has sent no heartbeat for too long.
+first one has sent no heartbeat for too long (store_guard.py).
 """
 
 import os
@@ -25,21 +25,18 @@ from typing import Self
 import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
-from megatape.errors import ExitStatus, UserError
-from megatape.reliability.watch.heartbeat import BACKGROUND_GROUP, Heartbeat, RankThread, ThreadProgress
+from megatape.errors import UserError
+from megatape.reliability.watch.heartbeat_sender import HeartbeatSender
 from megatape.reliability.watch.messages import WatchMessages
 from megatape.reliability.watch.pace import Pace
 from megatape.reliability.watch.peer_monitor import PeerMonitor
+from megatape.reliability.watch.process_end import THREAD_NAME, ProcessEnd
 from megatape.reliability.watch.rank_errors import RankFailed, is_collective_error
-from megatape.reliability.watch.stacks import append_stacks, format_stacks
+from megatape.reliability.watch.store_guard import StoreGuard
 from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.reliability.watch.verdict import FaultKind, Verdict, describe_error
-from megatape.utils.terminal import print_at_once
-from megatape.utils.torch_internals import clone_default_store, count_collectives
+from megatape.utils.torch_internals import clone_default_store
 from megatape.utils.waiting import wait_until
-
-# Name of the watch's threads.
-THREAD_NAME = "watch"
 
 
 class Watch:
@@ -71,10 +68,9 @@ class Watch:
         self.pace = Pace(timeouts)
         self._topology = topology
         self._timeouts = timeouts
-        self._stacks = stacks
         self._open_store = open_store
         self._process = f"host {socket.gethostname()}, process {os.getpid()}"
-        self._num_heartbeats = 0
+        self._process_end = ProcessEnd(topology.rank, self._process, self.pace, stacks, timeouts.grace)
         self._verdict: Verdict | None = None
         self._finished = threading.Event()
         self._decided = threading.Event()
@@ -83,10 +79,13 @@ class Watch:
         if self._topology.world_size > 1:
             self._messages = WatchMessages(self._open_store(), self._topology.rank)
             self._monitor = PeerMonitor(self._topology, self._timeouts, self._messages, self.pace.warnings.append)
-            self._send_heartbeat()
+            self._sender = HeartbeatSender(self._messages, self.pace, self._process)
+            self._sender.send()
+            guard = StoreGuard(self._sender, self.pace, self._timeouts, self._process_end)
+            events = (self._finished, self._decided)
             self._threads = [
                 threading.Thread(target=self._exchange_messages, name=THREAD_NAME, daemon=True),
-                threading.Thread(target=self._guard_store, name=THREAD_NAME, daemon=True),
+                threading.Thread(target=guard.run, args=events, name=THREAD_NAME, daemon=True),
             ]
             for thread in self._threads:
                 thread.start()
@@ -144,23 +143,6 @@ class Watch:
             others = range(1, self._topology.world_size)
             wait_until(lambda: all(self._messages.has_left(rank) for rank in others), timeout, interval=0.02)
 
-    def _send_heartbeat(self) -> None:
-        self._num_heartbeats += 1
-        num_collectives, num_in_background = count_collectives(BACKGROUND_GROUP)
-        phase = self.pace.phase
-        background = ThreadProgress(num_collectives=num_in_background)
-        background_phase = self.pace.background
-        if background_phase is not None:
-            background = ThreadProgress(background_phase.name, background_phase.timeout, num_in_background)
-        heartbeat = Heartbeat(
-            main=ThreadProgress(phase.name, phase.timeout, num_collectives),
-            background=background,
-            process=self._process,
-            number=self._num_heartbeats,
-            busy_share=self.pace.busy_share,
-        )
-        self._messages.send_heartbeat(heartbeat)
-
     def _exchange_messages(self) -> None:
         """Thread that uses the store: every period, and when the timeout becomes shorter."""
         looked = time.monotonic()
@@ -170,7 +152,7 @@ class Watch:
             if self._finished.is_set():
                 return
             try:
-                self._send_heartbeat()
+                self._sender.send()
                 if time.monotonic() >= looked + self._timeouts.period:
                     self._look()
                     looked = time.monotonic()
@@ -182,7 +164,7 @@ class Watch:
                 self._verdict = Verdict(FaultKind.STORE, cause)
         self._decided.set()
         if not self._finished.wait(self._timeouts.grace):
-            self._end(self._verdict)
+            self._process_end.end(self._verdict)
 
     def _look(self) -> None:
         """Read the messages of the other ranks, and take over a verdict."""
@@ -191,48 +173,5 @@ class Watch:
             return
         if verdict.is_diagnosis:
             # Before the main thread learns of the verdict, because it may then move on.
-            self._append_stacks(verdict)
+            self._process_end.append_stacks(verdict)
         self._verdict = verdict
-
-    def _guard_store(self) -> None:
-        """Thread without input and output, which notices that the other one is stuck."""
-        last_count = self._num_heartbeats
-        stuck_seconds = 0.0
-        while not self._finished.wait(self._timeouts.period) and not self._decided.is_set():
-            count = self._num_heartbeats
-            if count == last_count:
-                stuck_seconds += self._timeouts.period
-            else:
-                stuck_seconds = 0.0
-            last_count = count
-            if stuck_seconds > min(self._timeouts.silence, self.pace.phase.timeout):
-                cause = (
-                    f"rank 0 is frozen or cut off: its store has not answered for {stuck_seconds:.0f} s; the run ends here, "
-                    "end rank 0's process and continue with --resume auto"
-                )
-                verdict = Verdict(FaultKind.STORE, cause)
-                self._append_stacks(verdict)
-                self._end(verdict)
-
-    def _append_stacks(self, verdict: Verdict) -> None:
-        """Append the reason and the stacks of all threads to this rank's file."""
-        if self._stacks is not None:
-            origin = f"rank {self._topology.rank}, {self._process}, in {self.pace.phase.name}"
-            append_stacks(self._stacks, f"{origin}: {verdict.message}", timeout=self._timeouts.grace)
-
-    def _end(self, verdict: Verdict) -> None:
-        """End the process, even if its main thread is stuck. Print the reason, and where this rank hangs if it is at fault."""
-        rank = self._topology.rank
-        lines = f"error on rank {rank}: {verdict.message}\n"
-        if verdict.accuses(rank):
-            lines += "it is here:\n" + format_stacks(_threads_at_fault(verdict.thread))
-        if verdict.status == ExitStatus.DIED:
-            print_at_once(lines)
-        os._exit(verdict.status)
-
-
-def _threads_at_fault(thread: RankThread) -> list[threading.Thread]:
-    """Return the threads that may hang: the main thread; or if the background thread hangs, all except the watch's."""
-    if thread is RankThread.BACKGROUND:
-        return [running for running in threading.enumerate() if running.name != THREAD_NAME]
-    return [threading.main_thread()]

@@ -1,0 +1,57 @@
+"""End of a rank's process by a verdict, even if its main thread is stuck."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Never
+
+from megatape.errors import ExitStatus
+from megatape.reliability.watch.heartbeat import RankThread
+from megatape.reliability.watch.pace import Pace
+from megatape.reliability.watch.stacks import append_stacks, format_stacks
+from megatape.reliability.watch.verdict import Verdict
+from megatape.utils.terminal import print_at_once
+
+# Name of the watch's threads.
+THREAD_NAME = "watch"
+
+
+class ProcessEnd:
+    """Records the stacks of this rank's threads, and ends its process.
+
+    Args:
+        rank: This rank.
+        process: Host and process id of this rank.
+        pace: Present phase of this rank.
+        stacks: File to which the stacks are appended, None for no file.
+        grace: Maximum seconds to wait for the file.
+    """
+
+    def __init__(self, rank: int, process: str, pace: Pace, stacks: Path | None, grace: float) -> None:
+        self._rank = rank
+        self._process = process
+        self._pace = pace
+        self._stacks = stacks
+        self._grace = grace
+
+    def append_stacks(self, verdict: Verdict) -> None:
+        """Append the reason and the stacks of all threads to this rank's file."""
+        if self._stacks is not None:
+            origin = f"rank {self._rank}, {self._process}, in {self._pace.phase.name}"
+            append_stacks(self._stacks, f"{origin}: {verdict.message}", timeout=self._grace)
+
+    def end(self, verdict: Verdict) -> Never:
+        """End the process. Print the reason, and where this rank hangs if it is at fault."""
+        lines = f"error on rank {self._rank}: {verdict.message}\n"
+        if verdict.accuses(self._rank):
+            lines += "it is here:\n" + format_stacks(_threads_at_fault(verdict.thread))
+        if verdict.status == ExitStatus.DIED:
+            print_at_once(lines)
+        os._exit(verdict.status)
+
+
+def _threads_at_fault(thread: RankThread) -> list[threading.Thread]:
+    """Return the threads that may hang: the main thread; or if the background thread hangs, all except the watch's."""
+    if thread is RankThread.BACKGROUND:
+        return [running for running in threading.enumerate() if running.name != THREAD_NAME]
+    return [threading.main_thread()]
