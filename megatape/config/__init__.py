@@ -10,7 +10,7 @@ configurations, and changes.py makes variants. annotations.py, differences.py an
 resuming and for errors.
 """
 
-from megatape.config.changes import with_settings
+from megatape.config.changes import with_sections, with_settings
 from megatape.config.config import Config
 from megatape.config.data import DataConfig
 from megatape.config.differences import Difference, differences, shared_values

@@ -1,14 +1,15 @@
-"""Configurations that differ from another one in some settings."""
+"""Configurations that differ from another one in some settings or sections, checked like a file."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from megatape.config.config import Config
 from megatape.config.file import parse_config
+from megatape.config.section import Section
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return a configuration with other settings, checked like a file.
+    """Return a configuration with other settings.
 
     Args:
         config: The configuration, which stays as it is.
@@ -21,4 +22,21 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     for name, value in settings.items():
         section, _, key = name.partition(".")
         raw[section][key] = value
-    return parse_config(raw, "plan")
+    return parse_config(raw, f"with {', '.join(settings)}")
+
+
+def with_sections(config: Config, origin: str, **sections: Section) -> Config:
+    """Return a configuration with other sections.
+
+    Args:
+        config: The configuration, which stays as it is.
+        origin: Name of the new configuration in errors.
+        sections: New sections by name.
+
+    Raises:
+        UserError: The sections do not fit the rest.
+    """
+    raw = config.model_dump()
+    for name, section in sections.items():
+        raw[name] = section.model_dump()
+    return parse_config(raw, origin)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.config import Config, parse_config, save_config
+from megatape.config import Config, save_config, with_sections
 from megatape.errors import UserError, path_errors
 from megatape.optim.schedules import LearningRate, WsdOptions
 from megatape.run_folder import RunFolder, read_metrics
@@ -83,17 +83,20 @@ def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Pa
     decay_samples = -(-decay_tokens // length)
     steps = batches.steps(first_sample + decay_samples)
 
-    raw = config.model_dump()
-    schedule = {name: value for name, value in raw["schedule"].items() if name in WsdOptions.model_fields}
-    schedule["kind"] = "wsd"
-    schedule["decay_tokens"] = (batches.consumed(steps) - first_sample) * length
-    schedule["warmup_fraction"] = 0.0
-    schedule["warmup_tokens"] = warmup_samples * length or None
-    raw["schedule"] = schedule
-    raw["training"]["steps"] = steps
+    shared = {name: value for name, value in config.schedule.model_dump().items() if name in WsdOptions.model_fields}
+    lengths = {
+        "decay_tokens": (batches.consumed(steps) - first_sample) * length,
+        "warmup_fraction": 0.0,
+        "warmup_tokens": warmup_samples * length or None,
+    }
     directory = out or origin.with_name(f"{origin.name}-decay-{reader.step + 1}-{steps}")
-    raw["run"]["directory"] = str(directory)
-    return parse_config(raw, f"the branch of {reader.directory}")
+    return with_sections(
+        config,
+        f"the branch of {reader.directory}",
+        schedule=WsdOptions.model_validate(shared | lengths | {"kind": "wsd"}),
+        training=config.training.model_copy(update={"steps": steps}),
+        run=config.run.model_copy(update={"directory": str(directory)}),
+    )
 
 
 def _check_at_peak(reader: CheckpointReader, warmup_steps: int) -> None:
