@@ -42,29 +42,42 @@ def run(options: Options) -> None:
     check_model_folder(options.checkpoint, CHECKPOINT)
     check_absent(options.out)
 
-    from megatape.hf.adapters.export import export_adapter
     from megatape.hf.adapters.files import SETTINGS
-    from megatape.hf.adapters.merge import merge_adapter
-    from megatape.hf.exporting.exporter import export
-    from megatape.hf.model_folder import open_model_folder
 
     is_adapter = (options.checkpoint / SETTINGS).is_file()
     if is_adapter:
-        has_form = options.dtype or options.adapter or options.without_adapter or options.weights == "ema"
-        if options.base is None or has_form:
-            remedy = "give `base` DIR, the model to merge it into, and nothing else"
-            raise UserError(f"{options.checkpoint} is an adapter: {remedy}")
-        merge_adapter(options.checkpoint, open_model_folder(options.base).files, options.out)
-        print(f"merged {options.checkpoint} into {options.base}, as {options.out}")
-        return
-    checkpoint = _verified(options)
-    if options.dtype:
-        section = checkpoint.config.export.model_copy(update={"dtype": options.dtype})
-        checkpoint.config = checkpoint.config.model_copy(update={"export": section})
-    if options.adapter:
-        export_adapter(checkpoint, options.out)
+        _merge(options)
     else:
-        export(checkpoint, options.out, merge=not options.without_adapter)
+        _export(options)
+
+
+def _merge(options: Options) -> None:
+    """Merge an adapter into its base.
+
+    Raises:
+        UserError: The options name no base, or the form of another export.
+    """
+    from megatape.hf.adapters.merge import merge_adapter
+    from megatape.hf.model_folder import open_model_folder
+
+    has_form = options.dtype or options.adapter or options.without_adapter or options.weights == "ema"
+    if options.base is None or has_form:
+        remedy = "give `base` DIR, the model to merge it into, and nothing else"
+        raise UserError(f"{options.checkpoint} is an adapter: {remedy}")
+    merge_adapter(options.checkpoint, open_model_folder(options.base).files, options.out)
+    print(f"merged {options.checkpoint} into {options.base}, as {options.out}")
+
+
+def _export(options: Options) -> None:
+    """Export a checkpoint or an import, whole or as an adapter."""
+    from megatape.hf.adapters.export import export_adapter
+    from megatape.hf.exporting.exporter import export
+
+    checkpoint = _verified(options)
+    if options.adapter:
+        export_adapter(checkpoint, options.out, options.dtype)
+    else:
+        export(checkpoint, options.out, merge=not options.without_adapter, dtype=options.dtype)
     average = ""
     if options.weights == "ema":
         average = "the moving average of "

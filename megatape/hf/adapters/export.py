@@ -11,10 +11,11 @@ from megatape.accounting.parameters import meta_model
 from megatape.checkpoint.hashed_files import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import ModelConfig, TrainingConfig
+from megatape.config.run import Dtype
 from megatape.errors import UserError, path_errors
 from megatape.hf.adapters.files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
 from megatape.hf.adapters.lora import without_adapters
-from megatape.hf.dtypes import dtype_name, stored_dtype
+from megatape.hf.dtypes import dtype_name, dtype_named, stored_dtype
 from megatape.hf.exporting.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
@@ -25,12 +26,13 @@ from megatape.utils.atomic import new_folder
 
 
 @path_errors()
-def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
+def export_adapter(checkpoint: Checkpoint, out: Path, dtype: Dtype | None = None) -> None:
     """Write the adapters of a run and all other weights that it trained, and the hashes of the weights that it did not train.
 
     Args:
         checkpoint: Checkpoint of the run.
         out: Folder to write. It must not exist.
+        dtype: Precision of the stored weights, by default that of the run.
 
     Raises:
         FileExistsError: `out` exists.
@@ -44,7 +46,9 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
         )
     shapes = check_parameters(checkpoint, config.model)
     family = family_of(without_adapters(config.model), config.export.family)
-    dtype = stored_dtype(config.export, config.training)
+    precision = stored_dtype(config.export, config.training)
+    if dtype is not None:
+        precision = dtype_named(dtype)
     saved_modules = _saved_modules(config.model, config.training, family)
 
     trained = []
@@ -59,7 +63,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
     with new_folder(out) as folder:
         tensors: dict[str, Tensor] = {}
         for name in trained:
-            tensors[PREFIX + _peft_name(name, family)] = checked(name, checkpoint.tensor(name), shapes[name], dtype)
+            tensors[PREFIX + _peft_name(name, family)] = checked(name, checkpoint.tensor(name), shapes[name], precision)
         if config.model.tie_embeddings and "embedding" in saved_modules:
             # peft stores a tied matrix under both of its names.
             head = PREFIX + family.parameter_name("head.weight")
@@ -72,8 +76,8 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
 
         hashes = {}
         for name in frozen:
-            hashes[family.parameter_name(name)] = hash_of(name, checkpoint.tensor(name), shapes[name], dtype)
-        base = AdapterBase(format=1, trained_from=config.training.init_from, dtype=dtype_name(dtype), sha256=hashes)
+            hashes[family.parameter_name(name)] = hash_of(name, checkpoint.tensor(name), shapes[name], precision)
+        base = AdapterBase(format=1, trained_from=config.training.init_from, dtype=dtype_name(precision), sha256=hashes)
         write_file(folder / BASE, [as_json(base.model_dump())])
 
 

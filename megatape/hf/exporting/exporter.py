@@ -6,6 +6,7 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from megatape.config import ModelConfig
+from megatape.config.run import Dtype
 from megatape.errors import UserError, path_errors
 from megatape.hf.adapters.lora import merged_weight
 from megatape.hf.exporting.checkpoint import Checkpoint, check_parameters
@@ -27,6 +28,7 @@ def export(
     merge: bool = True,
     shard_bytes: int = SHARD_BYTES,
     model: ModelConfig | None = None,
+    dtype: Dtype | None = None,
 ) -> None:
     """Write a model as transformers reads it: weights, configuration, code, tokenizer, generation settings and model card.
 
@@ -36,6 +38,7 @@ def export(
         merge: Whether to merge LoRA adapters into the weights. Otherwise they are left out.
         shard_bytes: Maximum size of a weight file with several tensors.
         model: Model section that replaces the checkpoint's own, e.g. to scale RoPE frequencies. The weights must fit.
+        dtype: Precision of the stored weights, by default that of the run.
 
     Raises:
         FileExistsError: `out` exists.
@@ -45,6 +48,8 @@ def export(
         config = checkpoint.config
         if model is not None:
             config = config.model_copy(update={"model": model})
+        if dtype is not None:
+            config = config.model_copy(update={"export": config.export.model_copy(update={"dtype": dtype})})
         check_parameters(checkpoint, config.model)
         tokenizer = checkpoint.tokenizer()
         if tokenizer.vocab_size > config.model.vocab_size:
