@@ -12,7 +12,7 @@ from math import floor, log
 
 from megatape.tools.planner.search_space import SearchSpace
 from megatape.tools.planner.speed import TOLERANCE
-from megatape.tools.planner.value_grids import NUM_UNORDERED, SettingIndex
+from megatape.tools.planner.value_grids import SettingIndex
 
 SEARCH_SECONDS = 4.5  # Time limit of a search. Including the start of Python, a command takes less than ten seconds.
 
@@ -68,7 +68,7 @@ class Search:
             if fits:
                 yield index
                 continue
-            if any(needs_no_more_memory(index, other) for other in fitting):
+            if any(index.needs_no_more_memory(other) for other in fitting):
                 continue
 
             candidate = self._space.candidate(index)
@@ -77,8 +77,7 @@ class Search:
                 heappush(heap, (candidate.seconds.middle, True, index))
                 continue
 
-            is_top = not any(index[NUM_UNORDERED:])
-            if candidate is not None and is_top:
+            if candidate is not None and index.is_top:
                 # Settings below are no faster. Nearly equal bounds are rounded to the same one, so that simpler settings go
                 # first.
                 seconds = BOUND_STEP ** floor(log(candidate.seconds.middle, BOUND_STEP))
@@ -125,8 +124,8 @@ class Search:
 
         After the time limit, return the fastest of the settings found before it, or None.
         """
-        numbers = range(len(self._space.value_grids))
-        for size in range(1, len(self._space.value_grids) + 1):
+        numbers = range(len(self._space.grids.all))
+        for size in range(1, len(numbers) + 1):
             fitting: list[SettingIndex] = []
             for changed in combinations(numbers, size):
                 fitting += self._fitting(changed)
@@ -138,13 +137,15 @@ class Search:
 
     def _fitting(self, changed: tuple[int, ...]) -> Iterator[SettingIndex]:
         """Yield the fitting settings that differ from the configuration on exactly these grids."""
-        positions = [[own] for own in self._space.start]
+        start = self._space.start.positions
+        positions = [[own] for own in start]
         for number in changed:
-            own = self._space.start[number]
-            positions[number] = [position for position in self._space.positions(number) if position != own]
-        for index in product(*positions):
+            num_points = len(self._space.grids.all[number].points)
+            positions[number] = [position for position in range(num_points) if position != start[number]]
+        for tensor, stage, *steps in product(*positions):
             if self._is_late():
                 return
+            index = SettingIndex(tensor, stage, tuple(steps))
             candidate = self._space.candidate(index)
             if candidate is not None and candidate.fits:
                 yield index
@@ -154,10 +155,3 @@ class Search:
         if self._deadline is not None and time.monotonic() > self._deadline:
             self.timed_out = True
         return self.timed_out
-
-
-def needs_no_more_memory(index: SettingIndex, other: SettingIndex) -> bool:
-    """Whether `index` saves at least as much memory as `other` in every setting, at the same tensor size and ZeRO stage."""
-    if index[:NUM_UNORDERED] != other[:NUM_UNORDERED]:
-        return False
-    return all(own >= others for own, others in zip(index, other, strict=True))

@@ -14,7 +14,7 @@ from megatape.tools.planner.requirement_text import requirement_text, requiremen
 from megatape.tools.planner.search import SEARCH_SECONDS, Search
 from megatape.tools.planner.search_space import SearchSpace
 from megatape.tools.planner.speed import TOLERANCE
-from megatape.tools.planner.value_grids import Setting, SettingIndex
+from megatape.tools.planner.value_grids import SettingIndex, Settings
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes, format_range
 
@@ -95,7 +95,7 @@ def smallest_change_advice(space: SearchSpace, limit: float | None) -> list[str]
     return ["the smallest change that makes it fit:", f"  {_options(space.changes(index))}: {', '.join(needed)}"]
 
 
-def _options(changes: Setting) -> str:
+def _options(changes: Settings) -> str:
     """Return changes of a configuration as options of the command line."""
     if not changes:
         return "the settings of the file"
@@ -110,17 +110,15 @@ def _option_value(value: object) -> str:
 def _table(space: SearchSpace, found: Sequence[SettingIndex]) -> str:
     """Return a table of settings with their speed and memory."""
     header = []
-    for grid in space.value_grids:
-        header += [key.rpartition(".")[2] for key in grid[0]]
+    for grid in space.grids.all:
+        header += [key.rpartition(".")[2] for key in grid.keys]
     header += ["seconds per step", "memory of a GPU", "of a node's host"]
 
     rows = []
     for index in found:
         candidate = space.candidate(index)
         assert candidate is not None
-        row = []
-        for grid, position in zip(space.value_grids, index, strict=True):
-            row += [_option_value(value) for value in grid[position].values()]
+        row = [_option_value(value) for value in space.grids.settings(index).values()]
         row.append(format_range(*candidate.seconds))
         row.append(format_bytes(candidate.requirements.gpu.bytes))
         host = candidate.requirements.host

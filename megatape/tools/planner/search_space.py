@@ -1,7 +1,7 @@
 """Settings that the planner compares for a run, each with its candidate.
 
-Settings are positions on grids of values. On most grids each step saves memory and costs time. The first grids have no such
-order, so each combination of their values has a top of its own: the fastest settings with these values.
+Settings are positions on grids of values. On ordered grids each step saves memory and costs time. Tensor-parallel ranks and
+ZeRO stages have no such order, so each combination of them has a top of its own: the fastest settings with these values.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
 from megatape.tools.planner.nodes import check_nodes
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.tools.planner.value_grids import NUM_UNORDERED, SECTIONS, Setting, SettingIndex, value_grids
+from megatape.tools.planner.value_grids import SettingIndex, Settings, value_grids
 
 
 class SearchSpace:
@@ -25,26 +25,16 @@ class SearchSpace:
         cluster: Cluster of the run.
 
     Attributes:
-        value_grids: Grid of each setting.
+        grids: Grids of the settings.
         start: Index of the configuration itself, which may be invalid.
     """
 
     def __init__(self, config: Config, cluster: PlannedCluster) -> None:
-        self.value_grids = value_grids(config, cluster.machines)
+        self.grids = value_grids(config, cluster.machines)
         self._config = config
         self._cluster = cluster
         self._candidates: dict[SettingIndex, Candidate | None] = {}
-
-        raw = config.model_dump()
-        stated = {}
-        for section in SECTIONS:
-            for name, value in raw[section].items():
-                stated[f"{section}.{name}"] = value
-        start = []
-        for grid in self.value_grids:
-            own_setting = {key: stated[key] for key in grid[0]}
-            start.append(grid.index(own_setting))
-        self.start = tuple(start)
+        self.start = self.grids.index_of(config)
 
     @property
     def own(self) -> Candidate | None:
@@ -66,45 +56,37 @@ class SearchSpace:
     def valid(self) -> dict[SettingIndex, Candidate]:
         """Return the valid candidates by index, after examining all of them."""
         found = {}
-        for index in product(*map(self.positions, range(len(self.value_grids)))):
+        positions = [range(len(grid.points)) for grid in self.grids.all]
+        for tensor, stage, *steps in product(*positions):
+            index = SettingIndex(tensor, stage, tuple(steps))
             candidate = self.candidate(index)
             if candidate is not None:
                 found[index] = candidate
         return found
 
-    def changes(self, index: SettingIndex) -> Setting:
+    def changes(self, index: SettingIndex) -> Settings:
         """Return the settings at an index that differ from the configuration's."""
-        changed: Setting = {}
-        for grid, old, new in zip(self.value_grids, self.start, index, strict=True):
-            for key, value in grid[new].items():
-                if value != grid[old][key]:
-                    changed[key] = value
-        return changed
+        own = self.grids.settings(self.start)
+        return {key: value for key, value in self.grids.settings(index).items() if value != own[key]}
 
     def tops(self) -> list[list[SettingIndex]]:
         """Return the top of each ZeRO stage, in a list for each tensor-parallel size."""
-        rest = [0] * (len(self.value_grids) - NUM_UNORDERED)
+        steps = (0,) * len(self.grids.ordered)
         tops = []
-        for tensor in self.positions(0):
-            tops.append([(tensor, stage, *rest) for stage in self.positions(1)])
+        for tensor in range(len(self.grids.tensor.points)):
+            tops.append([SettingIndex(tensor, stage, steps) for stage in range(len(self.grids.stage.points))])
         return tops
 
     def neighbours_below(self, index: SettingIndex) -> Iterator[SettingIndex]:
         """Yield the settings one step down a single ordered grid."""
-        for number in range(NUM_UNORDERED, len(index)):
-            step = index[number] + 1
-            if step < len(self.value_grids[number]):
-                yield (*index[:number], step, *index[number + 1 :])
-
-    def positions(self, number: int) -> range:
-        """Return the positions on a grid."""
-        return range(len(self.value_grids[number]))
+        for number, grid in enumerate(self.grids.ordered):
+            step = index.steps[number] + 1
+            if step < len(grid.points):
+                yield index._replace(steps=(*index.steps[:number], step, *index.steps[number + 1 :]))
 
     def _create(self, index: SettingIndex) -> Candidate | None:
         """Create the candidate at an index, or return None if it is invalid."""
-        settings: Setting = {}
-        for grid, position in zip(self.value_grids, index, strict=True):
-            settings |= grid[position]
+        settings = self.grids.settings(index)
         tp, sp, cp = (settings[f"parallel.{axis}"] for axis in ("tp", "sp", "cp"))
         world_size = self._cluster.machines.world_size
         if world_size % (tp * sp * cp):

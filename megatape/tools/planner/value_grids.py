@@ -2,26 +2,95 @@
 
 from collections.abc import Iterable
 from math import isqrt
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from megatape.config import ActivationCheckpointing, ClusterConfig, Config, ZeroConfig
 
-Setting = dict[str, Any]  # section.key -> value, of one setting or of some that change together
-ValueGrid = list[Setting]  # values of one setting, or of some that change together
-SettingIndex = tuple[int, ...]  # position on each grid
-
-SECTIONS = ("parallel", "zero", "training")  # sections of the configuration with the settings
-
-# The first two grids (tensor-parallel ranks, ZeRO stage) have no order: a higher value may be faster or slower. The others go
-# from fast to slow, and each step saves memory.
-NUM_UNORDERED = 2
+Settings = dict[str, Any]  # section.key -> value
 
 # Minimum number of tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
 MIN_TOKENS_PER_RANK = 1024
 MAX_MICRO_BATCH_TOKENS = 2**16  # Beyond it, step times change by less than the error of the estimate.
 
 
-def value_grids(config: Config, machines: ClusterConfig) -> list[ValueGrid]:
+class ValueGrid(NamedTuple):
+    """Values of one setting, or of some that change together.
+
+    Attributes:
+        keys: Names of the settings, such as parallel.tp.
+        points: Values of the settings at each position.
+    """
+
+    keys: tuple[str, ...]
+    points: tuple[tuple[Any, ...], ...]
+
+    def settings(self, position: int) -> Settings:
+        """Return the settings at a position."""
+        return dict(zip(self.keys, self.points[position], strict=True))
+
+
+class SettingIndex(NamedTuple):
+    """Settings, as positions on the grids.
+
+    Attributes:
+        tensor: Position of the number of tensor-parallel ranks.
+        stage: Position of the ZeRO stage.
+        steps: Position on each ordered grid.
+    """
+
+    tensor: int
+    stage: int
+    steps: tuple[int, ...]
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Position on each grid, in the order of ValueGrids.all."""
+        return (self.tensor, self.stage, *self.steps)
+
+    @property
+    def is_top(self) -> bool:
+        """Whether these are the fastest settings with this tensor size and ZeRO stage."""
+        return not any(self.steps)
+
+    def needs_no_more_memory(self, other: "SettingIndex") -> bool:
+        """Whether each setting saves at least as much memory as that of `other`, at the same tensor size and ZeRO stage."""
+        if (self.tensor, self.stage) != (other.tensor, other.stage):
+            return False
+        return all(own >= others for own, others in zip(self.steps, other.steps, strict=True))
+
+
+class ValueGrids(NamedTuple):
+    """Grids of all settings.
+
+    Attributes:
+        tensor: Numbers of tensor-parallel ranks. A higher one may be faster or slower.
+        stage: Stages of ZeRO. A higher one may be faster or slower.
+        ordered: Grids of the other settings, from fast to slow. Each step saves memory.
+    """
+
+    tensor: ValueGrid
+    stage: ValueGrid
+    ordered: tuple[ValueGrid, ...]
+
+    @property
+    def all(self) -> tuple[ValueGrid, ...]:
+        """All grids, in the order of SettingIndex.positions."""
+        return (self.tensor, self.stage, *self.ordered)
+
+    def settings(self, index: SettingIndex) -> Settings:
+        """Return all settings at an index."""
+        settings: Settings = {}
+        for grid, position in zip(self.all, index.positions, strict=True):
+            settings |= grid.settings(position)
+        return settings
+
+    def index_of(self, config: Config) -> SettingIndex:
+        """Return the index of a configuration whose values the grids include."""
+        tensor, stage, *steps = (grid.points.index(_values_of(config, grid.keys)) for grid in self.all)
+        return SettingIndex(tensor, stage, tuple(steps))
+
+
+def value_grids(config: Config, machines: ClusterConfig) -> ValueGrids:
     """Return the grid of each setting. Every grid includes the value of the configuration."""
     training = config.training
     parallel = config.parallel
@@ -35,26 +104,37 @@ def value_grids(config: Config, machines: ClusterConfig) -> list[ValueGrid]:
     context_ranks = {size for size in _divisors(machines.world_size) if size <= max_ranks}
     sequence_ranks = {size for size in context_ranks if config.model.num_kv_heads % size == 0}
 
-    values: dict[str, Iterable[Any]] = {
-        "parallel.tp": sorted({*_divisors(machines.gpus_per_node), parallel.tp}),
-        "zero.stage": (0, 1, 2, 3),
-        "parallel.sp": sorted({*sequence_ranks, parallel.sp}),
-        "parallel.cp": sorted({*context_ranks, parallel.cp}),
-        "training.micro_batch_size": sorted(micro_batches, reverse=True),
-        "training.activation_checkpointing": get_args(ActivationCheckpointing),
-    }
-    grids = [[{key: value} for value in values_of_key] for key, values_of_key in values.items()]
-    grids.append(_offloading_grid(config.zero))
-    return grids
+    return ValueGrids(
+        tensor=_grid("parallel.tp", sorted({*_divisors(machines.gpus_per_node), parallel.tp})),
+        stage=_grid("zero.stage", (0, 1, 2, 3)),
+        ordered=(
+            _grid("parallel.sp", sorted({*sequence_ranks, parallel.sp})),
+            _grid("parallel.cp", sorted({*context_ranks, parallel.cp})),
+            _grid("training.micro_batch_size", sorted(micro_batches, reverse=True)),
+            _grid("training.activation_checkpointing", get_args(ActivationCheckpointing)),
+            _offloading_grid(config.zero),
+        ),
+    )
+
+
+def _grid(key: str, values: Iterable[Any]) -> ValueGrid:
+    """Return the grid of one setting."""
+    return ValueGrid((key,), tuple((value,) for value in values))
 
 
 def _offloading_grid(zero: ZeroConfig) -> ValueGrid:
     """Return the combinations of offloaded optimizer state and weights."""
     combinations = {(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)}
-    grid = []
-    for optimizer, parameters in sorted(combinations):
-        grid.append({"zero.offload_optimizer": optimizer, "zero.offload_parameters": parameters})
-    return grid
+    return ValueGrid(("zero.offload_optimizer", "zero.offload_parameters"), tuple(sorted(combinations)))
+
+
+def _values_of(config: Config, keys: Iterable[str]) -> tuple[Any, ...]:
+    """Return the values of some settings."""
+    values = []
+    for key in keys:
+        section, _, name = key.partition(".")
+        values.append(getattr(getattr(config, section), name))
+    return tuple(values)
 
 
 def _divisors(number: int) -> list[int]:

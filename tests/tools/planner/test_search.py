@@ -14,7 +14,7 @@ from megatape.config import ClusterConfig, parse_config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.tools.planner.search import Search, needs_no_more_memory
+from megatape.tools.planner.search import Search
 from megatape.tools.planner.search_space import SearchSpace
 from tests.helpers.plan_cases import configure
 
@@ -101,7 +101,7 @@ def test_pruned_search_finds_the_best(raw_config: dict[str, Any], nodes: int, sh
     seconds = {}
     for index in fitting:
         others = [other for other in fitting if other != index]
-        if not any(needs_no_more_memory(index, other) for other in others):
+        if not any(index.needs_no_more_memory(other) for other in others):
             seconds[index] = valid[index].seconds.middle
 
     pruned = list(islice(Search(_space(raw_config, nodes, share, changes)).fastest(), 5))
@@ -109,7 +109,7 @@ def test_pruned_search_finds_the_best(raw_config: dict[str, Any], nodes: int, sh
     assert [seconds[index] for index in pruned] == sorted(seconds.values())[:5]
 
     smallest = Search(space).smallest_change()
-    distances = {index: sum(map(ne, space.start, index)) for index in fitting if index != space.start}
+    distances = {index: sum(map(ne, space.start.positions, index.positions)) for index in fitting if index != space.start}
     assert (smallest is None) == (not distances)
     if smallest is not None:
         fewest = min(distances.values())
