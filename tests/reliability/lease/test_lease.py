@@ -1,77 +1,14 @@
-"""One run at a time in a folder: who is refused, who takes over, and who notices that it was taken over."""
+"""A held lease: its heartbeats, its loss and its release."""
 
-import json
 import os
-import re
-import signal
-import subprocess
-import sys
-import threading
 import time
-from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from megatape.errors import LeaseLost, UserError
+from megatape.errors import LeaseLost
 from megatape.reliability.lease import Lease, check_free
-from megatape.reliability.lease.holder import Holder, this_process
-from megatape.reliability.lease.timeouts import LeaseTimeouts
-from tests.helpers.workers import ROOT
-
-TIMEOUTS = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, settle=0.05, poll_interval=0.02)
-HOLDER = """
-import sys, time
-from pathlib import Path
-from megatape.reliability.lease import Lease, LeaseTimeouts
-lease = Lease(Path(sys.argv[1]), LeaseTimeouts(heartbeat_interval=0.1))
-assert lease.attempt()
-print("held", flush=True)
-time.sleep(60)
-"""
-
-
-class Clock:
-    """A monotonic clock that the test sets.
-
-    Attributes:
-        now: Time in seconds.
-    """
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def take(path: Path, tries: int = 50, **settings: Any) -> Lease:
-    """A lease that is held, perhaps after waiting. Raises UserError if a live holder refuses it."""
-    lease = Lease(path, TIMEOUTS, **settings)
-    assert any(lease.attempt() for _ in range(tries))
-    return lease
-
-
-def elsewhere() -> Holder:
-    """A holder on another machine, where no process can be seen from here."""
-    return replace(this_process(), machine="another", host="n7")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "lease.json"
-
-
-@pytest.mark.timeout(30)
-def test_a_pipe_is_not_waited_for(path: Path) -> None:
-    """A pipe without a writer is in the lease's place."""
-    path.parent.mkdir()
-    os.mkfifo(path)
-    for look in (partial(check_free, path), Lease(path).attempt):
-        with pytest.raises(UserError, match="lease.json: a pipe or a device, not a file"):
-            look()
+from tests.helpers.leases import TIMEOUTS, Clock, take
 
 
 def test_held_and_released(path: Path) -> None:
@@ -87,152 +24,6 @@ def test_held_and_released(path: Path) -> None:
     check_free(path)
     assert list(path.parent.iterdir()) == []
     take(path).release()
-
-
-def test_a_dead_process_of_this_machine_is_replaced_at_once(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """kill -9, also while its parent has not noticed (a zombie); while it is only stopped it is alive."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    ) as process:
-        assert process.stdout and process.stdout.readline() == b"held\n"
-        process.send_signal(signal.SIGSTOP)
-        with pytest.raises(ValueError, match=f"process {process.pid} on host"):
-            Lease(path).attempt()
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the process table
-        started = time.monotonic()
-        lease = Lease(path)
-        assert lease.attempt() and time.monotonic() - started < 5
-        lease.release()
-    assert re.search(rf"process {process.pid} .*has ended: this run takes over", capfd.readouterr().err)
-
-
-def test_another_process_with_the_same_number(path: Path) -> None:
-    """The process id was used again: the holder is dead."""
-    first = take(path)
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"started": "1"}))
-    second = take(path)
-    with pytest.raises(LeaseLost):
-        wait_for_loss(first)
-    second.release()
-    first.release()
-
-
-def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user's, where the process table shows each user only their own."""
-    lease = take(path)
-
-    def hidden(pid: int) -> str:
-        raise FileNotFoundError
-
-    other = Lease(path, TIMEOUTS)
-    monkeypatch.setattr("megatape.reliability.lease.holder._start_time", hidden)
-    with pytest.raises(ValueError, match="is in use by a run"):
-        other.attempt()
-    lease.release()
-
-
-def wait_for_loss(lease: Lease) -> None:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        lease.check()
-        time.sleep(0.02)
-
-
-def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(path: Path) -> None:
-    clock = Clock()
-    lease = take(path, holder=elsewhere(), clock=clock)
-    with pytest.raises(ValueError, match="on host n7"):
-        take(path)
-    with pytest.raises(ValueError, match=r"cannot tell .* on host n7, since .*, last heartbeat at 20.* UTC, now it is 20"):
-        check_free(path, TIMEOUTS)
-    lease.stop_heartbeats()
-    started = time.monotonic()
-    second = take(path)
-    assert time.monotonic() - started >= TIMEOUTS.expiry
-    clock.now += 3600  # it was suspended for an hour
-    with pytest.raises(LeaseLost, match="was taken over by process .* last heartbeat was 360"):
-        lease.check()
-    lease.release()
-    second.check()
-    second.release()
-    assert not path.exists()
-
-
-def test_an_old_lease_is_watched_before_it_is_replaced(path: Path) -> None:
-    """After a file server was away every lease looks old: the holder's next heartbeat still protects it."""
-    holder = take(path, holder=elsewhere())
-    os.utime(path, (0, 0))
-    with pytest.raises(ValueError, match="is in use"):
-        take(path)
-    holder.release()
-
-
-YEARS = 10**8  # in seconds
-
-
-@pytest.mark.parametrize("offset", [YEARS, -YEARS], ids=["future", "past"])
-def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
-    """Whatever a wrong clock has given it for a time: a dead holder is replaced, a live one is not."""
-    holder = take(path, holder=elsewhere())
-    holder.stop_heartbeats()
-    other = Lease(path, TIMEOUTS)
-    now = time.time() + offset
-    for beat in (now, now + 0.1):
-        os.utime(path, (beat, beat))
-        if beat == now:
-            assert not other.attempt()
-        else:
-            with pytest.raises(ValueError, match="is in use by a run"):
-                other.attempt()
-    started = time.monotonic()
-    take(path).release()
-    assert time.monotonic() - started >= TIMEOUTS.expiry
-
-
-def test_what_must_not_wait_cannot_tell(path: Path) -> None:
-    """A heartbeat in the future may be of a run that is alive. It says what it knows, and the remedy works."""
-    path.parent.mkdir()
-    path.write_bytes(elsewhere().content())
-    beat = 4102444800.0
-    os.utime(path, (beat, beat))
-    with pytest.raises(UserError, match="cannot tell .*last heartbeat at 2100-01-01 00:00:00 UTC.*remove the file"):
-        check_free(path)
-    path.unlink()
-    check_free(path)
-    assert list(path.parent.iterdir()) == []
-
-
-def test_a_file_server_that_is_away_silences_nobody(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could see a heartbeat meanwhile, nor give one."""
-    path.parent.mkdir()
-    path.write_bytes(elsewhere().content())
-    lease = Lease(path, LeaseTimeouts(heartbeat_interval=0.01, poll_interval=0.01))
-    away = 0.0
-    clock = time.monotonic
-    monkeypatch.setattr("time.monotonic", lambda: clock() + away)
-    assert not lease.attempt()
-    away = 3600.0
-    assert not lease.attempt()
-    os.utime(path)
-    with pytest.raises(ValueError, match="is in use by a run"):
-        lease.attempt()
-
-
-@pytest.mark.parametrize("content", ["", '{"host": "n7"'], ids=["empty", "torn"])
-def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> None:
-    """Somebody is just writing it, or was killed then. Nobody gives heartbeats to an empty one, so that takes a period."""
-    path.parent.mkdir()
-    path.write_text(content)
-    with pytest.raises(ValueError, match="unknown process"):
-        check_free(path, TIMEOUTS)
-    timeouts = replace(TIMEOUTS, expiry=TIMEOUTS.expiry if content else YEARS)
-    lease = Lease(path, timeouts)
-    started = time.monotonic()
-    assert any(lease.attempt() for _ in range(50)), "waits without end"
-    assert time.monotonic() - started >= (timeouts.expiry if content else timeouts.heartbeat_interval)
-    lease.release()
 
 
 def test_removed_by_hand(path: Path) -> None:
@@ -251,32 +42,6 @@ def test_removed_by_hand(path: Path) -> None:
     with pytest.raises(LeaseLost):
         lease.check()
     lease.release()
-
-
-@pytest.mark.parametrize("dead", [False, True], ids=["new", "taken over"])
-def test_one_of_many_wins(path: Path, dead: bool) -> None:
-    if dead:
-        path.parent.mkdir()
-        path.write_text(json.dumps(asdict(this_process()) | {"started": "1"}))
-    leases = [Lease(path, LeaseTimeouts(settle=0.3)) for _ in range(8)]
-    held = []
-
-    def attempt(lease: Lease) -> None:
-        try:
-            if lease.attempt():
-                held.append(lease)
-        except ValueError:
-            pass
-
-    threads = [threading.Thread(target=attempt, args=(lease,)) for lease in leases]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(held) == 1
-    held[0].check()
-    held[0].release()
-    assert list(path.parent.iterdir()) == []
 
 
 def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
