@@ -32,8 +32,8 @@ def as_type(value: Any, kind: type[Result]) -> Result:
         raise UserError(first_fault(error)) from None
 
 
-def first_fault(error: Any) -> str:
-    """Describe the first fault of a pydantic.ValidationError: its field, what is wrong, and a short value."""
+def first_fault(error: ValidationError) -> str:
+    """Describe the first fault of an error: its field, what is wrong, and a short value."""
     fault = error.errors(include_url=False)[0]
     field = ".".join(map(str, fault["loc"]))
     return describe_fault(fault, field)

@@ -38,7 +38,7 @@ class ExaminedModelOptions(ImportOptions):
 
 
 class RunsOptions(CommandOptions):
-    """Options of studies that train. typed: the command line, for the record.
+    """Options of studies that train.
 
     Attributes:
         out: folder for the runs, the table and the plot
@@ -51,4 +51,5 @@ class RunsOptions(CommandOptions):
     out: Path = option(metavar="FOLDER")
     jobs: Count = option(1, metavar="J")
     launcher: Words | None = option(None, metavar="COMMAND")
+    # Command line, for the record. Without a description it is no option.
     typed: str = ""
