@@ -12,7 +12,8 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 
 from megatape.config import ModelConfig
 from megatape.errors import UserError
-from megatape.hf.exporting.carried_code import carry, file_of
+from megatape.hf.exporting.carried.carried_file import file_of
+from megatape.hf.exporting.carried.collect import carry
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import FIELDS, REQUIREMENTS, Family, llama_fields
 from megatape.hf.families.relative import rotary_fields

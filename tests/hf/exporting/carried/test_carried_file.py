@@ -7,7 +7,8 @@ from types import ModuleType
 import pytest
 
 from megatape.errors import UserError
-from megatape.hf.exporting.carried_code import CarriedFile, carry, file_of
+from megatape.hf.exporting.carried.carried_file import CarriedFile, file_of
+from megatape.hf.exporting.carried.collect import carry
 
 HEAD = "from megatape.encodings.encoding import Encoding\n"
 CARRIED_HEAD = "from .encoding import Encoding\n"
