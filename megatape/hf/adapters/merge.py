@@ -4,10 +4,11 @@ peft's merge_and_unload is not used: it does not verify the base by hashes, and 
 """
 
 import shutil
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from torch import Tensor
 
@@ -25,6 +26,28 @@ from megatape.utils.atomic import new_folder
 ADVICE = "export the adapter again"
 
 
+@dataclass(frozen=True)
+class _Adapter:
+    """Settings of an exported adapter.
+
+    Attributes:
+        folder: Folder of the adapter.
+        record: Record of its base.
+        alpha: Scale of the adapter.
+        rank: Rank of the adapter.
+    """
+
+    folder: Path
+    record: AdapterBase
+    alpha: float
+    rank: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the adapter and of the hashed weights of its base."""
+        return dtype_named(self.record.dtype)
+
+
 @path_errors()
 def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     """Write a model with an adapter merged into its weights. Sums are in float32 and stored in the adapter's precision.
@@ -38,21 +61,25 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
         FileExistsError: `out` exists.
         FileNotFoundError, UserError: A folder is not an exported adapter, or not its base.
     """
-    if not (adapter / BASE).is_file():
-        raise MissingPath(f"{adapter}: no {BASE}, so it is no adapter that `megatape export --adapter` wrote")
-    settings = read_object(adapter / SETTINGS)
-    with content_errors(f"{adapter}: not what `megatape export --adapter` writes", ADVICE, (ValueError, KeyError, TypeError)):
-        record = AdapterBase.model_validate(read_object(adapter / BASE))
+    opened = _read_adapter(adapter)
+    weights = read_pretrained(base).weights
+    with safe_open(adapter / WEIGHTS, framework="pt") as file, new_folder(out) as folder:
+        merger = _Merger(opened, file, base, weights)
+        merger.check_names()
+        write_weights(folder, weights.shapes(), opened.dtype, merger.read, merger.name_of)
+        _copy_other_files(base, folder, opened.record)
+
+
+def _read_adapter(folder: Path) -> _Adapter:
+    """Read the settings of an exported adapter. Raises MissingPath or UserError for another folder."""
+    if not (folder / BASE).is_file():
+        raise MissingPath(f"{folder}: no {BASE}, so it is no adapter that `megatape export --adapter` wrote")
+    settings = read_object(folder / SETTINGS)
+    with content_errors(f"{folder}: not what `megatape export --adapter` writes", ADVICE, (ValueError, KeyError, TypeError)):
+        record = AdapterBase.model_validate(read_object(folder / BASE))
         alpha = float(settings["lora_alpha"])
         rank = int(settings["r"])
-
-    weights = read_pretrained(base).weights
-    names = {name: location.name for name, location in weights.tensors.items()}
-    with safe_open(adapter / WEIGHTS, framework="pt") as file, new_folder(out) as folder:
-        merger = _Merger(adapter, base, record, file, weights, alpha, rank)
-        merger.check_names()
-        write_weights(folder, weights.shapes(), dtype_named(record.dtype), merger.read, names.__getitem__)
-        _copy_other_files(base, folder, record)
+    return _Adapter(folder, record, alpha, rank)
 
 
 def _copy_other_files(base: Path, folder: Path, record: AdapterBase) -> None:
@@ -70,35 +97,22 @@ class _Merger:
     """Reader of merged weights.
 
     Args:
-        adapter: Folder of the adapter, for messages.
-        base: Folder of the base, for messages.
-        record: Record of the adapter's base.
+        adapter: Settings of the adapter.
         file: Open file of the adapter's weights.
+        base: Folder of the base, for messages.
         weights: Weights of the base.
-        alpha: Scale of the adapter.
-        rank: Rank of the adapter.
     """
 
-    def __init__(
-        self,
-        adapter: Path,
-        base: Path,
-        record: AdapterBase,
-        file: Any,
-        weights: FolderWeights,
-        alpha: float,
-        rank: int,
-    ) -> None:
+    def __init__(self, adapter: _Adapter, file: Any, base: Path, weights: FolderWeights) -> None:
         self._adapter = adapter
-        self._base = base
-        self._record = record
         self._file = file
+        self._base = base
         self._weights = weights
-        self._alpha = alpha
-        self._rank = rank
         self._held: set[str] = set(file.keys())
-        # Our names -> names in transformers.
-        self._names: Mapping[str, str] = {name: location.name for name, location in weights.tensors.items()}
+
+    def name_of(self, parameter: str) -> str:
+        """Return the name of a parameter in transformers."""
+        return self._weights.tensors[parameter].name
 
     def check_names(self) -> None:
         """Check that the tensors of the adapter belong to the base.
@@ -106,8 +120,8 @@ class _Merger:
         Raises:
             UserError: The adapter has a tensor that the base has no place for, or lacks one and its hash.
         """
-        fault = f"{self._base} is not the base of {self._adapter}"
-        names = set(self._names.values())
+        fault = f"{self._base} is not the base of {self._adapter.folder}"
+        names = {location.name for location in self._weights.tensors.values()}
         layers = {name.removesuffix(".weight") for name in names}
         for key in sorted(self._held):
             name = key.removeprefix(PREFIX)
@@ -118,7 +132,7 @@ class _Merger:
             if matrix not in MATRICES.values() or module not in layers:
                 raise UserError(f"{fault}: it has no {name}: give the model that it was trained on")
         for name in sorted(names):
-            if PREFIX + name not in self._held and name not in self._record.sha256:
+            if PREFIX + name not in self._held and name not in self._adapter.record.sha256:
                 raise UserError(f"{fault}: that lacks {name}: give the model that it was trained on")
 
     def read(self, ours: str) -> Tensor:
@@ -130,16 +144,17 @@ class _Merger:
         Raises:
             UserError: The base has another value than the one that the adapter was trained with.
         """
-        name = self._names[ours]
+        name = self.name_of(ours)
+        record = self._adapter.record
         shape = self._weights.tensors[ours].shape
         if PREFIX + name in self._held:
             return self._trained(name, shape)
 
         weight = self._weights.tensor(ours)
-        if hash_of(ours, weight, shape, dtype_named(self._record.dtype)) != self._record.sha256[name]:
+        if hash_of(ours, weight, shape, self._adapter.dtype) != record.sha256[name]:
             raise UserError(
-                f"{self._base} is not the base of {self._adapter}, which was trained from {self._record.trained_from}: {name} "
-                f"has other values in {self._record.dtype}. Give the folder that it was trained from, or what "
+                f"{self._base} is not the base of {self._adapter.folder}, which was trained from {record.trained_from}: {name} "
+                f"has other values in {record.dtype}. Give the folder that it was trained from, or what "
                 "`megatape export --without-adapter` writes for the same checkpoint and precision"
             )
         module, _, kind = name.rpartition(".")
@@ -148,15 +163,15 @@ class _Merger:
         if kind != "weight" or PREFIX + name_of_a not in self._held:
             return weight
         rows, columns = weight.shape
-        a = self._trained(name_of_a, (self._rank, columns))
-        b = self._trained(name_of_b, (rows, self._rank))
-        return merged(weight, a, b, self._alpha, self._rank)
+        a = self._trained(name_of_a, (self._adapter.rank, columns))
+        b = self._trained(name_of_b, (rows, self._adapter.rank))
+        return merged(weight, a, b, self._adapter.alpha, self._adapter.rank)
 
     def _trained(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read a tensor of the adapter in float32."""
         tensor: Tensor = self._file.get_tensor(PREFIX + name).float()
         if tuple(tensor.shape) != shape:
             raise UserError(
-                f"{self._adapter}: {name} has shape {tuple(tensor.shape)}, for {self._base} it is {shape}: {ADVICE}"
+                f"{self._adapter.folder}: {name} has shape {tuple(tensor.shape)}, for {self._base} it is {shape}: {ADVICE}"
             )
         return tensor
