@@ -4,8 +4,8 @@ This module does not import transformers, which takes seconds, unless the weight
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Literal
 
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.errors import UserError
@@ -18,19 +18,30 @@ from megatape.run_folder import RunFolder
 from megatape.utils.json_files import read_json
 
 
+class FolderKind(Enum):
+    """Kinds of folders that hold a model."""
+
+    CHECKPOINT = "checkpoint"
+    # A record that refers to a folder of transformers.
+    IMPORT = "import"
+    # A folder of transformers with the code of its model.
+    EXPORT = "export"
+    # A folder of any other model of transformers. Exported rotary models are of this kind, too.
+    TRANSFORMERS = "transformers"
+
+
 @dataclass(frozen=True)
 class ModelFolder:
     """A folder that holds a model.
 
     Attributes:
-        kind: "checkpoint"; "import", which refers to a folder of transformers; "export", which has the code of its model; or
-            "transformers", a folder of any other model of transformers. Exported rotary models are of this kind, too.
+        kind: Kind of the folder.
         path: The folder.
         files: Folder with the model's files. For an import, the folder that it refers to.
         base: Present folder of a checkpoint's base if it was moved, else None.
     """
 
-    kind: Literal["checkpoint", "import", "export", "transformers"]
+    kind: FolderKind
     path: Path
     files: Path
     base: Path | None = None
@@ -41,9 +52,9 @@ class ModelFolder:
         Raises:
             FileNotFoundError, UserError: Something is missing, corrupted or not supported.
         """
-        if self.kind == "checkpoint":
+        if self.kind is FolderKind.CHECKPOINT:
             return CheckpointWeights(self.path, self.base)
-        if self.kind == "import":
+        if self.kind is FolderKind.IMPORT:
             return open_import(self.path)
         # Imports transformers.
         from megatape.hf.pretrained import read_pretrained
@@ -63,15 +74,15 @@ def open_model_folder(path: Path, base: Path | None = None) -> ModelFolder:
         UserError: The record of an import is corrupted, or `base` is given for another kind of folder.
     """
     if (path / MANIFEST).is_file() or RunFolder(path).list_checkpoints():
-        return ModelFolder("checkpoint", path, path, base)
+        return ModelFolder(FolderKind.CHECKPOINT, path, path, base)
     if base is not None:
         raise UserError(f"{path} is no checkpoint that holds only what was trained: leave out `base`")
     if (path / IMPORT).is_file():
-        return ModelFolder("import", path, open_import(path).directory)
+        return ModelFolder(FolderKind.IMPORT, path, open_import(path).directory)
     check_model_folder(path)
     if _has_code(path):
-        return ModelFolder("export", path, path)
-    return ModelFolder("transformers", path, path)
+        return ModelFolder(FolderKind.EXPORT, path, path)
+    return ModelFolder(FolderKind.TRANSFORMERS, path, path)
 
 
 def open_weights(path: Path, base: Path | None = None) -> ModelWeights:

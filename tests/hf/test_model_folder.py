@@ -9,7 +9,7 @@ import torch
 
 from megatape.errors import UserError
 from megatape.hf.importing.importer import import_model
-from megatape.hf.model_folder import open_model_folder
+from megatape.hf.model_folder import FolderKind, open_model_folder
 from tests.helpers.exports import Exported
 from tests.helpers.tiny_models import save_tiny
 
@@ -30,7 +30,7 @@ def test_kinds(exported: Callable[..., Exported], tmp_path: Path) -> None:
     for path, (kind, files, dtype) in folders.items():
         opened = open_model_folder(path)
         weights: Any = opened.weights()
-        assert (opened.kind, opened.files, weights.dtype) == (kind, files, dtype)
+        assert (opened.kind.value, opened.files, weights.dtype) == (kind, files, dtype)
         for name, shape in weights.shapes().items():
             assert tuple(weights.tensor(name).shape) == shape
         if kind != "checkpoint":
@@ -41,10 +41,10 @@ def test_kinds(exported: Callable[..., Exported], tmp_path: Path) -> None:
 def test_folders_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="none: no such folder: give a checkpoint, an export, an import or a model"):
         open_model_folder(tmp_path / "none")
-    assert open_model_folder(tmp_path).kind == "transformers"  # until it is read
+    assert open_model_folder(tmp_path).kind is FolderKind.TRANSFORMERS  # until it is read
     for content in ("{", "[]", '{"model_type": ["tape"]}'):
         (tmp_path / "config.json").write_text(content)
-        assert open_model_folder(tmp_path).kind == "transformers"
+        assert open_model_folder(tmp_path).kind is FolderKind.TRANSFORMERS
     with pytest.raises(FileNotFoundError, match="neither model.safetensors nor"):
         open_model_folder(tmp_path).weights()
     with pytest.raises(FileNotFoundError, match="is a run, not a checkpoint; its newest checkpoint is"):

@@ -20,7 +20,7 @@ from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.hf.loading.installed_model import read_model
 from megatape.hf.loading.loaded_model import LoadedModel
-from megatape.hf.model_folder import open_model_folder
+from megatape.hf.model_folder import FolderKind, open_model_folder
 
 # Files of a model in addition to its weights.
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
@@ -106,11 +106,11 @@ def load_trained(
     name = str(folder)
     files = opened.files
     with TemporaryDirectory() as temporary:
-        if opened.kind == "checkpoint":
+        if opened.kind is FolderKind.CHECKPOINT:
             checkpoint = verified_checkpoint(folder, base)
             files = Path(temporary) / f"export_{checkpoint.step}"
             export(checkpoint, files, model=model)
-        elif opened.kind == "import":
+        elif opened.kind is FolderKind.IMPORT:
             opened.weights().verify()
         if adapter is not None:
             name = f"{folder} with {adapter}"

@@ -11,7 +11,7 @@ from megatape.errors import UserError
 from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.importing.importer import import_model
 from megatape.hf.importing.record import open_import
-from megatape.hf.model_folder import open_model_folder
+from megatape.hf.model_folder import FolderKind, open_model_folder
 
 # Number of tokens of text on which the tokenizers of base and data must agree.
 NUM_TEXT_TOKENS = 4096
@@ -102,7 +102,7 @@ def open_base(folder: Path) -> Base:
     opened = open_model_folder(folder.absolute())
     source = opened.files
     architecture = read_architecture(source)
-    if opened.kind == "export":
+    if opened.kind is FolderKind.EXPORT:
         raise UserError(
             f"{source} is a model with encoding {architecture.model.encoding}: the methods start from rotary positions, give "
             "the model that it was trained from"
@@ -114,6 +114,6 @@ def open_base(folder: Path) -> Base:
             "those of pretraining: give a model without rope scaling"
         )
     import_folder = None
-    if opened.kind == "import":
+    if opened.kind is FolderKind.IMPORT:
         import_folder = opened.path
     return Base(source, import_folder, architecture)

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from megatape.hf.exporting.tokenizer import write_tokenizer
 from megatape.hf.loading.exact_tokenizer import read_tokenizer
-from megatape.hf.model_folder import open_model_folder
+from megatape.hf.model_folder import FolderKind, open_model_folder
 from megatape.hf.weights.model_weights import ModelWeights
 from megatape.lab.tasks.engine.loading import LoadingOptions
 
@@ -41,14 +41,14 @@ def read_outline(folder: Path, loading: LoadingOptions, share: int = 0, shares: 
     """
     name = loading.name_of(folder)
     opened = open_model_folder(folder, loading.base)
-    if loading.trust_remote_code and opened.kind != "checkpoint":
+    if loading.trust_remote_code and opened.kind is not FolderKind.CHECKPOINT:
         options: dict[str, Any] = {"trust_remote_code": True, "local_files_only": True}
         config = AutoConfig.from_pretrained(opened.files, **options)
         tokenizer = AutoTokenizer.from_pretrained(opened.files, split_special_tokens=True, **options)
         return Outline(name, tokenizer, config.vocab_size, config.max_position_embeddings)
     source = opened.weights()
     source.verify(share, shares)
-    if opened.kind == "checkpoint":
+    if opened.kind is FolderKind.CHECKPOINT:
         tokenizer = exported_tokenizer(source)
     else:
         tokenizer = read_tokenizer(opened.files)
