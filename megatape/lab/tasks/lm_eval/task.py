@@ -1,38 +1,25 @@
 """Tasks of lm-eval (EleutherAI's harness), run in this process on an evaluation model."""
 
 import json
-import logging
-import math
-import random
-from collections.abc import Iterator
-from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from megatape.errors import MissingPath, UserError
 from megatape.lab.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXTENSION_NAMES
-from megatape.lab.pictures import bars
 from megatape.lab.tasks.engine.lengths import LengthList
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
-from megatape.lab.tasks.engine.result import Interval, Measure, wilson
 from megatape.lab.tasks.engine.task import Task
-from megatape.lab.tasks.lm_eval.names import check_names, unknown_task
+from megatape.lab.tasks.lm_eval.loading import LoadedTasks, Selection, load_tasks, reason_of, seed_prompts
+from megatape.lab.tasks.lm_eval.names import check_names
+from megatape.lab.tasks.lm_eval.results import LmEvalScores
 from megatape.utils.options import Count, Listed, option
-from megatape.utils.replaced_attribute import replaced_attribute
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from megatape.lab.tasks.lm_eval.lengths import Length
 
-# lm-eval's own seed for the examples in prompts.
-SEED = 1234
 # Number of bootstrap samples for standard errors without a formula.
 BOOTSTRAPS = 1000
-PERCENT = ("acc", "acc_norm", "exact_match")
 # Kind of tasks with the metrics word_perplexity, byte_perplexity and bits_per_byte.
 ROLLING = "loglikelihood_rolling"
 # Prefix of these metrics if the text begins as in training.
@@ -72,75 +59,6 @@ class Prediction:
     task_metrics: dict[str, Any]
     groups: list[dict[str, Any]]
     output_type: str
-
-
-@dataclass(frozen=True)
-class LmEvalScores:
-    """Results of all tasks and groups.
-
-    Attributes:
-        metrics: Task or group -> "acc,none", "acc_stderr,none" and so on -> value.
-        shown: Tasks and groups that a table shows.
-    """
-
-    metrics: dict[str, dict[str, Any]]
-    shown: list[str]
-
-    @property
-    def summary(self) -> str:
-        """One line with every measure."""
-        parts = [f"{measure.name} {measure.value:.4g}" for measure in self.measures]
-        return f"lm-eval: {', '.join(parts)}"
-
-    @property
-    def measures(self) -> list[Measure]:
-        """Every metric of the shown tasks and groups, with lm-eval's standard errors."""
-        measures = []
-        for task in self.shown:
-            values = self.metrics[task]
-            for key, value in values.items():
-                metric, _, kind = key.partition(",")
-                is_metric = bool(kind) and not metric.endswith("_stderr")
-                if is_metric and isinstance(value, int | float):
-                    error = values.get(f"{metric}_stderr,{kind}")
-                    if not isinstance(error, int | float):
-                        error = None
-                    measures.append(_measure(task, metric, kind, value, error, values["sample_len"]))
-        return measures
-
-    def draw(self, figure: "Figure") -> None:
-        """Draw a bar for each measure that is a share."""
-        shares = {}
-        for measure in self.measures:
-            if measure.name.endswith("(%)"):
-                shares[measure.name] = (measure.value, measure.error)
-        bars(figure, shares, "%")
-
-    def describe(self) -> dict[str, Any]:
-        """Return all metrics of all tasks and groups, and the version of lm-eval."""
-        return {"lm_eval": version("lm_eval"), "tasks": self.metrics}
-
-
-def _measure(task: str, metric: str, kind: str, value: float, error: float | None, n: int) -> Measure:
-    """Return a metric as a measure, shares in percent.
-
-    Args:
-        task: Name of the task or group.
-        metric: Name of the metric.
-        kind: Filter of the answers, "none" without one.
-        value: Value of the metric.
-        error: Its standard error.
-        n: Number of documents.
-    """
-    label = f"{task} {metric}"
-    if kind != "none":
-        label += f" {kind}"
-    if metric not in PERCENT:
-        return Measure(label, value, error, n)
-    interval = _interval(value, error, n)
-    if error is not None:
-        error = 100 * error
-    return Measure(f"{label} (%)", 100 * value, error, n, interval)
 
 
 @dataclass(frozen=True)
@@ -205,12 +123,12 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         from megatape.lab.tasks.lm_eval.model import check_requests
 
         batches = []
-        for name, task in self._loaded(model)["tasks"].items():
+        for name, task in self.load(model).tasks.items():
             try:
-                _seed(task)
+                seed_prompts(task)
                 task.build_all_requests(limit=self.max_examples)
             except Exception as error:  # Templates and functions in YAML files may raise anything.
-                raise UserError(f"tasks: lm-eval cannot make the prompts of {name}: {_reason(error)}") from error
+                raise UserError(f"tasks: lm-eval cannot make the prompts of {name}: {reason_of(error)}") from error
             check_requests(name, task.instances, model, whole=self.lengths is not None)
             # Instances are made again in `run`.
             task._instances = None
@@ -228,11 +146,11 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         from megatape.lab.tasks.lm_eval.model import LmEvalModel
 
         name = batch[0].task
-        loaded = self._loaded(model)
-        task = loaded["tasks"][name]
+        loaded = self.load(model)
+        task = loaded.tasks[name]
 
         def evaluated(answers: LmEvalModel) -> Any:
-            _seed(task)
+            seed_prompts(task)
             return evaluate(answers, {"tasks": {name: task}}, limit=self.max_examples, bootstrap_iters=BOOTSTRAPS)
 
         results = {"": evaluated(LmEvalModel(model))}
@@ -242,7 +160,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         for prefix, result in results.items():
             for key, value in result["results"][name].items():
                 task_metrics[f"{prefix}{key}"] = value
-        groups = [_configuration(group) for group in loaded["groups"].values() if task in group.get_all_tasks()]
+        groups = [_configuration(group) for group in loaded.groups.values() if task in group.get_all_tasks()]
         of_task = _plain({"task_metrics": task_metrics, "groups": groups, "output_type": task.OUTPUT_TYPE})
 
         lines: list[dict[str, Any]] = [{"task": name, "metrics": {}} for _ in batch]
@@ -279,122 +197,30 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
             rows[EXTENSION_NAMES[method]] = dict(zip(EXTENSION_ANSWERS_COLUMNS, values, strict=True))
         return rows
 
-    def _loaded(self, model: ModelOutline) -> Any:
-        if self.lengths is None:
-            return _load(self, ())
+    def load(self, model: ModelOutline) -> LoadedTasks:
+        """Load the tasks, whose texts of a chosen length depend on the model's tokenizer.
 
+        Raises:
+            UserError: lm-eval does not have a task, or cannot load it.
+        """
+        self.check_options()
+        selection = Selection(
+            names=self.tasks,
+            num_fewshot=self.num_fewshot,
+            max_examples=self.max_examples,
+            data_root=self.data_root,
+            include=self.include,
+            lengths=self._lengths_of(model),
+        )
+        return load_tasks(selection)
+
+    def _lengths_of(self, model: ModelOutline) -> "tuple[Length, ...]":
+        """Return the lengths of texts in the model's tokens, none without `lengths`."""
+        if self.lengths is None:
+            return ()
         from megatape.lab.tasks.lm_eval.lengths import Length
 
-        lengths = [Length(length, model.name, model.tokenizer) for length in self.lengths]
-        return _load(self, tuple(lengths))
-
-
-@lru_cache(maxsize=1)
-def _load(options: LmEval, lengths: tuple["Length", ...]) -> Any:
-    """Load lm-eval's tasks and groups with their data sets. Tasks of RULER and BABILong are loaded once for each length."""
-    import datasets
-
-    options.check_options()
-    names = options.tasks
-    manager = _manager(options.include, stock=False)
-    if any(name not in manager.all_tasks for name in names):
-        manager = _manager(options.include, stock=True)
-    for name in names:
-        if name not in manager.all_tasks:
-            raise unknown_task(name, manager.all_tasks)
-    datasets.disable_progress_bars()
-    # lm-eval warns about settings that its own tasks leave to defaults.
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    random.seed(SEED)
-    if lengths:
-        from megatape.lab.tasks.lm_eval.lengths import forget_texts
-
-        forget_texts()
-    merged: dict[str, dict[str, Any]] = {"tasks": {}, "groups": {}}
-    with ExitStack() as stack:
-        if options.data_root is not None:
-            stack.enter_context(_offline(options.data_root))
-        for length in lengths or (None,):
-            for name in names:
-                loaded = _load_one(manager, name, options, length)
-                merged["tasks"] |= {task.task_name: task for task in loaded["tasks"].values()}
-                merged["groups"] |= {group.name: group for group in loaded["groups"].values()}
-    for task in merged["tasks"].values():
-        num_fewshot = task.get_config("num_fewshot")
-        # With 0, the task must not have examples.
-        if options.num_fewshot is not None and num_fewshot != 0:
-            task.set_config(key="num_fewshot", value=options.num_fewshot)
-        elif num_fewshot is None:
-            task.set_config(key="num_fewshot", value=0)
-    return merged
-
-
-@lru_cache(maxsize=2)
-def _manager(include: Path | None, stock: bool) -> Any:
-    """Return the manager of tasks.
-
-    Args:
-        include: Folder with the user's own task files.
-        stock: Whether to include lm-eval's tasks. Reading them takes ten seconds.
-    """
-    from lm_eval.tasks import TaskManager
-
-    include_path = None
-    if include is not None:
-        include_path = str(include.resolve())
-    return TaskManager(include_path=include_path, include_defaults=stock)
-
-
-@contextmanager
-def _offline(folder: Path) -> Iterator[None]:
-    """Let `datasets` find data sets in this folder only."""
-    import datasets
-    from huggingface_hub import constants
-
-    with ExitStack() as stack:
-        stack.enter_context(chdir(folder))
-        stack.enter_context(replaced_attribute(datasets.config, "HF_HUB_OFFLINE", True))
-        stack.enter_context(replaced_attribute(constants, "HF_HUB_OFFLINE", True))
-        yield
-
-
-def _load_one(manager: Any, name: str, options: LmEval, length: "Length | None") -> Any:
-    offline = options.data_root is not None
-    try:
-        if length is None:
-            return manager.load([name])
-        return length.load(manager, name, options.max_examples, offline)
-    except UserError:
-        raise
-    except Exception as error:
-        where = ""
-        if offline:
-            where = f" in --data-root {options.data_root}"
-        raise UserError(f"tasks: lm-eval cannot load {name}{where}: {_reason(error)}") from error
-
-
-def _seed(task: Any) -> None:
-    """Seed the task's next prompts like lm-eval."""
-    random.seed(SEED)
-    task.set_fewshot_seed(SEED)
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line with words in an error of lm-eval, or the error's kind if it has none."""
-    for line in str(error).splitlines():
-        if line.strip(" *"):
-            return line.strip()
-    return type(error).__name__
-
-
-def _interval(share: float, error: float | None, n: int) -> Interval | None:
-    """Return Wilson's interval in percent, or None unless the standard error is that of a share of `n` documents."""
-    if error is None:
-        return None
-    binomial = math.sqrt(share * (1 - share) / max(1, n - 1))
-    if not math.isclose(error, binomial, rel_tol=1e-6, abs_tol=1e-9):
-        return None
-    return wilson(share, n)
+        return tuple(Length(length, model.name, model.tokenizer) for length in self.lengths)
 
 
 def _configuration(group: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Reader:
     def learn(self, task: LmEval) -> None:
         """Read the answers to all prompts of a task."""
         for batch in task.batches(self):
-            loaded = task._loaded(self)["tasks"][batch[0].task]
+            loaded = task.load(self).tasks[batch[0].task]
             loaded.build_all_requests(limit=task.max_examples)
             for request in loaded.instances:
                 answer = request.doc.get("outputs") or [request.doc["target"]]

@@ -25,7 +25,7 @@ from torch import Tensor
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel
-from megatape.lab.tasks.lm_eval import task as lm_eval
+from megatape.lab.tasks.lm_eval import loading
 from megatape.lab.tasks.lm_eval.model import LmEvalModel
 from megatape.lab.tasks.lm_eval.task import LmEval
 from megatape.model.transformer import Transformer
@@ -150,7 +150,7 @@ def test_a_group(models: dict[str, Any], own_task: Path) -> None:
         prediction for batch in task.batches(models["llama3"][0]) for prediction in task.run(models["llama3"][0], batch)
     ]
     (own_task / "test.jsonl").unlink()
-    lm_eval._load.cache_clear()
+    loading.load_tasks.cache_clear()
     scores = task.result(predictions)
     assert [(measure.name, measure.n) for measure in scores.measures] == [("both acc (%)", 10)]
     assert scores.metrics["both"]["acc,none"] == scores.metrics["words"]["acc,none"] == scores.metrics["more"]["acc,none"]
@@ -367,7 +367,7 @@ def test_without_lm_eval(models: dict[str, Any], command: Command, tmp_path: Pat
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "lm_eval").is_dir()])
     monkeypatch.setattr(sys, "path_importer_cache", {})
-    lm_eval._manager.cache_clear()
+    loading.task_manager.cache_clear()
     words = ("evaluate", "lm-eval", models["llama3"][0].name, "--tasks", "words", "--output", tmp_path / "out")
     status, _, errors = command(*words)
     assert status == 2 and 'pip install -c constraints.txt -e ".[lm-eval]"' in errors
