@@ -1,4 +1,4 @@
-"""Writes the planner's tables into docs/planning.md: `python docs/planned.py`.
+"""Writes the planner's tables into docs/results/planned.md: `python docs/planned.py`.
 
 Each table lies between a comment with its name and `<!-- end -->`. The comments stay.
 """
@@ -23,7 +23,7 @@ from megatape.utils.json_lines import read_lines
 from megatape.utils.units import format_bytes, format_range
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/planning.md"
+PAGE = ROOT / "docs/results/planned.md"
 SPEEDS = ROOT / "docs/results/published_speeds.jsonl"
 
 # Files of configs/ in the order of the table, and of configs/long/ without their encodings.
@@ -60,7 +60,7 @@ def speeds() -> str:
         if not entry["source"].startswith("https://"):
             source = "measured"
         name = f"{entry['run']}, stage {config.zero.stage}, {cluster.world_size} {cluster.gpu}"
-        link = f"[{source}]({entry['source'].removeprefix('docs/')})"
+        link = f"[{source}]({entry['source'].removeprefix('docs/results/')})"
         estimate = f"{tokens / seconds.high:,.0f} to {tokens / seconds.low:,.0f}"
         rows.append([name, link, f"{published:,.0f}", estimate, f"{published / middle:.2f}"])
     header = ["run", "source", "tokens/s per GPU", "estimate", "over the middle of the estimate"]
@@ -282,7 +282,7 @@ def markdown(header: Row, rows: list[Row]) -> str:
 def table_of(page: str, name: str) -> str:
     """Return the text of a table on the page."""
     found = re.search(rf"<!-- {name} -->\n(.*?){END}", page, re.DOTALL)
-    assert found, f"docs/planning.md has no table between <!-- {name} --> and {END}"
+    assert found, f"docs/results/planned.md has no table between <!-- {name} --> and {END}"
     return found[1].strip()
 
 

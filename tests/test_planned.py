@@ -1,4 +1,4 @@
-"""Tables of docs/planning.md equal those written by docs/planned.py."""
+"""Tables of docs/results/planned.md equal those written by docs/planned.py."""
 
 import runpy
 from typing import Any
@@ -9,7 +9,7 @@ from tests.helpers.slow import slow_but
 from tests.helpers.workers import ROOT
 
 PLANNED: dict[str, Any] = runpy.run_path(str(ROOT / "docs/planned.py"))
-PAGE = (ROOT / "docs/planning.md").read_text()
+PAGE = (ROOT / "docs/results/planned.md").read_text()
 
 
 @pytest.mark.parametrize("table", ["ladder", "stages"])

@@ -17,7 +17,7 @@ class Options(ConfigOptions):
         host_gib: GiB of host memory per node (default: cluster.host_gib)
         search: print the fastest settings that fit the cluster (ranks, ZeRO, activation
             checkpointing, offloading and micro-batch), and advise the simplest of the equally fast
-            ones; takes at most 10 seconds (docs/planning.md)
+            ones; takes at most 10 seconds (docs/choose_ranks.md)
         measured: results.jsonl of megatape benchmark gpu: correct the step time by it
         price: price of a GPU-hour in any currency: print the cost of the run
     """

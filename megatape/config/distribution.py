@@ -105,7 +105,7 @@ class ParallelConfig(Section):
 
 
 class ClusterConfig(Section):
-    """Machines to plan for. Only the planner (docs/planning.md) reads this section.
+    """Machines to plan for. Only the planner (docs/choose_ranks.md) reads this section.
 
     Attributes:
         nodes: number of machines

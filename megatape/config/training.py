@@ -78,7 +78,7 @@ class TrainingConfig(Section):
             tensorwise has one scale per matrix, rowwise one per row or column, and
             rowwise_with_gw_hp computes the gradients of weights in bfloat16; needs precision
             bfloat16, zero.stage 1 or 2, one tensor-parallel rank, megatape[fp8] and GPUs of compute
-            capability 8.9 or higher, or a CPU, which emulates it (docs/precision.md)
+            capability 8.9 or higher, or a CPU, which emulates it (docs/train.md)
         z_loss: z of the z-loss, such as 1e-4: it adds z (log sum exp(logits))^2 to the loss of every
             target, which keeps the sum of exponentials near 1; reported losses are the cross
             entropy alone
@@ -108,7 +108,7 @@ class TrainingConfig(Section):
             and full
         chunk_tokens: tokens of a sample that a rank computes at a time in MLP and position update,
             which are recomputed in the backward pass: only activations of these tokens are in
-            memory (docs/parallelism.md). Default: all tokens
+            memory (docs/fit_memory.md). Default: all tokens
         compile: fuse norms, MLP and position update of every block by torch.compile; needs a C++
             compiler, zero.stage 2 or lower, one tensor-parallel rank and no model.lora
     """

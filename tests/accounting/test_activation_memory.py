@@ -54,7 +54,7 @@ def test_chunks_divide_recomputed_bytes(raw_config: dict[str, Any], mode: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "chunk"), [("none", "null"), ("offload", "8192")])
 def test_memory_of_long_samples_is_linear(mode: str, chunk: str) -> None:
-    """Saved activations of the 8B file grow like the tokens of a sample. docs/planning.md has the table."""
+    """Saved activations of the 8B file grow like the tokens of a sample. docs/results/planned.md has the table."""
     shape = ["parallel.tp=1", "parallel.sp=8", "model.max_positions=131072"]
     training = [f"training.activation_checkpointing={mode}", f"training.chunk_tokens={chunk}"]
     saved = []

@@ -93,7 +93,7 @@ def test_orthogonalizes() -> None:
 
 
 def test_bfloat16_differs_by_its_rounding() -> None:
-    """docs/train.md quotes the size: relative difference of norms between an update in bfloat16 and in float32."""
+    """Relative difference of norms between an update in bfloat16 and in float32."""
     generator = torch.Generator().manual_seed(0)
     for shape in [(128, 128), (384, 128), (512, 2048)]:
         matrix = torch.randn(shape, generator=generator)

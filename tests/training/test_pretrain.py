@@ -1,4 +1,4 @@
-"""Exit status and message of every end of training (docs/train.md)."""
+"""Exit status and message of every end of training (docs/faults.md)."""
 
 import errno
 from contextlib import nullcontext

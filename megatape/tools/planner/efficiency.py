@@ -7,7 +7,7 @@ from megatape.accounting.gpus import Gpu
 from megatape.tools.planner.cases import ByCase, Case
 from megatape.tools.planner.operations import AttentionBackend, Direction, Kernel, Kind, Work
 
-# Shares of the data sheet's rates that busy GPUs reach. docs/planning.md compares the resulting speeds with
+# Shares of the data sheet's rates that busy GPUs reach. docs/results/planned.md compares the resulting speeds with
 # published and measured ones.
 MATRIX_EFFICIENCY = ByCase(0.50, 0.75)
 A100_MATRIX_EFFICIENCY = ByCase(0.60, 0.85)  # A100s come closer to their peak, which is a third of an H100's.

@@ -1,7 +1,7 @@
 """CPU time for launching a step. A GPU that computes faster than the CPU launches has to wait.
 
-The limits of each range are fitted to runs on one H200 (docs/planning.md). Its virtual machine has a slow CPU, which is the bad
-case. The good case is a current server.
+The limits of each range are fitted to runs on one H200 (docs/results/planned.md). Its virtual machine has a slow CPU, which is
+the bad case. The good case is a current server.
 """
 
 from typing import NamedTuple

@@ -14,8 +14,8 @@ from megatape.tools.planner.offload import plan_offload
 from megatape.tools.planner.planned_cluster import PlannedCluster
 
 # Slowdown of GPUs that train together against one GPU with the same work, fitted to the published runs in
-# docs/planning.md. After minutes of training, GPUs lower their clocks to stay within their power limit, and exchanges occupy
-# some of their multiprocessors.
+# docs/results/planned.md. After minutes of training, GPUs lower their clocks to stay within their power limit, and exchanges
+# occupy some of their multiprocessors.
 SUSTAINED_SLOWDOWN = ByCase(1.25, 1.08)
 A100_SUSTAINED_SLOWDOWN = ByCase(1.0, 1.0)
 

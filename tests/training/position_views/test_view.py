@@ -23,7 +23,7 @@ from tests.helpers.position_views import some_view
 from tests.helpers.run_context import make_context
 from tests.helpers.workers import run_workers
 
-# Size in docs/train.md.
+# Maximum size of a view.
 KIB_PER_LAYER = 8.4
 
 CASES: dict[str, dict[str, Any]] = {
@@ -105,7 +105,7 @@ def test_files_of_repeated_steps_are_replaced(raw_config: dict[str, Any], tmp_pa
 
 
 def test_size_on_disk(tmp_path: Path) -> None:
-    """The size is that of docs/train.md, for the heads of a model of 70B."""
+    """A layer takes at most KIB_PER_LAYER, for the heads of a model of 70B."""
     folder = RunFolder(tmp_path)
     some_view(num_layers=80, num_tokens=MAX_TOKENS, num_heads=64).save(folder, 1)
     assert folder.position_view(1).stat().st_size <= 80 * KIB_PER_LAYER * 1024
