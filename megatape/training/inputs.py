@@ -2,7 +2,7 @@
 
 import torch
 
-from megatape.data.training.loader import Batch
+from megatape.data.training.batch import Batch
 from megatape.zero.engine import Inputs
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from megatape.config.batches import BatchSizes
 from megatape.config.data import DataConfig
+from megatape.data.training.batch import Batch
 from megatape.data.training.dataset import Dataset
-from megatape.data.training.loader import Batch, Loader
+from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
 
 

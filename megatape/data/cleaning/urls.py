@@ -90,7 +90,8 @@ def _entries(path: Path) -> Iterator[str]:
             try:
                 host, rest = _split(entry)
             except ValueError:
-                host, rest = "", ""
+                host = ""
+                rest = ""
             if not DOMAIN.fullmatch(host) or len(entry.split()) > 1:
                 raise UserError(f"{path}:{number}: {entry!r:.80} is not a domain or a URL: correct the line")
             yield host + rest

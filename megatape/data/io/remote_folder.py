@@ -39,7 +39,9 @@ def find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | N
     system, path = file_system(url)
     attempts = Attempts(url)
     if is_http(url):
-        kind = "directory" if url.endswith("/") else "file"
+        kind = "file"
+        if url.endswith("/"):
+            kind = "directory"
     else:
         try:
             kind = attempts.run(lambda: system.info(path)["type"])

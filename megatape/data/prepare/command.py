@@ -12,7 +12,8 @@ from megatape.data.prepare.assembly import Prepared
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
-from megatape.data.prepare.progress import OnProgress, Progress, UnitPass, UnitProgress
+from megatape.data.prepare.progress import OnProgress, UnitProgress
+from megatape.data.prepare.progress_totals import ProgressTotals
 from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.prepare.worker import WorkerJob, WorkerWarning, run_worker
@@ -70,7 +71,7 @@ def prepare(
     preparation = Preparation(options, PartialFolder(output, timeouts), options.source.units(), task=task)
     try:
         plan = preparation.begin(workers, redo)
-        totals = _Totals(preparation, progress)
+        totals = ProgressTotals(preparation, progress)
         num_remaining = len(preparation.units) - len(totals.finished)
         num_workers = min(workers, num_remaining)
         if num_workers > 1:
@@ -91,39 +92,7 @@ def prepare(
         raise
 
 
-class _Totals:
-    """Sums the progress of units.
-
-    Args:
-        preparation: Preparation of the units.
-        on_progress: Called with each new sum.
-
-    Attributes:
-        finished: Numbers of the units finished before this command.
-    """
-
-    def __init__(self, preparation: Preparation, on_progress: OnProgress) -> None:
-        units = preparation.units
-        self._on_progress = on_progress
-        self.finished = preparation.finished()
-        finished_bytes = sum(units[number].num_bytes for number in self.finished)
-        total_bytes = sum(unit.num_bytes for unit in units)
-        num_passes = preparation.num_passes
-        self._total = Progress(num_passes * finished_bytes, total_bytes=num_passes * total_bytes)
-        # Latest progress of each pass over a unit.
-        self._latest: dict[tuple[int, UnitPass], Progress] = {}
-
-    def add(self, latest: UnitProgress) -> None:
-        """Replace the progress of one pass over a unit."""
-        key = (latest.number, latest.unit_pass)
-        before = self._latest.get(key, Progress(0))
-        self._latest[key] = latest.progress
-        sums = [total + new - old for total, new, old in zip(self._total, latest.progress, before, strict=True)]
-        self._total = Progress(*sums)
-        self._on_progress(self._total)
-
-
-def _work(preparation: Preparation, num_workers: int, totals: _Totals) -> None:
+def _work(preparation: Preparation, num_workers: int, totals: ProgressTotals) -> None:
     """Run workers until all units are finished.
 
     One worker that ends without error is enough: it has waited for the units of all, and another worker may be stopped. A
@@ -139,7 +108,7 @@ def _work(preparation: Preparation, num_workers: int, totals: _Totals) -> None:
         # The tokenizer is in the folder.
         options=replace(preparation.options, tokenizer=None),
         output=folder.output,
-        timeouts=folder.timeouts,
+        timeouts=folder.leases.timeouts,
         task=preparation.task,
         num_threads=max(1, num_cores // num_workers),
         imports=given(),
@@ -175,7 +144,7 @@ def _replace(pool: WorkerPool, preparation: Preparation, death: Death, num_death
     Raises:
         ChildProcessError: It is the last of MAX_DEATHS in a row.
     """
-    units = [str(preparation.units[number]) for number in preparation.folder.release(death.pid)]
+    units = [str(preparation.units[number]) for number in preparation.folder.leases.release_dead(death.pid)]
     description = f"a worker (process {death.pid}) {death.how}"
     if units:
         description += f" in {', '.join(units)}"

@@ -16,7 +16,6 @@ decides every byte of it. Two processes working on the same unit only waste time
 
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -24,16 +23,14 @@ from pathlib import Path
 
 from megatape.data.document_entries import INDEX_FILE
 from megatape.data.io.local_folder import PARTIAL
+from megatape.data.prepare.folder_leases import LEASE_SUFFIX, FolderLeases
 from megatape.data.prepare.part_summary import Part, PartTotals
 from megatape.data.prepare.plan import Plan
-from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import MAX_INDEX_BYTES
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
-from megatape.reliability.lease.holder import read_holder
 from megatape.utils.atomic import rename, write_atomically
 from megatape.utils.files import sync
 from megatape.utils.json_files import json_content, read_json
@@ -41,7 +38,6 @@ from megatape.utils.paths import temporary_name
 from megatape.utils.validation import as_type
 
 PLAN = "plan.json"
-LEASE_SUFFIX = ".claim"
 
 
 class PartialFolder:
@@ -55,19 +51,17 @@ class PartialFolder:
         output: Folder of the result.
         path: Folder of the unfinished preparation.
         final: Folder in which the result is assembled.
-        timeouts: Timeouts of leases.
+        leases: Leases of the processes that work in the folder.
     """
 
     def __init__(self, output: Path, timeouts: LeaseTimeouts) -> None:
         self.output = output
         self.path = output.with_name(f"{output.name}{PARTIAL}")
         self.final = self.path / "final"
-        self.timeouts = timeouts
+        self.leases = FolderLeases(self.path, timeouts)
         self._units = self.path / "units"
         self._first_passes = self.path / "verdicts"
         self._tokenizer = self.path / "tokenizer"
-        # Name of a lease -> monitor of its heartbeats.
-        self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)
 
     def create(self) -> bool:
         """Create the folder.
@@ -96,48 +90,6 @@ class PartialFolder:
                 raise ExistingPath(
                     f"{self.path} has {path.name}, so it is no unfinished preparation: rename it, or choose another output"
                 )
-
-    @contextmanager
-    def lease(self, name: str) -> Iterator[UnitLease | None]:
-        """Hold a lease, or yield None if another process holds it. name: `unit_name` of a unit, or another step."""
-        lease = UnitLease(self.lease_path(name), self.timeouts, self._monitors[name])
-        if not lease.acquire():
-            yield None
-            return
-        try:
-            yield lease
-        finally:
-            lease.release()
-
-    def holder(self, name: str) -> str:
-        """Return the holder of a lease, for messages."""
-        path = self.lease_path(name)
-        with suppress(OSError):
-            return f"{path}, which {read_holder(path.read_bytes()) or 'an unknown process'} holds"
-        return str(path)
-
-    def leases(self) -> set[str]:
-        """Return the names of the leases held by any process, with one listing."""
-        return {path.name.removesuffix(LEASE_SUFFIX) for path in self.path.glob(f"*{LEASE_SUFFIX}")}
-
-    def release(self, pid: int) -> list[int]:
-        """Release the leases of a process of this machine that has ended. Returns the numbers of their units."""
-        released = []
-        for name in self.leases():
-            # The lease may have been released meanwhile.
-            with suppress(OSError):
-                path = self.lease_path(name)
-                holder = read_holder(path.read_bytes())
-                if holder and holder.pid == pid and holder.is_dead():
-                    path.unlink()
-                    number = name.partition(".")[0]
-                    if number.isdigit():
-                        released.append(int(number))
-        return released
-
-    def lease_path(self, name: str) -> Path:
-        """Return the path of a lease's file, by the name of the lease."""
-        return self.path / f"{name}{LEASE_SUFFIX}"
 
     def begin(self, plan: Plan, tokenizer: Tokenizer) -> None:
         """Store plan and tokenizer."""

@@ -111,7 +111,10 @@ class Plan:
             UserError: A file is now too short for its units.
         """
         numbers = {number for number, unit in enumerate(self.units) if not set(unit.inputs).isdisjoint(names)}
-        files = sorted({name for number in numbers for name in self.units[number].inputs})
+        names_to_check = set[str]()
+        for number in numbers:
+            names_to_check.update(self.units[number].inputs)
+        files = sorted(names_to_check)
         states = dict(zip(files, file_states(files), strict=True))
         return self._with_states(numbers, states), numbers
 

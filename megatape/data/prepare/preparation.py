@@ -64,7 +64,7 @@ class Preparation:
         self.units = units
         self.warn = warn
         self.task = task
-        self.queue = WorkQueue(folder, task, warn)
+        self.queue = WorkQueue(folder.leases, task, warn)
 
     def begin(self, workers: int = 1, redo: Sequence[str] = ()) -> Plan:
         """Store the plan of this process's options, or resume with a stored one.
@@ -83,7 +83,7 @@ class Preparation:
             plan = folder.plan()
             if plan is not None:
                 break
-            with folder.lease("plan") as lease:
+            with folder.leases.hold("plan") as lease:
                 if lease is not None and folder.plan() is None:
                     num_bytes = sum(unit.num_bytes for unit in self.units)
                     self._divide(default_unit_bytes(num_bytes, workers))
@@ -166,14 +166,14 @@ class Preparation:
     def finish(self, plan: Plan) -> Prepared:
         """Make the data directory of all units, which must be finished."""
         while True:
-            with self.folder.lease("finish") as lease:
+            with self.folder.leases.hold("finish") as lease:
                 if lease is not None:
                     return finish(self.folder, self.options.source, plan, lease.heartbeat)
             time.sleep(self.queue.pause("finish"))
 
     def abandon(self) -> None:
         """Remove the folder if this process created it and it holds no finished work."""
-        if self.created and not self.units_after_first_pass() and not self.folder.leases():
+        if self.created and not self.units_after_first_pass() and not self.folder.leases.held():
             self.folder.remove()
 
     def finished(self) -> set[int]:

@@ -36,10 +36,10 @@ def discard_changed(
     if changed == plan:
         # An earlier command has removed the results.
         return plan
-    for name in sorted(folder.leases()):
-        with folder.lease(name) as lease:
+    for name in sorted(folder.leases.held()):
+        with folder.leases.hold(name) as lease:
             if lease is None:
-                raise UserError(f"`redo`: another process is still running ({folder.holder(name)}): end it first")
+                raise UserError(f"`redo`: another process is still running ({folder.leases.holder(name)}): end it first")
     finished = folder.finished(len(plan.units))
     discarded = numbers & (finished | folder.first_passes())
     files = ", ".join(sorted(wanted))

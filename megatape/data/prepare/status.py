@@ -145,8 +145,8 @@ def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatu
 
 def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[LeaseStatus]:
     found = []
-    for name in sorted(partial.leases()):
-        path = partial.lease_path(name)
+    for name in sorted(partial.leases.held()):
+        path = partial.leases.path_of(name)
         try:
             content = path.read_bytes()
             last_heartbeat = path.stat().st_mtime

@@ -4,7 +4,8 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 
-from megatape.data.prepare.folder import PartialFolder, unit_name
+from megatape.data.prepare.folder import unit_name
+from megatape.data.prepare.folder_leases import FolderLeases
 from megatape.data.prepare.task import Task
 from megatape.data.prepare.unit_lease import UnitLease
 
@@ -13,13 +14,13 @@ class WorkQueue:
     """The work of one process, which takes leases in the folder.
 
     Args:
-        folder: Folder of the unfinished preparation.
+        leases: Leases of the processes that share the folder.
         task: Share of this machine. It starts with this share.
         warn: Shows a line to the user.
     """
 
-    def __init__(self, folder: PartialFolder, task: Task, warn: Callable[[str], None]) -> None:
-        self._folder = folder
+    def __init__(self, leases: FolderLeases, task: Task, warn: Callable[[str], None]) -> None:
+        self._leases = leases
         self._task = task
         self._warn = warn
         # Random offset, so that processes start with different units.
@@ -52,10 +53,10 @@ class WorkQueue:
             remaining = sorted(set(range(count)) - done())
             if not remaining:
                 return
-            leases = self._folder.leases()
-            free = [number for number in remaining if names[number] not in leases]
+            held = self._leases.held()
+            free = [number for number in remaining if names[number] not in held]
             number = self.choose(remaining, free)
-            with self._folder.lease(names[number]) as lease:
+            with self._leases.hold(names[number]) as lease:
                 if lease is not None and number not in done():
                     work(number, lease)
                     self._waited = 0.0
@@ -88,12 +89,12 @@ class WorkQueue:
         Args:
             name: Name of the lease.
         """
-        timeouts = self._folder.timeouts
+        timeouts = self._leases.timeouts
         longest = max(timeouts.heartbeat_interval, timeouts.poll_interval)
         pause = random.uniform(0.5, 1.5) * min(max(timeouts.poll_interval, self._waited / 3), longest)
         self._waited += pause
         if self._waited > 2 * timeouts.heartbeat_interval:
-            holder = self._folder.holder(name)
+            holder = self._leases.holder(name)
             if holder != self._holder:
                 self._holder = holder
                 self._warn(

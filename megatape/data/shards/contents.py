@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from megatape.data.counts import DocumentCounts
+from megatape.data.shards.document_tables import DomainTotal
 from megatape.data.shards.entries import SPLITS, Index
 from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
@@ -77,7 +77,7 @@ class Contents:
     total: DocumentCounts | None
     lengths: dict[str, list[Bin]]
     samples: list[TokenPreview]
-    domains: dict[str, list[dict[str, Any]]]
+    domains: dict[str, list[DomainTotal]]
 
 
 @path_errors()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -49,6 +49,21 @@ class DocumentMatch:
     url: str
     hash: int | None = None
     scores: str = ""
+
+
+@dataclass(frozen=True)
+class DomainTotal:
+    """Documents of one domain.
+
+    Attributes:
+        domain: Name of the domain, without `www.`.
+        tokens: Number of tokens of its documents.
+        documents: Number of its documents.
+    """
+
+    domain: str
+    tokens: int
+    documents: int
 
 
 class DocumentTables:
@@ -115,10 +130,8 @@ class DocumentTables:
                 )
             yield from self._column(file, "hash")
 
-    def domains(self, count: int) -> list[dict[str, Any]]:
-        """Return the domains with the most documents: domain without `www.`, tokens, documents.
-
-        Documents without URL are not counted.
+    def domains(self, count: int) -> list[DomainTotal]:
+        """Return the domains with the most documents. Documents without URL are not counted.
 
         Args:
             count: Largest number of domains.
@@ -138,7 +151,8 @@ class DocumentTables:
         if total is None:
             return []
         order = [("documents", "descending"), ("domain", "ascending")]
-        return total.sort_by(order)[:count].to_pylist()
+        rows = total.sort_by(order)[:count].to_pylist()
+        return [DomainTotal(**row) for row in rows]
 
     def each(self) -> Iterator[tuple["Table", np.ndarray]]:
         """Yield each table in order, with the first token of each document and the end of the last one, int64.

@@ -131,10 +131,12 @@ def _check(index: Index) -> None:
     for name, count in Counter(index.files).items():
         if count > 1 or name == INDEX_FILE:
             raise UserError(f"{name} is listed as two files")
+    least_bytes = shard_bytes
+    if index.earlier is not None:
+        # Shards of earlier versions have no checksums.
+        least_bytes = covered_bytes
     for name, split in index.splits.items():
         for shard in split.shards:
-            # Shards of earlier versions have no checksums.
-            least_bytes = shard_bytes if index.earlier is None else covered_bytes
             size = least_bytes(shard.tokens, shard.member_tokens, dtype.itemsize)
             if shard.bytes < size:
                 raise UserError(f"{shard.file}: its {shard.tokens} tokens take {size} bytes, it has {shard.bytes}")

@@ -48,10 +48,12 @@ class C4(JsonLines):
     """The training files of C4's own layout; as --validation-input its validation files."""
 
     def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
-        split = "train"
-        other_split = "validation"
-        if option != "input":
-            split, other_split = other_split, split
+        if option == "input":
+            split = "train"
+            other_split = "validation"
+        else:
+            split = "validation"
+            other_split = "train"
         listings = list_inputs(inputs, f"c4-{split}.*-of-*.json.gz", recursive=False, option=option)
         other_names = f"c4-{other_split}."
         # Both splits are in one folder, so files of the other split are expected and not reported as skipped.

@@ -1,61 +1,18 @@
-"""Batches for one data-parallel rank.
+"""Training batches of one data-parallel rank."""
 
-Dimensions: b sequences per micro-batch, N tokens per sequence.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from megatape.config.batches import BatchSizes
-from megatape.data.training.dataset import Dataset, TrainingSample
+from megatape.data.training.batch import Batch, make_batch
+from megatape.data.training.dataset import TrainingSample
 from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_hash
 from megatape.data.training.positions import FROM_ZERO, Positions
-from megatape.data.training.selection import SampleGroups
-from megatape.nn.targets import IGNORE_INDEX, target_mask
-
-
-@dataclass
-class Batch:
-    """Samples of one forward pass, as int64 tensors.
-
-    Attributes:
-        tokens: Input ids, [b, N].
-        targets: The next token of each token, [b, N], or IGNORE_INDEX.
-        position_ids: Position of each token (positions.py), [b, N]. A single row in memory if all samples have the same.
-        document_starts: Index in the sample of the first token of each token's document, [b, N]. None without document mask.
-        dropout_seeds: Random number of each training sample, which depends on the number of samples before it, [b]. None
-            without dropout.
-    """
-
-    tokens: Tensor
-    targets: Tensor
-    position_ids: Tensor
-    document_starts: Tensor | None
-    dropout_seeds: Tensor | None = None
-
-    @property
-    def num_targets(self) -> int:
-        """Number of targets that count in the loss."""
-        return int(target_mask(self.targets.numpy()).sum())
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Return the batch with each tensor changed. A single row in memory remains a single row."""
-        tensors: dict[str, Any] = {}
-        for name, tensor in vars(self).items():
-            if tensor is None:
-                tensors[name] = None
-            elif tensor.stride(0) == 0:
-                tensors[name] = change(tensor[:1]).expand_as(tensor)
-            else:
-                tensors[name] = change(tensor)
-        return Batch(**tensors)
 
 
 @dataclass
@@ -126,49 +83,9 @@ class Loader:
         if self.positions == FROM_ZERO:
             rows = numbers[:1]
         positions = [self.positions.training(length, seed, number) for number in rows]
-        batch = _make_batch(sequences, np.stack(positions))
+        batch = make_batch(sequences, np.stack(positions))
         batch.dropout_seeds = torch.tensor([sample_hash(seed, number, 2**63) for number in numbers])
         return batch
-
-
-def evaluation_batches(
-    dataset: Dataset,
-    groups: SampleGroups,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-    positions: Positions = FROM_ZERO,
-    seed: int = 0,
-) -> Iterator[tuple[str, Batch]]:
-    """Yield this rank's share of the evaluation batches, each with the group that all of its samples belong to.
-
-    Batches are distributed round-robin. Every rank gets the same number of batches, so collectives stay matched. Samples added
-    as padding have no targets.
-
-    Args:
-        dataset: A validation split.
-        groups: Indices of all ranks' samples, by group.
-        batch_size: Number of samples per batch.
-        rank: Rank among the data-parallel ranks.
-        world_size: Number of data-parallel ranks.
-        positions: Positions of the tokens of a sample.
-        seed: Seed of random positions.
-    """
-    batches: list[tuple[str, Sequence[int]]] = []
-    for name, indices in groups.items():
-        for begin in range(0, len(indices), batch_size):
-            batches.append((name, indices[begin : begin + batch_size]))
-    first_name, first_indices = batches[0]
-    num_empty = -len(batches) % world_size
-    batches += [(first_name, [])] * num_empty
-
-    row = positions.evaluation(dataset.sequence_length, seed)[None]
-    for name, indices in batches[rank::world_size]:
-        padding = [first_indices[0]] * (batch_size - len(indices))
-        samples = [dataset.sample(index) for index in [*indices, *padding]]
-        batch = _make_batch(samples, row)
-        batch.targets[len(indices) :] = IGNORE_INDEX
-        yield name, batch
 
 
 def _cut(sample: TrainingSample, length: int) -> Iterator[TrainingSample]:
@@ -179,28 +96,3 @@ def _cut(sample: TrainingSample, length: int) -> Iterator[TrainingSample]:
         if sample.document_starts is not None:
             starts = np.maximum(sample.document_starts[part] - begin, 0)
         yield TrainingSample(sample.tokens[part], sample.targets[part], starts)
-
-
-def _make_batch(samples: Sequence[TrainingSample], positions: np.ndarray) -> Batch:
-    """Make a batch of samples.
-
-    Args:
-        samples: b samples of N tokens.
-        positions: Positions of the tokens of a sample or, with document starts, of each document, [b, N], or [1, N] if all
-            samples have the same.
-    """
-    document_starts = None
-    starts = [sample.document_starts for sample in samples if sample.document_starts is not None]
-    if starts:
-        stacked = np.stack(starts)
-        document_starts = torch.from_numpy(stacked)
-        # Positions begin anew in each document.
-        index_in_document = np.arange(stacked.shape[1]) - stacked
-        positions = np.take_along_axis(np.broadcast_to(positions, stacked.shape), index_in_document, axis=1)
-        if (positions == positions[0]).all():
-            positions = positions[:1]
-
-    tokens = torch.from_numpy(np.stack([sample.tokens for sample in samples]))
-    targets = torch.from_numpy(np.stack([sample.targets for sample in samples]))
-    position_ids = torch.from_numpy(positions).expand_as(tokens)
-    return Batch(tokens, targets, position_ids, document_starts)

@@ -47,8 +47,8 @@ def data_tables(contents: Contents) -> dict[str, Table]:
     for name, domains in contents.domains.items():
         rows = []
         for domain in domains:
-            cells = [f"{domain['documents']:,}", f"{domain['tokens']:,}"]
-            rows.append((printable(domain["domain"]), cells))
+            cells = [f"{domain.documents:,}", f"{domain.tokens:,}"]
+            rows.append((printable(domain.domain), cells))
         tables[f"Domains, {name}"] = Table(["domain", "documents", "tokens"], rows)
     return {caption: table for caption, table in tables.items() if table.rows}
 

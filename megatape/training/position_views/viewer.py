@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from megatape.data.training.loader import Batch
+from megatape.data.training.batch import Batch
 from megatape.distributed.layout import local_tokens
 from megatape.model.transformer import local_state, recorded_streams
 from megatape.training.inputs import on_device

@@ -9,7 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from megatape.data.training.loader import Batch, Loader
+from megatape.data.training.batch import Batch
+from megatape.data.training.loader import Loader
 from megatape.errors import UserError
 
 # Number of steps to read ahead. Training does not notice a file server that is slow for less than their duration.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megatape.data.training.loader import Batch
+from megatape.data.training.batch import Batch
 
 
 @dataclass(frozen=True)

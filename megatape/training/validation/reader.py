@@ -1,6 +1,7 @@
 """Reads this rank's share of the validation data."""
 
-from megatape.data.training.loader import Batch, evaluation_batches
+from megatape.data.training.batch import Batch
+from megatape.data.training.evaluation_reader import EvaluationReader
 from megatape.data.training.positions import Positions
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import Selection
@@ -61,19 +62,12 @@ class ValidationReader:
         """Read the share of a corpus's split. Raises UserError or OSError."""
         split = self._data.validation[corpus]
         groups = self._data.evaluated[selection][corpus]
-        batches = evaluation_batches(
-            split,
-            groups,
-            self._micro_batch_size,
-            self._axis.rank,
-            self._axis.size,
-            self._positions,
-            self._seed,
-        )
-        return SplitBatches(list(groups), list(batches))
+        reader = EvaluationReader(self._micro_batch_size, self._axis.rank, self._axis.size, self._positions, self._seed)
+        return SplitBatches(list(groups), list(reader.batches(split, groups)))
 
     def _read_viewed(self) -> Batch:
         """Read the sample of the position view, the first one of the first split. The same on all ranks."""
         split = next(iter(self._data.validation.values()))
-        ((_, batch),) = evaluation_batches(split, {"": [0]}, 1, 0, 1, self._positions, self._seed)
-        return batch
+        reader = EvaluationReader(batch_size=1, positions=self._positions, seed=self._seed)
+        (part,) = reader.batches(split, {"": [0]})
+        return part.batch

@@ -67,7 +67,10 @@ def test_only_units_of_the_file(corpus: PreparationOptions, tmp_path: Path, capl
     plan = partial.plan()
     assert plan is not None
     read = {f"{number:05d}" for number, unit in enumerate(plan.units) if str(changed) in unit.inputs}
-    with partial.lease("00006"), pytest.raises(UserError, match=r"`redo`: another process is still running \(.*00006.claim"):
+    with (
+        partial.leases.hold("00006"),
+        pytest.raises(UserError, match=r"`redo`: another process is still running \(.*00006.claim"),
+    ):
         prepare(corpus, tmp_path / "out", redo=[str(changed)])
     assert {path.name: path.stat().st_mtime_ns for path in units.iterdir()} == before
     corrupted = file(corpus, 5)

@@ -79,8 +79,8 @@ def test_holders(corpus: PreparationOptions, tmp_path: Path, command: Command) -
     """The status shows the process of each lease, its input and its last heartbeat."""
     prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 2)
     partial = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
-    with partial.lease("00003"), partial.lease("00001.compare"), partial.lease("00000.near"):
-        path = partial.lease_path("00003")
+    with partial.leases.hold("00003"), partial.leases.hold("00001.compare"), partial.leases.hold("00000.near"):
+        path = partial.leases.path_of("00003")
         os.utime(path, (time.time() - 75, time.time() - 75))
         near, compare, unit = preparation_status(tmp_path / "out").leases
         assert near.work == "deciding which near duplicates to drop"

@@ -7,7 +7,7 @@ import torch
 from megatape.config.batches import BatchSizes
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.document_dataset import DocumentDataset
-from megatape.data.training.loader import evaluation_batches
+from megatape.data.training.evaluation_reader import EvaluationReader
 from megatape.data.training.positions import Positions
 from megatape.data.training.selection import SampleGroups
 from megatape.nn.targets import IGNORE_INDEX
@@ -141,7 +141,7 @@ def test_evaluation_covers_the_samples_once_with_equal_batch_counts(
     dataset: TokenDataset, groups: SampleGroups, world_size: int
 ) -> None:
     """The samples of a batch are of one group, and padding has no targets."""
-    ranks = [list(evaluation_batches(dataset, groups, 3, rank, world_size)) for rank in range(world_size)]
+    ranks = [list(EvaluationReader(3, rank, world_size).batches(dataset, groups)) for rank in range(world_size)]
     num_batches = sum(-(-len(samples) // 3) for samples in groups.values())
     assert {len(batches) for batches in ranks} == {-(-num_batches // world_size)}
     found: dict[str, list[list[int]]] = {name: [] for name in groups}
@@ -153,7 +153,7 @@ def test_evaluation_covers_the_samples_once_with_equal_batch_counts(
 
 
 def test_evaluation_masks_documents(masked: TokenDataset) -> None:
-    _, batch = next(evaluation_batches(masked, {"": range(8)}, 8, 0, 1))
+    _, batch = next(EvaluationReader(8).batches(masked, {"": range(8)}))
     assert batch.document_starts is not None
     assert (batch.targets[batch.tokens == masked.eos_id] == IGNORE_INDEX).all()
     assert torch.equal(batch.position_ids + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
@@ -173,7 +173,8 @@ def test_drawn_positions_restart_at_documents(masked: TokenDataset) -> None:
 def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
     positions = Positions(drawn_from=50)
     for seed in (1, 2):
-        for _, batch in evaluation_batches(dataset, {"": range(13)}, 3, 0, 1, positions, seed):
+        reader = EvaluationReader(3, positions=positions, seed=seed)
+        for _, batch in reader.batches(dataset, {"": range(13)}):
             assert torch.equal(batch.position_ids, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
 
 

@@ -24,8 +24,8 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.best_fit import pack
 from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.document_dataset import DocumentDataset
+from megatape.data.training.evaluation_reader import EvaluationReader
 from megatape.data.training.example_dataset import ExampleDataset
-from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.positions import Positions
 from megatape.errors import UserError
 from megatape.nn.targets import IGNORE_INDEX
@@ -296,7 +296,7 @@ def test_packed_examples_do_not_see_each_other(directory: Path) -> None:
     """Positions begin anew with each example, in training and in evaluation, and masks cost no target."""
     dataset = ExampleDataset(directory, "train", EXAMPLE_LENGTH, mask_documents=True)
     (trained,) = make_loader(dataset, micro_batch_size=8, positions=Positions(max_offset=9)).step(0)
-    _, evaluated = next(evaluation_batches(dataset, {"": range(8)}, 8, 0, 1))
+    _, evaluated = next(EvaluationReader(8).batches(dataset, {"": range(8)}))
     for batch in (trained, evaluated):
         assert batch.document_starts is not None
         assert sum(len(row.unique()) for row in batch.document_starts) > 12

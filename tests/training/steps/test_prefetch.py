@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from megatape.config.batches import BatchSizes
-from megatape.data.training.loader import Batch, Loader
+from megatape.data.training.batch import Batch
+from megatape.data.training.loader import Loader
 from megatape.nn.targets import IGNORE_INDEX
 from megatape.training.steps.prefetch import STEPS_AHEAD, Prefetcher
 

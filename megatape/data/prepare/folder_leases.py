@@ -1,0 +1,73 @@
+"""Leases in the folder of an unfinished preparation: of units by their names, and of other steps."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from megatape.data.prepare.unit_lease import UnitLease
+from megatape.reliability.lease import LeaseTimeouts
+from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.lease.holder import read_holder
+
+LEASE_SUFFIX = ".claim"
+
+
+class FolderLeases:
+    """The leases of all processes that share a folder, as one of them sees them.
+
+    Args:
+        folder: The folder.
+        timeouts: Timeouts of leases.
+
+    Attributes:
+        timeouts: Timeouts of leases.
+    """
+
+    def __init__(self, folder: Path, timeouts: LeaseTimeouts) -> None:
+        self.timeouts = timeouts
+        self._folder = folder
+        # Name of a lease -> monitor of its heartbeats.
+        self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)
+
+    @contextmanager
+    def hold(self, name: str) -> Iterator[UnitLease | None]:
+        """Hold a lease, or yield None if another process holds it. name: `unit_name` of a unit, or another step."""
+        lease = UnitLease(self.path_of(name), self.timeouts, self._monitors[name])
+        if not lease.acquire():
+            yield None
+            return
+        try:
+            yield lease
+        finally:
+            lease.release()
+
+    def holder(self, name: str) -> str:
+        """Return the holder of a lease, for messages."""
+        path = self.path_of(name)
+        with suppress(OSError):
+            return f"{path}, which {read_holder(path.read_bytes()) or 'an unknown process'} holds"
+        return str(path)
+
+    def held(self) -> set[str]:
+        """Return the names of the leases held by any process, with one listing."""
+        return {path.name.removesuffix(LEASE_SUFFIX) for path in self._folder.glob(f"*{LEASE_SUFFIX}")}
+
+    def release_dead(self, pid: int) -> list[int]:
+        """Release the leases of a process of this machine that has ended. Returns the numbers of their units."""
+        released = []
+        for name in self.held():
+            # The lease may have been released meanwhile.
+            with suppress(OSError):
+                path = self.path_of(name)
+                holder = read_holder(path.read_bytes())
+                if holder and holder.pid == pid and holder.is_dead():
+                    path.unlink()
+                    number = name.partition(".")[0]
+                    if number.isdigit():
+                        released.append(int(number))
+        return released
+
+    def path_of(self, name: str) -> Path:
+        """Return the path of a lease's file, by the name of the lease."""
+        return self._folder / f"{name}{LEASE_SUFFIX}"

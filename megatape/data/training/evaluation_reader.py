@@ -1,0 +1,76 @@
+"""Evaluation batches of one data-parallel rank."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from megatape.data.training.batch import Batch, make_batch
+from megatape.data.training.dataset import Dataset
+from megatape.data.training.positions import FROM_ZERO, Positions
+from megatape.data.training.selection import SampleGroups
+from megatape.nn.targets import IGNORE_INDEX
+
+
+class GroupBatch(NamedTuple):
+    """Evaluation batch.
+
+    Attributes:
+        group: Group of all of its samples.
+        batch: The samples.
+    """
+
+    group: str
+    batch: Batch
+
+
+class _GroupSamples(NamedTuple):
+    """Indices of the samples of a batch."""
+
+    group: str
+    indices: Sequence[int]
+
+
+@dataclass(frozen=True)
+class EvaluationReader:
+    """Reads one rank's share of the evaluation batches.
+
+    Attributes:
+        batch_size: Number of samples per batch.
+        rank: Rank among the data-parallel ranks.
+        world_size: Number of data-parallel ranks.
+        positions: Positions of the tokens of a sample.
+        seed: Seed of random positions.
+    """
+
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    positions: Positions = FROM_ZERO
+    seed: int = 0
+
+    def batches(self, dataset: Dataset, groups: SampleGroups) -> Iterator[GroupBatch]:
+        """Yield this rank's batches.
+
+        Batches are distributed round-robin. Every rank gets the same number of batches, so collectives stay matched. Samples
+        added as padding have no targets.
+
+        Args:
+            dataset: A validation split.
+            groups: Indices of all ranks' samples, by group.
+        """
+        parts: list[_GroupSamples] = []
+        for group, indices in groups.items():
+            for begin in range(0, len(indices), self.batch_size):
+                parts.append(_GroupSamples(group, indices[begin : begin + self.batch_size]))
+        first = parts[0]
+        num_empty = -len(parts) % self.world_size
+        parts += [_GroupSamples(first.group, [])] * num_empty
+
+        row = self.positions.evaluation(dataset.sequence_length, self.seed)[None]
+        for part in parts[self.rank :: self.world_size]:
+            num_samples = len(part.indices)
+            padding = [first.indices[0]] * (self.batch_size - num_samples)
+            samples = [dataset.sample(index) for index in [*part.indices, *padding]]
+            batch = make_batch(samples, row)
+            batch.targets[num_samples:] = IGNORE_INDEX
+            yield GroupBatch(part.group, batch)
