@@ -3,11 +3,35 @@
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from megatape.data.prepare.folder import unit_name
 from megatape.data.prepare.folder_leases import FolderLeases
 from megatape.data.prepare.task import Task
 from megatape.data.prepare.unit_lease import UnitLease
+
+
+@dataclass(frozen=True)
+class Step:
+    """Numbered parts of the work of all processes.
+
+    Attributes:
+        name: Name of the step, empty for the last one.
+        count: Number of its parts.
+        done: Lists the numbers of the finished parts.
+        work: Processes a part, and renews its lease.
+    """
+
+    name: str
+    count: int
+    done: Callable[[], set[int]]
+    work: Callable[[int, UnitLease], None]
+
+    def lease_name(self, number: int) -> str:
+        """Return the name of a part's lease."""
+        if not self.name:
+            return unit_name(number)
+        return f"{unit_name(number)}.{self.name}"
 
 
 class WorkQueue:
@@ -29,36 +53,25 @@ class WorkQueue:
         self._waited = 0.0
         self._holder = ""
 
-    def each(
-        self, step: str, done: Callable[[], set[int]], work: Callable[[int, UnitLease], None], count: int
-    ) -> Iterator[float]:
-        """Process numbers that nobody else is working on, until all are finished.
+    def run(self, step: Step) -> Iterator[float]:
+        """Process parts of a step that nobody else is working on, until all are finished.
 
         Each round takes two listings and tries one lease, so that idle processes do not burden the shared file system.
-
-        Args:
-            step: Name of the step, empty for the last one.
-            done: Lists the finished numbers.
-            work: Processes a number, and renews its lease.
-            count: Number of parts of the step.
 
         Yields:
             Seconds to wait for other processes.
         """
-        suffix = ""
-        if step:
-            suffix = f".{step}"
-        names = [f"{unit_name(number)}{suffix}" for number in range(count)]
+        names = [step.lease_name(number) for number in range(step.count)]
         while True:
-            remaining = sorted(set(range(count)) - done())
+            remaining = sorted(set(range(step.count)) - step.done())
             if not remaining:
                 return
             held = self._leases.held()
             free = [number for number in remaining if names[number] not in held]
             number = self.choose(remaining, free)
             with self._leases.hold(names[number]) as lease:
-                if lease is not None and number not in done():
-                    work(number, lease)
+                if lease is not None and number not in step.done():
+                    step.work(number, lease)
                     self._waited = 0.0
             if lease is None:
                 yield self.pause(names[number])

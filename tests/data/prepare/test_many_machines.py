@@ -17,6 +17,7 @@ from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.task import Task
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
+from megatape.data.prepare.work_queue import Step
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -80,12 +81,13 @@ def test_calls_of_idle_processes(
             folder.unit_folder(number).mkdir()
     calls = Counter[int]()
     monkeypatch.setattr("megatape.reliability.lease.heartbeat_monitor.time.monotonic", lambda: clock[0])
-    rounds = [
-        preparation().queue.each(
-            "", lambda: folder.finished(NUM_UNITS), lambda *_: pytest.fail("a unit was taken from its process"), NUM_UNITS
-        )
-        for _ in range(NUM_WORKERS)
-    ]
+    step = Step(
+        name="",
+        count=NUM_UNITS,
+        done=lambda: folder.finished(NUM_UNITS),
+        work=lambda *_: pytest.fail("a unit was taken from its process"),
+    )
+    rounds = [preparation().queue.run(step) for _ in range(NUM_WORKERS)]
     count_calls(monkeypatch, folder.path, lambda number: calls.update({int(clock[0]): number}))
     times = [(0.0, number) for number in range(NUM_WORKERS)]
     while times[0][0] < 20.0:

@@ -1,0 +1,133 @@
+"""Agreement of all processes of a preparation on one plan: the first one stores it, the others resume with it."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.plan import Plan, files_of
+from megatape.data.prepare.redo import discard_changed
+from megatape.data.prepare.training_sample import sample_texts
+from megatape.data.prepare.unit_lease import UnitLease
+from megatape.data.prepare.work_queue import WorkQueue
+from megatape.data.sources.units import UNIT_BYTES, Unit, default_unit_bytes
+from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError
+
+# Maximum number of changed files named in an error.
+NUM_SHOWN = 3
+
+
+class Planner:
+    """Stores the plan of a process's options in the folder, or checks that a stored plan fits them.
+
+    Args:
+        options: Options of this process.
+        units: All parts of the source, by these options.
+        folder: Folder of the unfinished preparation.
+        queue: Waits for other processes.
+        warn: Shows a line to the user.
+
+    Attributes:
+        options: Options with the size of the units.
+        units: Units of the plan.
+    """
+
+    def __init__(
+        self,
+        options: PreparationOptions,
+        units: list[Unit],
+        folder: PartialFolder,
+        queue: WorkQueue,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.options = options
+        self.units = units
+        self._folder = folder
+        self._queue = queue
+        self._warn = warn
+        self._skipped = options.source.skipped_files()
+
+    def agree(self, workers: int, redo: Sequence[str]) -> Plan:
+        """Return the plan for the present files of the source. It is stored.
+
+        Args:
+            workers: Number of processes. It decides the size of units unless the user or a stored plan does.
+            redo: Names of files that have changed since they were read. Their units are prepared again.
+
+        Raises:
+            UserError: The stored plan differs from the options.
+        """
+        folder = self._folder
+        stored = self._stored_plan(workers)
+        self._divide(stored.unit_bytes)
+        tokenizer = self.options.tokenizer or folder.tokenizer(stored)
+        if redo:
+            stored = discard_changed(folder, self.options, stored, redo, self._warn)
+        self.units = self._divided_as(stored)
+        wanted = self.options.plan(self.units, tokenizer, self._skipped)
+        self._check_same(stored, wanted)
+        if stored != wanted:
+            folder.begin(wanted, tokenizer)
+        return wanted
+
+    def _stored_plan(self, workers: int) -> Plan:
+        """Return the stored plan. If there is none, store one, or wait for the process that does."""
+        folder = self._folder
+        while True:
+            plan = folder.plan()
+            if plan is not None:
+                return plan
+            with folder.leases.hold("plan") as lease:
+                # Another process may have stored its plan just before.
+                if lease is not None and folder.plan() is None:
+                    self._store_plan(workers, lease)
+                    continue
+            time.sleep(self._queue.pause("plan"))
+
+    def _store_plan(self, workers: int, lease: UnitLease) -> None:
+        num_bytes = sum(unit.num_bytes for unit in self.units)
+        self._divide(default_unit_bytes(num_bytes, workers))
+        tokenizer = self.options.tokenizer or self._train(lease)
+        self._folder.begin(self.options.plan(self.units, tokenizer, self._skipped), tokenizer)
+
+    def _check_same(self, plan: Plan, wanted: Plan) -> None:
+        """Raise UserError if the finished work of a stored plan does not fit the wanted one."""
+        finished = self._folder.finished(len(self.units))
+        used = finished | self._folder.first_passes()
+        difference = plan.difference(wanted, used)
+        if difference is None:
+            return
+        message = f"{self._folder.path} was begun with other {difference}. Give the same inputs and options to resume"
+        changed = plan.changed_files(wanted)
+        if changed:
+            message += f", add `redo` {' '.join(changed[:NUM_SHOWN])} to prepare the changed files again"
+        raise UserError(f"{message}, or remove it to begin again")
+
+    def _divided_as(self, plan: Plan) -> list[Unit]:
+        """Return the units of a stored plan with present file sizes. If its files differ, return this process's units."""
+        mine = files_of(self.units)
+        its = files_of(plan.units)
+        known = all(unit.versions for unit in (*self.units, *plan.units))
+        if not known or mine.keys() != its.keys() or plan.unit_bytes != self.options.unit_bytes:
+            return self.units
+        changed = {name for name, version in mine.items() if its[name] != version}
+        if not changed:
+            return plan.units
+        with_present_files, _ = plan.with_present_files(changed)
+        return with_present_files.units
+
+    def _divide(self, unit_bytes: int) -> None:
+        """Divide the source into units of this size, unless their size is known."""
+        source = self.options.source
+        if source.unit_bytes is None:
+            self.options = replace(self.options, source=replace(source, unit_bytes=unit_bytes))
+            if unit_bytes != UNIT_BYTES:
+                self.units = self.options.source.units()
+
+    def _train(self, lease: UnitLease) -> Tokenizer:
+        options = self.options
+        texts = sample_texts(options.source, MAX_TRAINING_BYTES, options.cleaning.decide, lease.heartbeat)
+        return SentencePieceTokenizer(train_tokenizer(texts, options.vocab_size))
