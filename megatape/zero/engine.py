@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import deepspeed
 import torch
@@ -13,23 +12,22 @@ from torch import Tensor, nn
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
-from megatape.nn.parameters import spec_of
 from megatape.optim.gated import GatedOptimizer
-from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.engine_options import EngineOptions
+from megatape.zero.evaluation_losses import EvaluationLosses
 from megatape.zero.internals import gradient_norm, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
-from megatape.zero.kinds import WEIGHT
-from megatape.zero.layouts import local_numel
-from megatape.zero.matrices import WholeMatrices
 from megatape.zero.mpu import Mpu
 from megatape.zero.nonfinite import NonfiniteWatch
 from megatape.zero.partial_gradients import PartialGradients
 from megatape.zero.replica_check import ReplicaCheck
+from megatape.zero.sharded_module import build_sharded, with_small_bucket
+from megatape.zero.stage0_gradients import Stage0Gradients
 from megatape.zero.state import ZeroState
 from megatape.zero.stopwatch import Stopwatch
 from megatape.zero.update import Decide, PendingUpdate, Take, Update
+from megatape.zero.weight_step import WeightStep
 
 # Keyword arguments of the module for one micro-batch, on this rank's device.
 Inputs = dict[str, Tensor | None]
@@ -52,19 +50,6 @@ class Gradients:
     forward: Stopwatch
 
 
-@dataclass(frozen=True)
-class EvaluationLosses:
-    """Losses of an evaluation, in nats per target.
-
-    Attributes:
-        mean: Mean loss over the targets of all batches; NaN if there are none.
-        groups: Mean loss of each group of batches, without groups that have no targets.
-    """
-
-    mean: float
-    groups: dict[str, float]
-
-
 class Engine:
     """A module under DeepSpeed ZeRO.
 
@@ -78,7 +63,6 @@ class Engine:
     Attributes:
         topology: All ranks.
         mesh: Mesh of the ranks.
-        gradient_clip: Maximum norm of the gradient, 0 for no clipping.
         deepspeed: DeepSpeed's engine.
         device: Device of this rank.
         state: Master weights and optimizer state.
@@ -94,30 +78,27 @@ class Engine:
         lazy_import_dynamo()
         self.topology = topology
         self.mesh = mesh
-        self.gradient_clip = options.gradient_clip
-        # At stage 0 DeepSpeed clips in float32 without reporting the norm, so the engine clips.
-        self._clips = options.zero.stage == 0
-
         mpu = Mpu(mesh)
-        module = _build_sharded(build_module, options.deepspeed, mesh, mpu)
+        module = build_sharded(build_module, options.deepspeed, mesh, mpu)
         inner = build_optimizer(module.named_parameters(), options.optimizer)
-        self._optimizer = GatedOptimizer(inner, self._should_step, self._apply_step)
+        gated = GatedOptimizer(inner, self._should_step, self._apply_step)
         with same_optimizer_at_stages_1_and_2():
             self.deepspeed, *_ = deepspeed.initialize(
                 model=module,
-                optimizer=self._optimizer,
+                optimizer=gated,
                 mpu=mpu,
-                config=_with_small_bucket(options.deepspeed, module),
+                config=with_small_bucket(options.deepspeed, module),
             )
         if options.zero.stage == 3:
             trim_zero3_hooks(module)
 
         self.device = torch.device(self.deepspeed.device)
-        self.state = ZeroState(self.deepspeed, self._optimizer, topology, mesh, options.optimizer)
-        self._matrices: WholeMatrices | None = None
-        if isinstance(inner, MatrixOptimizer):
-            self._matrices = WholeMatrices(self.state)
-        self._bounds = _declared_bounds(self.state)
+        self.state = ZeroState(self.deepspeed, gated, topology, mesh, options.optimizer)
+        self._weight_step = WeightStep(inner, self.state)
+        self._stage0_gradients: Stage0Gradients | None = None
+        if options.zero.stage == 0:
+            parameters = self.state.parameters.values()
+            self._stage0_gradients = Stage0Gradients(parameters, mesh, self.device, options.gradient_clip)
         self._replica_check = ReplicaCheck(self.state)
         self._partial_gradients = PartialGradients(self.state, options.zero.offload_optimizer)
         replicated_weights = [self.state.parameters[name] for name in self._partial_gradients.names]
@@ -151,8 +132,8 @@ class Engine:
                 self.deepspeed.step()  # Counts the micro-batch.
         self._partial_gradients.sum_parts()
         square: Tensor | float = 0.0
-        if self._clips:
-            square = self._local_square()
+        if self._stage0_gradients is not None:
+            square = self._stage0_gradients.local_square()
         return Gradients(loss, self._nonfinite.found, square, forward)
 
     def update(
@@ -179,8 +160,8 @@ class Engine:
             group["lr"] = learning_rate * group["scale"]
         pending = PendingUpdate(self._describe_fault(loss, num_nonfinite), decide)
         self._pending = pending
-        if self._clips:
-            self._clip(square**0.5, pending)
+        if self._stage0_gradients is not None:
+            self._clip_at_stage0(self._stage0_gradients, square**0.5, pending)
         self.deepspeed.step()
         update = pending.result
         if update is None:
@@ -202,15 +183,19 @@ class Engine:
             return f"a gradient that every tensor-parallel rank must have is not finite{ranks}"
         return None
 
-    def _clip(self, norm: float, pending: PendingUpdate) -> None:
-        """Resolve an update at stage 0, and clip its gradient."""
+    def _clip_at_stage0(self, gradients: Stage0Gradients, norm: float, pending: PendingUpdate) -> None:
+        """Resolve an update at stage 0, and clip its gradients. Collective if the norm is not finite.
+
+        Args:
+            gradients: Gradients of this rank.
+            norm: Norm of the gradients of all ranks.
+            pending: The update.
+        """
         if pending.fault is None and not math.isfinite(norm):
-            ranks = self._name_ranks(not math.isfinite(float(self._local_square())))
+            ranks = self._name_ranks(not math.isfinite(float(gradients.local_square())))
             pending.fault = f"the gradient norm is {norm}{ranks}"
         pending.resolve(norm)
-        if self.gradient_clip:
-            parameters = self.state.parameters.values()
-            nn.utils.clip_grads_with_norm_(parameters, self.gradient_clip, torch.tensor(norm, device=self.device))
+        gradients.clip(norm)
 
     def _should_step(self) -> bool:
         """Whether to apply the current update. GatedOptimizer calls this after DeepSpeed has clipped the gradient."""
@@ -226,14 +211,8 @@ class Engine:
         return update.is_applied
 
     def _apply_step(self) -> None:
-        """Take the step of the inner optimizer, and clip master weights to their declared bounds."""
-        inner: Any = self._optimizer.inner
-        if self._matrices is None:
-            inner.step()
-        else:
-            inner.step(self._matrices.update)
-        for name, (low, high) in self._bounds.items():
-            self.state.piece(name, WEIGHT).values.clamp_(low, high)
+        """Change the weights. GatedOptimizer calls this if the current update is applied."""
+        self._weight_step.apply()
 
     def _name_ranks(self, at_fault: bool) -> str:
         """Name the first rank at fault, such as " on rank 1, but not on all"; "" if all are or none is. Collective."""
@@ -249,21 +228,6 @@ class Engine:
             TrainingDiverged: Replicas differ. Raised on all ranks.
         """
         self._replica_check.check()
-
-    def _local_square(self) -> Tensor:
-        """Return this rank's part of the gradients' squared norm at stage 0, where each replica holds all of them."""
-        shared = torch.zeros((), device=self.device)
-        divided = torch.zeros((), device=self.device)
-        for parameter in self.state.parameters.values():
-            if parameter.grad is None:
-                continue
-            square = parameter.grad.float().square().sum()
-            if hasattr(parameter, "partition_dim"):
-                divided += square
-            else:
-                shared += square
-        of_tensor_ranks = divided.double() + shared.double() / self.mesh["tensor"].size
-        return of_tensor_ranks / self.mesh["replicate"].size
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[str, Inputs]], num_targets: Mapping[str, int]) -> EvaluationLosses:
@@ -282,15 +246,8 @@ class Engine:
         losses = sums[: len(rows)]
         targets = sums[len(rows) :]
         # All ranks of a sample count its targets. Tensor-parallel ranks have the same loss, the others a part of it.
-        counted = self.mesh["sample"].size / self.mesh["tensor"].size
-        groups = {}
-        for group, loss, count in zip(num_targets, losses, targets, strict=True):
-            if count:
-                groups[group] = loss * counted / count
-        mean = math.nan
-        if groups:
-            mean = sum(losses) * counted / sum(targets)
-        return EvaluationLosses(mean, groups)
+        num_counts = self.mesh["sample"].size / self.mesh["tensor"].size
+        return EvaluationLosses.from_sums(list(num_targets), losses, targets, num_counts)
 
     def sum_over_ranks(self, *numbers: float | Tensor) -> list[float]:
         """Return the sum of each number over all ranks, in one exchange for which this rank waits once. Collective.
@@ -304,50 +261,3 @@ class Engine:
             total += number
         dist.all_reduce(sums)
         return sums.tolist()  # type: ignore[no-any-return]  # a list, since `sums` has one dimension
-
-
-def _build_sharded(
-    build_module: Callable[[Axis], nn.Module],
-    ds_config: dict[str, Any],
-    mesh: Mesh,
-    mpu: Mpu,
-) -> nn.Module:
-    """Build the module. At stage 3, DeepSpeed divides its weights as they are made.
-
-    Args:
-        build_module: Builds this rank's share of the module on a tensor axis.
-        ds_config: DeepSpeed's configuration.
-        mesh: Mesh of the ranks.
-        mpu: The mesh, as DeepSpeed asks for it.
-    """
-    # Without a dtype zero.Init takes the right one from its configuration. On a CPU it takes any explicit one, even float32, as
-    # bfloat16.
-    sharded = deepspeed.zero.Init(
-        data_parallel_group=mesh["replicate"].group,
-        mpu=mpu,
-        config_dict_or_path=ds_config,
-        enabled=ds_config["zero_optimization"]["stage"] == 3,
-    )
-    with sharded:
-        return build_module(mesh["tensor"])
-
-
-def _with_small_bucket(ds_config: dict[str, Any], module: nn.Module) -> dict[str, Any]:
-    """Return DeepSpeed's configuration with a bucket that is not larger than all gradients of this rank.
-
-    DeepSpeed allocates the full bucket even if there are few gradients.
-    """
-    num_trained = sum(local_numel(parameter) for parameter in module.parameters() if parameter.requires_grad)
-    section = ds_config["zero_optimization"]
-    bucket_size = min(section["reduce_bucket_size"], num_trained)
-    return ds_config | {"zero_optimization": section | {"reduce_bucket_size": bucket_size}}
-
-
-def _declared_bounds(state: ZeroState) -> dict[str, tuple[float, float]]:
-    """Return the lowest and highest value of the weights that declare bounds, by name."""
-    bounds = {}
-    for name, parameter in state.parameters.items():
-        declared = spec_of(parameter).bounds
-        if declared:
-            bounds[name] = declared
-    return bounds

@@ -13,7 +13,8 @@ from megatape.training.steps.unreadable import check_readable
 from megatape.training.validation.batches import ValidationBatches
 from megatape.training.validation.reader import ValidationReader
 from megatape.training.validation.result import Validation
-from megatape.zero.engine import Engine, EvaluationLosses
+from megatape.zero.engine import Engine
+from megatape.zero.evaluation_losses import EvaluationLosses
 
 
 class Evaluator:

@@ -1,0 +1,48 @@
+"""Builds a module for DeepSpeed, which divides its weights at ZeRO stage 3."""
+
+from collections.abc import Callable
+from typing import Any
+
+import deepspeed
+from torch import nn
+
+from megatape.distributed.mesh import Axis, Mesh
+from megatape.zero.layouts import local_numel
+from megatape.zero.mpu import Mpu
+
+
+def build_sharded(
+    build_module: Callable[[Axis], nn.Module],
+    ds_config: dict[str, Any],
+    mesh: Mesh,
+    mpu: Mpu,
+) -> nn.Module:
+    """Build the module. At stage 3, DeepSpeed divides its weights as they are made.
+
+    Args:
+        build_module: Builds this rank's share of the module on a tensor axis.
+        ds_config: DeepSpeed's configuration.
+        mesh: Mesh of the ranks.
+        mpu: The mesh, as DeepSpeed asks for it.
+    """
+    # Without a dtype zero.Init takes the right one from its configuration. On a CPU it takes any explicit one, even float32, as
+    # bfloat16.
+    sharded = deepspeed.zero.Init(
+        data_parallel_group=mesh["replicate"].group,
+        mpu=mpu,
+        config_dict_or_path=ds_config,
+        enabled=ds_config["zero_optimization"]["stage"] == 3,
+    )
+    with sharded:
+        return build_module(mesh["tensor"])
+
+
+def with_small_bucket(ds_config: dict[str, Any], module: nn.Module) -> dict[str, Any]:
+    """Return DeepSpeed's configuration with a bucket that is not larger than all gradients of this rank.
+
+    DeepSpeed allocates the full bucket even if there are few gradients.
+    """
+    num_trained = sum(local_numel(parameter) for parameter in module.parameters() if parameter.requires_grad)
+    section = ds_config["zero_optimization"]
+    bucket_size = min(section["reduce_bucket_size"], num_trained)
+    return ds_config | {"zero_optimization": section | {"reduce_bucket_size": bucket_size}}

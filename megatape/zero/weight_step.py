@@ -1,0 +1,48 @@
+"""Step of the optimizer on the weights of this rank."""
+
+from typing import Any
+
+import torch
+
+from megatape.nn.parameters import spec_of
+from megatape.optim.matrices import MatrixOptimizer
+from megatape.zero.kinds import WEIGHT
+from megatape.zero.matrices import WholeMatrices
+from megatape.zero.state import ZeroState
+
+
+class WeightStep:
+    """Step of an optimizer, after which weights stay within the bounds that they declare.
+
+    Args:
+        optimizer: Optimizer of the weights, without the gate around it.
+        state: State of the engine.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, state: ZeroState) -> None:
+        # Any: only the step of a MatrixOptimizer takes an argument.
+        self._optimizer: Any = optimizer
+        self._state = state
+        self._bounds = _declared_bounds(state)
+        self._matrices: WholeMatrices | None = None
+        if isinstance(optimizer, MatrixOptimizer):
+            self._matrices = WholeMatrices(state)
+
+    def apply(self) -> None:
+        """Change the weights. Collective if the optimizer updates whole matrices."""
+        if self._matrices is None:
+            self._optimizer.step()
+        else:
+            self._optimizer.step(self._matrices.update)
+        for name, (low, high) in self._bounds.items():
+            self._state.piece(name, WEIGHT).values.clamp_(low, high)
+
+
+def _declared_bounds(state: ZeroState) -> dict[str, tuple[float, float]]:
+    """Return the lowest and highest value of the weights that declare bounds, by name."""
+    bounds = {}
+    for name, parameter in state.parameters.items():
+        declared = spec_of(parameter).bounds
+        if declared:
+            bounds[name] = declared
+    return bounds
