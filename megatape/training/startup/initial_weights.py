@@ -28,30 +28,54 @@ def open_initial_weights(
     Returns:
         The weights, and those of them that are frozen: the base of the run's checkpoints, None if there are none.
     """
-    weights = None
-    base = None
-    topology = environment.topology
+    share = _Share(directory, model, frozen, environment)
+    hashes_of_ranks = on_all(path_errors()(share.open), environment.topology, context="training.init_from: ")
+    assert share.weights is not None and share.base is not None
+    files = dict(share.base.files)
+    for hashes in hashes_of_ranks:
+        for name, entry in hashes.items():
+            files[name] = FileRecord(**entry)
+    if not share.base.tensors:
+        return share.weights, None
+    return share.weights, StoredWeights(share.base.directory, share.base.tensors, files)
 
-    def verify() -> dict[str, dict[str, Any]]:
-        nonlocal weights, base
-        weights = INITIAL_WEIGHTS.load()(directory, environment.base)
-        taken = weights.check_fits(model)
+
+class _Share:
+    """The weights to start from, and this rank's share in hashing their files. Arguments as for `open_initial_weights`.
+
+    Attributes:
+        weights: The weights, None until `open` has opened them.
+        base: Frozen ones among the weights, None until then.
+    """
+
+    def __init__(self, directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment) -> None:
+        self.weights: InitialWeights | None = None
+        self.base: StoredWeights | None = None
+        self._directory = directory
+        self._model = model
+        self._frozen = frozen
+        self._environment = environment
+
+    def open(self) -> dict[str, dict[str, Any]]:
+        """Open the weights, and verify this rank's share of their files.
+
+        Returns:
+            Size and hash, as JSON, of each file of this share that has none on record.
+
+        Raises:
+            UserError, OSError: The weights are missing, corrupted or another model's.
+        """
+        topology = self._environment.topology
+        weights: InitialWeights = INITIAL_WEIGHTS.load()(self._directory, self._environment.base)
+        taken = weights.check_fits(self._model)
         stored = weights.stored()
         weights.verify(topology.rank, topology.world_size)
-        base = stored.restricted(sorted(stored.tensors.keys() & frozen & taken))
+        base = stored.restricted(sorted(stored.tensors.keys() & self._frozen & taken))
+        self.weights = weights
+        self.base = base
 
         # An export has no record of hashes, so hash its files now.
         used = {record.file for record in base.tensors.values()}
         unhashed = sorted(used - base.files.keys())
-        return {name: hash_file(base.directory / name).model_dump() for name in unhashed[topology.rank :: topology.world_size]}
-
-    shares = on_all(path_errors()(verify), topology, context="training.init_from: ")
-    assert weights is not None and base is not None
-    files = dict(base.files)
-    for share in shares:
-        for name, entry in share.items():
-            files[name] = FileRecord(**entry)
-    base.files = files
-    if not base.tensors:
-        return weights, None
-    return weights, base
+        own = unhashed[topology.rank :: topology.world_size]
+        return {name: hash_file(base.directory / name).model_dump() for name in own}
