@@ -26,7 +26,9 @@ from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.agreement import open_together
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.training.startup.memory_guard import MemoryGuard
+from megatape.training.startup.memory_check import check_memory
+from megatape.training.startup.memory_errors import explained_memory_errors
+from megatape.training.startup.memory_plan import MemoryPlan
 from megatape.utils.files import without_links
 from megatape.utils.terminal import show_lines
 from megatape.utils.url_secrets import mask_secrets
@@ -118,7 +120,7 @@ def _train(
     folder: RunFolder,
 ) -> ExitStatus:
     """Open data and folder, and train, under the watch over the ranks. Arguments as for `pretrain`."""
-    memory = MemoryGuard(
+    memory = MemoryPlan(
         topology,
         partial(TrainingLayout.from_config, config, topology.world_size),
         partial(smallest_fitting_change, config, topology.world_size),
@@ -133,13 +135,13 @@ def _train(
     with Watch(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
         watch.authenticate(share_secret(folder.directory, topology))
         # Paths used before the first step come from the configuration, so errors about them are the user's.
-        with path_errors(), memory.explained_errors():
+        with path_errors(), explained_memory_errors(memory):
             settings = shared_values(config) | start.shared_values()
             data = open_together(settings, open_rank, config.logging.sinks, topology)
-            memory.check()
+            check_memory(memory)
             lease = resources.enter_context(hold(folder.lease, topology))
             trainer = build_trainer(config, data, topology, lease, start, watch.pace)
-        with memory.explained_errors(lambda: trainer.num_steps):
+        with explained_memory_errors(memory, lambda: trainer.num_steps):
             unfinished = trainer.train(ends_process)
     if unfinished:
         return ExitStatus.UNFINISHED

@@ -1,13 +1,10 @@
-"""Errors of memory: one line with a remedy, before the first step if the shortage is known by then."""
+"""The check of the memory before the first step, and its remedy."""
 
-import errno
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from megatape.accounting.fitting_change import smallest_fitting_change
 from megatape.accounting.layout import TrainingLayout
@@ -15,18 +12,11 @@ from megatape.accounting.memory import plan_total
 from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
-from megatape.reliability.watch.rank_errors import RankFailed
-from megatape.training.startup.memory_guard import MemoryGuard
+from megatape.training.startup.memory_check import check_memory
+from megatape.training.startup.memory_plan import MemoryPlan
 from tests.helpers.command import Command
 
 ONE = Topology(rank=0, local_rank=0, world_size=1, local_size=1)
-ERRORS = {
-    "CUDA": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total of 79 GiB"),
-    "CPU": RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"),
-    "Python": MemoryError(),
-    "C++": RuntimeError("std::bad_alloc"),
-    "mmap": OSError(errno.ENOMEM, "Cannot allocate memory"),
-}
 
 
 @pytest.fixture
@@ -35,43 +25,16 @@ def config(raw_config: dict[str, Any]) -> Config:
     return parse_config(raw_config, "test")
 
 
-def guard_of(config: Config, measure: Callable[[], float] | None = None, patience: float = 20.0) -> MemoryGuard:
-    """Return the guard of a run on one rank."""
+def plan_of(config: Config) -> MemoryPlan:
+    """Return the planned memory of a run on one rank."""
     layout = partial(TrainingLayout.from_config, config, 1)
-    return MemoryGuard(ONE, layout, partial(smallest_fitting_change, config, 1), measure, patience)
-
-
-@pytest.mark.parametrize(("made", "status"), [(0, ExitStatus.USER_ERROR), (3, ExitStatus.DIED)])
-@pytest.mark.parametrize("error", ERRORS)
-def test_out_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
-    """A traceback of 48 lines hid the remedy. A run that made steps is restarted, a run that made none is not."""
-    with pytest.raises(OutOfMemory) as found, guard_of(config).explained_errors(lambda: made):
-        raise ERRORS[error]
-    text = str(found.value)
-    assert found.value.status == status and "\n" not in text
-    assert "out of memory" in text and "the plan counts" in text
-    assert "--set training.micro_batch_size=4 needs" in text
-
-
-OTHER_ERRORS = [
-    RuntimeError("shapes do not match"),
-    OSError(errno.EIO, "no"),
-    KeyError("x"),
-    RankFailed("rank 1 failed: out of memory in step 2", ExitStatus.DIED),
-]
-
-
-@pytest.mark.parametrize("error", OTHER_ERRORS, ids=lambda error: type(error).__name__)
-def test_other_errors_are_unchanged(config: Config, error: Exception) -> None:
-    with pytest.raises(type(error)) as found, guard_of(config).explained_errors():
-        raise error
-    assert found.value is error
+    return MemoryPlan(ONE, layout, partial(smallest_fitting_change, config, 1))
 
 
 def test_refuses_a_run_that_cannot_fit(config: Config) -> None:
-    guard_of(config, lambda: 2.0**40).check()
+    check_memory(plan_of(config), lambda: 2.0**40)
     with pytest.raises(OutOfMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
-        guard_of(config, lambda: 2.0**20, patience=0).check()
+        check_memory(plan_of(config), lambda: 2.0**20, patience=0)
     assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
 
 
@@ -79,15 +42,15 @@ def test_accepts_a_run_that_may_fit(config: Config) -> None:
     """Measured peaks are up to 20% below the plan."""
     memory = plan_total(TrainingLayout.from_config(config, 1), on_gpu=False)
     total = memory.device_total + sum(memory.host.values())
-    guard_of(config, lambda: 0.97 * total, patience=0).check()
+    check_memory(plan_of(config), lambda: 0.97 * total, patience=0)
     with pytest.raises(OutOfMemory):
-        guard_of(config, lambda: 0.5 * total, patience=0).check()
+        check_memory(plan_of(config), lambda: 0.5 * total, patience=0)
 
 
 def test_waits_for_memory_of_ending_processes(config: Config) -> None:
     """When a run is started again, processes of its last start may still hold memory: a refusal would end it for good."""
     measured = iter([2.0**20, 2.0**40])
-    guard_of(config, lambda: next(measured), patience=0.5).check()
+    check_memory(plan_of(config), lambda: next(measured), patience=0.5)
     assert next(measured, None) is None
 
 

@@ -1,0 +1,67 @@
+"""Checks before the first step that every rank has the memory that a run needs."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from megatape.distributed.exchange import gather_values
+from megatape.errors import OutOfMemory
+from megatape.training.startup.available_memory import available_memory, memory_capacity
+from megatape.training.startup.memory_plan import MemoryPlan
+from megatape.utils.units import format_bytes
+
+# A run is only planned before it starts if a rough upper bound of its memory reaches this share of the available memory.
+SMALL = 0.25
+
+# Seconds to wait for memory that other processes may be about to free.
+PATIENCE = 20.0
+
+
+def check_memory(plan: MemoryPlan, measure: Callable[[], float] | None = None, patience: float = PATIENCE) -> None:
+    """Check that every rank has the memory that the run certainly needs. Collective.
+
+    Args:
+        plan: Planned memory of the run.
+        measure: Returns the bytes available to this rank, by default its free memory.
+        patience: Seconds to wait for ending processes, such as those of the run's previous start, to free their memory.
+
+    Raises:
+        OutOfMemory: The memory of a rank does not suffice. Raised on all ranks.
+    """
+    topology = plan.topology
+    if measure is None:
+        measure = partial(available_memory, topology.local_size)
+    available = measure()
+    least = min(gather_values(available, topology))
+    if plan.rough_bound() < SMALL * least:
+        return
+    certain = plan.certain_bytes()
+    if certain <= least:
+        return
+    if certain <= memory_capacity(topology.local_size):
+        available = _wait_for(certain, available, measure, patience)
+    least, holder = min(gather_values((available, plan.holder()), topology))
+    if certain <= least:
+        return
+    error = OutOfMemory(
+        f"the run needs at least {format_bytes(certain)} of memory a rank, and {format_bytes(least)} are free on {holder}: "
+        f"{plan.remedy(least)}"
+    )
+    error.everywhere = True
+    raise error
+
+
+def _wait_for(needed: float, available: float, measure: Callable[[], float], patience: float) -> float:
+    """Wait until enough memory is available, or patience ends. Returns the bytes that are available then.
+
+    Args:
+        needed: Bytes to wait for.
+        available: Bytes available now.
+        measure: Returns the bytes available to this rank.
+        patience: Maximum number of seconds to wait.
+    """
+    deadline = time.monotonic() + patience
+    while available < needed and time.monotonic() < deadline:
+        time.sleep(min(1.0, patience))
+        available = measure()
+    return available

@@ -1,0 +1,74 @@
+"""Explains errors about exhausted memory in one line."""
+
+import errno
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import torch
+
+from megatape.errors import ExitStatus, OutOfMemory
+from megatape.reliability.watch.rank_errors import RankFailed
+from megatape.training.startup.available_memory import memory_capacity
+from megatape.training.startup.memory_plan import MemoryPlan
+from megatape.utils.units import format_bytes
+
+# Errors of torch and its libraries that have no type of their own.
+MESSAGES = re.compile(r"can't allocate memory|out of memory|not enough memory|bad_alloc|std::bad_array_new_length")
+
+
+@contextmanager
+def explained_memory_errors(plan: MemoryPlan, steps: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Convert the block's errors about exhausted memory to OutOfMemory, with a message based on the plan.
+
+    Args:
+        plan: Planned memory of the run.
+        steps: Returns the number of steps made by this process. After the first one the error counts as a death, so that the
+            run is restarted while it advances.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        num_steps = steps()
+        explained = OutOfMemory(_explain(plan, num_steps))
+        if num_steps:
+            explained.status = ExitStatus.DIED
+        raise explained from error
+
+
+def _explain(plan: MemoryPlan, num_steps: int) -> str:
+    """Describe exhausted memory in one line: where and when, the plan, and a remedy.
+
+    Args:
+        plan: Planned memory of the run.
+        num_steps: Number of steps made by this process.
+    """
+    when = "before the end of the first step"
+    if num_steps:
+        when = f"in step {num_steps + 1} of this process"
+    text = f"out of memory {when}, on {plan.holder()}"
+    # Planning needs host memory as well.
+    with suppress(MemoryError, RuntimeError, OSError):
+        memory = plan.memory()
+        largest = max(memory.device, key=lambda part: memory.device[part])
+        total = memory_capacity(plan.topology.local_size)
+        text += f" with {format_bytes(total)} a rank: the plan counts {format_bytes(memory.device_total)}, "
+        text += f"most of it {largest.value} ({format_bytes(memory.device[largest])})"
+        return f"{text}: {plan.remedy(min(total, memory.device_total))}"
+    return f"{text}: lower training.micro_batch_size, or ask megatape plan"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of a GPU or of this rank's host is exhausted.
+
+    RankFailed has the text of another rank's error, which that rank reports itself.
+    """
+    if isinstance(error, OutOfMemory | RankFailed):
+        return False
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and bool(MESSAGES.search(str(error)))

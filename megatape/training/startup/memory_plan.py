@@ -1,0 +1,87 @@
+"""Memory that a run is planned to need, and the smallest change of settings with which it fits."""
+
+import socket
+from collections.abc import Callable
+
+import torch
+
+from megatape.accounting.fitting_change import Changes
+from megatape.accounting.layout import TrainingLayout
+from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import Memory, MemoryPart
+from megatape.accounting.parameters import count_parameters
+from megatape.distributed.topology import Topology
+from megatape.utils.units import format_bytes
+
+# Share of the planned activations that a run certainly keeps. Measured peaks are 0.80 to 0.97 of the plan
+# (docs/benchmarks.md).
+CERTAIN_ACTIVATIONS = 0.75
+
+# Parts of the plan that are estimates.
+ACTIVATION_PARTS = (MemoryPart.ACTIVATIONS, MemoryPart.POSITION_ENCODING, MemoryPart.LARGEST_TEMPORARY)
+
+
+class MemoryPlan:
+    """Planned memory of a rank. Planning takes a while, so everything is computed when it is asked for.
+
+    Args:
+        topology: All ranks.
+        layout: Returns the layout of the run. Raises UserError if its batches do not divide evenly.
+        find_change: Returns the smallest change of settings that fits, and the memory planned with it, or None. Its arguments
+            are whether the run uses GPUs, and the bytes available to a rank.
+
+    Attributes:
+        topology: All ranks.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        layout: Callable[[], TrainingLayout],
+        find_change: Callable[[bool, float], tuple[Changes, Memory] | None],
+    ) -> None:
+        self.topology = topology
+        self._layout = layout
+        self._find_change = find_change
+        self._on_gpu = torch.cuda.is_available()
+
+    def memory(self) -> Memory:
+        """Return the planned memory of a rank."""
+        return plan_memory(self._layout(), self._on_gpu)
+
+    def rough_bound(self) -> float:
+        """Return an upper bound of a rank's memory in bytes, without tracing the model."""
+        workload = self._layout().workload
+        model = workload.model
+        tokens = workload.micro_batch_size * workload.sequence_length
+        widths = model.num_layers * (20 * model.hidden_size + 8 * model.mlp_size) + 8 * model.vocab_size
+        return 40.0 * count_parameters(model).total + 8.0 * tokens * widths
+
+    def certain_bytes(self) -> float:
+        """Return the bytes that the run certainly needs on this rank's device or, on a CPU, in total."""
+        memory = self.memory()
+        activations = sum(memory.device[part] for part in ACTIVATION_PARTS)
+        certain = memory.device_total - (1 - CERTAIN_ACTIVATIONS) * activations
+        if not self._on_gpu:
+            certain += memory.host_total
+        return certain
+
+    def holder(self) -> str:
+        """Return the name of the device that has this rank's memory."""
+        host = socket.gethostname()
+        if self._on_gpu:
+            return f"a {torch.cuda.get_device_name()} of host {host}"
+        return f"host {host}"
+
+    def remedy(self, available: float) -> str:
+        """Return the smallest change that fits, as options of the command line.
+
+        Args:
+            available: Bytes available to a rank.
+        """
+        found = self._find_change(self._on_gpu, available)
+        if found is None:
+            return "use more ranks, or settings that megatape plan --search finds"
+        changes, memory = found
+        options = " ".join(f"--set {key}={value}" for key, value in changes.items())
+        return f"{options} needs {format_bytes(memory.device_total)}"
