@@ -324,12 +324,22 @@ def test_messages_exist() -> None:
     assert not unknown
 
 
-def test_reliability_has_a_paragraph_for_each_promise() -> None:
-    """Every row of the matrix leads to a heading, every heading has a row, and no cell is a paragraph."""
+def _names_of_tests() -> set[str]:
+    """Test functions, and files of tests by name and by path."""
+    files = list((ROOT / "tests").rglob("*.py"))
+    functions = {name for path in files for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)}
+    return functions | {path.name for path in files} | {path.relative_to(ROOT).as_posix() for path in files}
+
+
+def test_every_promise_has_tests() -> None:
+    """docs/reliability.md and tests/promises.md have the same promises in the same order, and each names tests that exist."""
     page = (ROOT / "docs/reliability.md").read_text()
-    rows = re.findall(r"^\| \[(.+?)\]\(#([\w-]+)\) \| (.+) \|$", page, re.MULTILINE)
-    assert [promise for promise, _, _ in rows] == re.findall(r"^#### (.+)$", page, re.MULTILINE)
-    assert all(len(promise) <= 100 and len(tests) <= 200 for promise, _, tests in rows)
+    promises = [" ".join(promise.split()) for promise in re.findall(r"^\* \*\*(.+?)\*\*", page, re.MULTILINE | re.DOTALL)]
+    rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", (ROOT / "tests/promises.md").read_text(), re.MULTILINE)
+    assert len(promises) > 60
+    assert [promise for promise, _ in rows] == promises
+    names = _names_of_tests()
+    assert not {test for _, tests in rows for test in re.findall(r"`(.+?)`", tests) if test not in names}
 
 
 def test_scripts_only_dispatch() -> None:
@@ -340,12 +350,7 @@ def test_scripts_only_dispatch() -> None:
 
 def test_tests_exist() -> None:
     """Test functions and files that a page names."""
-    files = list((ROOT / "tests").rglob("*.py"))
-    names = (
-        {path.name for path in files}
-        | {Path(path).name for path in NEW_FILES}
-        | {name for path in files for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)}
-    )
+    names = _names_of_tests() | {Path(path).name for path in NEW_FILES}
     named = {word for page in PAGES for code, _ in _code(page) for word in re.findall(r"\btest_\w+(?:\.py)?", code)}
     assert not {name for name in named if name not in names}
 
