@@ -15,7 +15,7 @@ from megatape.lab.report.curves import Chart, Series
 from megatape.lab.report.template import CHART_SCRIPTS, fill
 from megatape.lab.study.comparison.variants import parse_variants
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL
-from megatape.lab.study.suite.analysis.score_table import REFERENCE
+from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.scores.baselines import BASELINES
@@ -42,13 +42,13 @@ def write_page(results: SuiteResults, path: Path) -> None:
     plan = results.plan
     summary = Summary(results.records)
     known = {}
-    for row in summary.encodings:
+    for row in summary.scores.encodings:
         encoding = row.split(":")[0]
         if encoding in ENCODINGS:
             known[row] = ENCODINGS[encoding]
     charts = []
-    for task, split in summary.pairs:
-        chart = _chart(results.records, task, split, summary.encodings)
+    for task, split in summary.scores.pairs:
+        chart = _chart(results.records, task, split, summary.scores.encodings)
         if chart is not None:
             charts.append(chart)
     text = fill(
@@ -66,10 +66,10 @@ def write_page(results: SuiteResults, path: Path) -> None:
         encodings={row: entry.description for row, entry in known.items()},
         equations={row: _equation(entry.load()) for row, entry in known.items()},
         costs={row: _costs(row, plan, results.seconds[row]) for row in known},
-        baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.baselines if row in BASELINES},
-        descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.tasks},
+        baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.scores.baselines if row in BASELINES},
+        descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.scores.tasks},
         tasks={task.name: task for task in plan.tasks},
-        failures=_failures(summary),
+        failures=_failures(summary.scores),
         charts=charts,
     )
     write_atomically(path, text.encode())
@@ -111,13 +111,13 @@ def _costs(row: str, plan: Plan, seconds: list[float]) -> dict[str, float]:
     }
 
 
-def _failures(summary: Summary) -> list[tuple[float, str, str, str]]:
+def _failures(table: ScoreTable) -> list[tuple[float, str, str, str]]:
     """Return the largest losses of score from a task's test split to another split: loss, task, split and row."""
     found = []
-    for task, split in summary.pairs:
-        for row in summary.encodings:
-            test_scores = summary.cell(task, TEST, row).scores.values()
-            scores = summary.cell(task, split, row).scores.values()
+    for task, split in table.pairs:
+        for row in table.encodings:
+            test_scores = table.cell(task, TEST, row).scores.values()
+            scores = table.cell(task, split, row).scores.values()
             if not test_scores or not scores:
                 continue
             loss = fmean(test_scores) - fmean(scores)

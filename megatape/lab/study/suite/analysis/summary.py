@@ -1,19 +1,29 @@
 """Summary of a suite's records: scores by encoding and split, tested differences from the reference, ranks."""
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from megatape.lab.study.suite.analysis.differences import Difference, compare_with_reference, confidence
 from megatape.lab.study.suite.analysis.ranks import Ranks, rank_encodings
-from megatape.lab.study.suite.analysis.score_table import CellKey, ScoreTable
+from megatape.lab.study.suite.analysis.score_table import ALL_OR_NOTHING, CellKey, ScoreTable
+from megatape.lab.study.suite.scores.record import Record
 
 
-class Summary(ScoreTable):
-    """Scores of a suite with their statistics, each computed once."""
+class Summary:
+    """Scores of a suite with their statistics, each computed once.
+
+    Attributes:
+        scores: Scores by task, split and row.
+    """
+
+    def __init__(self, records: Iterable[Record], all_or_nothing_spread: float = ALL_OR_NOTHING) -> None:
+        """Collect records. Arguments as in `ScoreTable`."""
+        self.scores = ScoreTable(records, all_or_nothing_spread)
 
     @cached_property
     def differences(self) -> dict[CellKey, Difference]:
         """Differences of all encodings that have a seed in common with the reference."""
-        return compare_with_reference(self)
+        return compare_with_reference(self.scores)
 
     @property
     def confidence(self) -> float:
@@ -28,4 +38,4 @@ class Summary(ScoreTable):
     @cached_property
     def ranks(self) -> Ranks | None:
         """Encodings by mean rank. None if fewer than two of them share a split."""
-        return rank_encodings(self)
+        return rank_encodings(self.scores)

@@ -9,7 +9,7 @@ from megatape.data.synthetic.task import TEST
 from megatape.lab.study.suite.analysis.differences import Difference
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, MAX_SEEDS, POWER
 from megatape.lab.study.suite.analysis.ranks import Ranks
-from megatape.lab.study.suite.analysis.score_table import REFERENCE
+from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
 from megatape.utils.tables import Table, markdown
@@ -51,17 +51,17 @@ def summarize(records: Iterable[Record], not_run: Sequence[str]) -> str:
 
 def sections(summary: Summary, not_run: Sequence[str]) -> list[Section]:
     """Return the results in the order of their display: overview, ranks, each task, learning rates, missing parts."""
-    if not summary.pairs:
+    if not summary.scores.pairs:
         return [Section("Scores", "Nothing has been scored yet."), _not_run(not_run)]
-    tasks = [_task(summary, task, splits) for task, splits in summary.tasks.items()]
-    return [_overview(summary), _ranks(summary.ranks), *tasks, _learning_rates(summary), _not_run(not_run)]
+    tasks = [_task(summary, task, splits) for task, splits in summary.scores.tasks.items()]
+    return [_overview(summary), _ranks(summary.ranks), *tasks, _learning_rates(summary.scores), _not_run(not_run)]
 
 
 def _overview(summary: Summary) -> Section:
     """Return the table of all tasks, with one column for each."""
     rows = []
-    for row in [*summary.encodings, *summary.baselines]:
-        cells = [_overview_cell(summary, task, splits, row) for task, splits in summary.tasks.items()]
+    for row in [*summary.scores.encodings, *summary.scores.baselines]:
+        cells = [_overview_cell(summary, task, splits, row) for task, splits in summary.scores.tasks.items()]
         rows.append((row, cells))
     if summary.comparisons:
         tests = (
@@ -77,13 +77,13 @@ def _overview(summary: Summary) -> Section:
         f"(2 of 4): the mean of 2 splits; the others are not applicable or were not run, so do not compare it with a mean of "
         f"all. {tests}"
     )
-    return Section("Scores", text, [("All tasks", Table(["", *summary.tasks], rows))])
+    return Section("Scores", text, [("All tasks", Table(["", *summary.scores.tasks], rows))])
 
 
 def _overview_cell(summary: Summary, task: str, splits: list[str], row: str) -> str:
     """Return a row's mean score over the splits of a task that differ from training, or over all if none does."""
     others = [split for split in splits if split != TEST] or splits
-    cells = [summary.cell(task, split, row) for split in others]
+    cells = [summary.scores.cell(task, split, row) for split in others]
     scored = [cell for cell in cells if cell.scores]
     if not scored:
         if any(cell.reason for cell in cells):
@@ -105,7 +105,7 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
     tables = [("Score in %", Table(header, _score_rows(summary, task, splits)))]
 
     differences = {}
-    for row in summary.encodings:
+    for row in summary.scores.encodings:
         found = [summary.differences.get((task, split, row)) for split in splits]
         if any(found):
             differences[row] = found
@@ -118,7 +118,7 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
         tables.append((f"Seeds that would show a difference of this size with probability {POWER:.0%}", Table(header, rows)))
 
     text = ""
-    has_others = any(row != REFERENCE for row in summary.encodings)
+    has_others = any(row != REFERENCE for row in summary.scores.encodings)
     if has_others and not differences:
         text = f"No seed is in common with {REFERENCE}, so there are no differences."
     return Section(task, text, tables, _task_notes(summary, task, splits))
@@ -132,12 +132,12 @@ def _has_tested(differences: list[Difference | None]) -> bool:
 def _score_rows(summary: Summary, task: str, splits: list[str]) -> list[tuple[str, list[str]]]:
     """Return the scores of a task, with the number of seeds where an encoding has fewer than another one."""
     max_seeds = 0
-    for split, row in product(splits, summary.encodings):
-        num_seeds = len(summary.cell(task, split, row).scores)
+    for split, row in product(splits, summary.scores.encodings):
+        num_seeds = len(summary.scores.cell(task, split, row).scores)
         max_seeds = max(max_seeds, num_seeds)
-    rows = [(row, [_score(summary, task, split, row, max_seeds) for split in splits]) for row in summary.encodings]
+    rows = [(row, [_score(summary, task, split, row, max_seeds) for split in splits]) for row in summary.scores.encodings]
     # A baseline has no seeds.
-    rows += [(row, [_score(summary, task, split, row, 0) for split in splits]) for row in summary.baselines]
+    rows += [(row, [_score(summary, task, split, row, 0) for split in splits]) for row in summary.scores.baselines]
     return rows
 
 
@@ -145,12 +145,12 @@ def _task_notes(summary: Summary, task: str, splits: list[str]) -> list[str]:
     """Return the reasons for missing scores, then the cells whose seeds are far apart."""
     reasons = []
     far_apart = []
-    for row in [*summary.encodings, *summary.baselines]:
+    for row in [*summary.scores.encodings, *summary.scores.baselines]:
         for split in splits:
-            cell = summary.cell(task, split, row)
+            cell = summary.scores.cell(task, split, row)
             if cell.reason:
                 reasons.append(f"{row} on {split}: {cell.reason}")
-            if summary.is_all_or_nothing(cell):
+            if summary.scores.is_all_or_nothing(cell):
                 far_apart.append(
                     f"{row} on {split}: seeds differ by {100 * cell.spread:.0f} points, as if some had learned the task and "
                     f"others not: all differences of this task are tested by exact permutation"
@@ -160,7 +160,7 @@ def _task_notes(summary: Summary, task: str, splits: list[str]) -> list[str]:
 
 def _score(summary: Summary, task: str, split: str, row: str, max_seeds: int) -> str:
     """Return a row's score on a split, with the number of seeds if it has fewer than `max_seeds`."""
-    cell = summary.cell(task, split, row)
+    cell = summary.scores.cell(task, split, row)
     if not cell.scores:
         if cell.reason:
             return NOT_APPLICABLE
@@ -241,14 +241,14 @@ def _ranks(ranks: Ranks | None) -> Section:
     return Section(title, text, [("Mean ranks", Table(["", "mean rank", "differs significantly from"], rows))], notes)
 
 
-def _learning_rates(summary: Summary) -> Section:
+def _learning_rates(table: ScoreTable) -> Section:
     """Return the learning rates of the encodings and of the baselines that have one."""
     rows = []
-    for row in [*summary.encodings, *summary.baselines]:
-        rates = [sorted(summary.rates[task, row]) for task in summary.tasks]
+    for row in [*table.encodings, *table.baselines]:
+        rates = [sorted(table.rates[task, row]) for task in table.tasks]
         if any(rates):
             rows.append((row, [", ".join(f"{rate:g}" for rate in of_task) for of_task in rates]))
-    return Section("Learning rates", "", [("Learning rate of the runs", Table(["", *summary.tasks], rows))])
+    return Section("Learning rates", "", [("Learning rate of the runs", Table(["", *table.tasks], rows))])
 
 
 def _not_run(not_run: Sequence[str]) -> Section:
