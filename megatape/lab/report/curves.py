@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megatape.lab.report.load import Run
+from megatape.lab.report.run import Run
 
 # Maximum points per curve. Longer runs are averaged over neighbouring steps.
 MAX_POINTS = 1000
@@ -238,12 +238,10 @@ def _marks(groups: list[Group]) -> list[dict[str, Any]]:
     for number, group in enumerate(groups):
         for run in group.runs:
             for event in run.events:
-                name = event["event"]
-                step = event["step"]
-                if name in UNMARKED or not 0 < step < MAX_STEP:
+                if event.kind in UNMARKED or not 0 < event.step < MAX_STEP:
                     continue
-                label = f"{name} after step {step:,}: {event['detail']}"
-                marks.append({"group": number, "x": step, "label": label[:MAX_MARK_CHARACTERS]})
+                label = f"{event.kind} after step {event.step:,}: {event.detail}"
+                marks.append({"group": number, "x": event.step, "label": label[:MAX_MARK_CHARACTERS]})
     return marks[-MAX_MARKS:]
 
 

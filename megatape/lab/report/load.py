@@ -1,117 +1,30 @@
-"""Contents of run folders, read once, while the run may be writing."""
+"""Reads run folders once, while the runs may be writing."""
 
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from megatape import imports
-from megatape.config import Config, load_recorded_config
+from megatape.config import load_recorded_config
 from megatape.data.shards.entries import Index
 from megatape.data.shards.index import load_index
 from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
+from megatape.lab.report.run import Event, Run
 from megatape.run_folder import RunFolder
 from megatape.utils.json_lines import read_lines
 from megatape.utils.paths import real_paths
 from megatape.utils.url_secrets import mask_secrets_in_json
 
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")
-# Events at the start of a process, which record its environment.
-STARTS = ("started", "resumed")
 # Type of each required field of an event.
 EVENT_FIELDS = {"time": int | float, "event": str, "step": int, "detail": str}
 MAX_NUMBER = 1e300
 # Smallest integer that a float64 may not represent exactly, minus one.
 MAX_STEP = 2**53
-
-
-@dataclass(frozen=True)
-class Run:
-    """The folder of a run, which may still be training.
-
-    Attributes:
-        name: Name of the run, unique in a report.
-        folder: Paths of the run's files.
-        config: Resolved configuration.
-        metrics: Column of COLUMNS -> float64 [steps], by step. Values that were not recorded are NaN.
-        selection: Selection of validation samples in the last evaluation (data/training/selection.py), empty before the first.
-        part_losses: Validation losses by corpus and input, as far as the last evaluation recorded them.
-        events: Objects of events.jsonl, in the order of their lines.
-        data: Path -> index of each data directory that exists.
-    """
-
-    name: str
-    folder: RunFolder
-    config: Config
-    metrics: dict[str, np.ndarray]
-    selection: str
-    part_losses: dict[str, float]
-    events: list[dict[str, Any]]
-    data: dict[str, Index]
-
-    @property
-    def last_step(self) -> int:
-        """Number of the last recorded step, 0 before the first one."""
-        steps = self.metrics["step"]
-        if not steps.size:
-            return 0
-        return int(steps[-1])
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Environment of the last start, as text by name; empty for runs of earlier versions."""
-        for event in reversed(self.events):
-            if event["event"] in STARTS:
-                environment = event.get("environment")
-                if not isinstance(environment, dict):
-                    return {}
-                return {name: str(value) for name, value in environment.items()}
-        return {}
-
-    @property
-    def evaluated(self) -> tuple[str, int, str]:
-        """Data, number and selection of the validation samples. Runs with equal values have comparable losses."""
-        return self.config.data.model_dump_json(), self.config.evaluation.samples, self.selection
-
-    @property
-    def unigram_entropy(self) -> float:
-        """Entropy of the data's tokens by their frequencies, in nats per target. NaN without data, and for mixtures."""
-        if self.config.data.mixture or not self.data:
-            return np.nan
-        return entropy(self.data[self.config.data.path])
-
-    @property
-    def missing_modules(self) -> list[str]:
-        """Modules of the run that this process has not imported. The model cannot be built without them."""
-        return imports.not_given(self.config.run.imports)
-
-    def last(self, column: str) -> float:
-        """Return the last recorded value of a column, NaN if it has none."""
-        values = self.metrics[column]
-        recorded = values[~np.isnan(values)]
-        if not recorded.size:
-            return np.nan
-        return float(recorded[-1])
-
-    @property
-    def samples_left(self) -> int:
-        """Number of samples in the remaining steps, by the present batch sizes."""
-        consumed = self.config.batches.consumed
-        return consumed(self.config.training.steps) - consumed(self.last_step)
-
-    def samples(self, step: int) -> int:
-        """Return the number of samples until a step, as recorded, or else by the present batch sizes."""
-        is_recorded = ~np.isnan(self.metrics["samples"])
-        if not is_recorded.any():
-            return self.config.batches.consumed(step)
-        steps = self.metrics["step"][is_recorded]
-        samples = self.metrics["samples"][is_recorded]
-        return int(np.interp(step, [0, *steps], [0, *samples]))
 
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:
@@ -213,19 +126,21 @@ def _part_losses(recorded: Any) -> dict[str, float]:
     return {name: loss for name, loss in losses.items() if np.isfinite(loss)}
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
+def _events(path: Path) -> list[Event]:
     events = []
     for _, entry in read_lines(path):
         if all(isinstance(entry.get(key), kind) for key, kind in EVENT_FIELDS.items()):
             # Earlier versions recorded URLs with their passwords.
-            events.append(mask_secrets_in_json(entry))
+            events.append(_event(mask_secrets_in_json(entry)))
     return events
 
 
-def entropy(index: Index) -> float:
-    """Return the entropy of a data directory's tokens by their frequencies, in nats per target."""
-    splits = index.answers or index.splits
-    return splits["train"].unigram_entropy
+def _event(entry: dict[str, Any]) -> Event:
+    recorded = entry.get("environment")
+    environment = {}
+    if isinstance(recorded, dict):
+        environment = {name: str(value) for name, value in recorded.items()}
+    return Event(entry["time"], entry["event"], entry["step"], entry["detail"], environment)
 
 
 def _data(paths: Sequence[str]) -> dict[str, Index]:

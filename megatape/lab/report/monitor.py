@@ -13,8 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from megatape.errors import UserError, path_errors
-from megatape.lab.report.load import STARTS, Run, last_written, load_runs, seen
-from megatape.lab.report.progress import Progress, describe_age, progress
+from megatape.lab.report.load import last_written, load_runs, seen
+from megatape.lab.report.progress import Progress, progress
+from megatape.lab.report.run import STARTS, Run
+from megatape.lab.report.run_state import RunState, describe_age
 from megatape.lab.report.runs import describe_ranks, history
 from megatape.utils.units import format_bytes
 
@@ -22,7 +24,12 @@ from megatape.utils.units import format_bytes
 PANEL_WIDTH = 52
 # Number of the latest events that a panel lists.
 NUM_EVENTS = 4
-COLOURS = {"training": "green", "silent": "yellow", "stopped": "yellow", "failed": "red"}
+COLOURS = {
+    RunState.TRAINING: "green",
+    RunState.SILENT: "yellow",
+    RunState.STOPPED: "yellow",
+    RunState.FAILED: "red",
+}
 
 
 class Monitor:
@@ -104,10 +111,10 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
     slow_ranks: list[str] = []
     for event in run.events:
-        if event["event"] in STARTS:
+        if event.kind in STARTS:
             slow_ranks = []
-        elif event["event"] == "slow rank":
-            slow_ranks.append(event["detail"])
+        elif event.kind == "slow rank":
+            slow_ranks.append(event.detail)
     for detail in slow_ranks:
         yield "slow rank", detail
 

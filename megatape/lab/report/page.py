@@ -8,6 +8,7 @@ from megatape.errors import UserError, path_errors
 from megatape.lab.report import curves, evaluations, positions, runs
 from megatape.lab.report.load import load_runs
 from megatape.lab.report.progress import progress
+from megatape.lab.report.run_state import RunState
 from megatape.lab.report.template import CHART_SCRIPTS, GENERATOR, PAGE, fill
 from megatape.utils.atomic import new_folder, write_atomically
 from megatape.utils.files import open_regular
@@ -115,7 +116,7 @@ def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float
         views=positions.position_views(loaded, notes),
         notes=notes,
     )
-    return text, notes, all(state.state == "finished" for state in states)
+    return text, notes, all(state.state is RunState.FINISHED for state in states)
 
 
 def _is_page(path: Path) -> bool:

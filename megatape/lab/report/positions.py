@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from megatape.lab.report.curves import rounded
-from megatape.lab.report.load import Run
+from megatape.lab.report.run import Run
 from megatape.training.position_views.view import PositionView
 
 # Maximum number of maps of all runs together, about 6 MB of the page.

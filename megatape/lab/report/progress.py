@@ -1,30 +1,24 @@
 """Progress of runs: the headlines at the top of a page."""
 
 import math
-import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from megatape.accounting.gpus import find_gpu
-from megatape.lab.report.load import STARTS, Run, last_written
+from megatape.lab.report.run import Run
+from megatape.lab.report.run_state import RunState, describe_state, state_of
 from megatape.utils.units import format_count, format_duration, format_number, plural
 
 # Number of steps over which speed is measured.
 RECENT = 50
-ENDS = ("finished", "stopped", "failed")
 # Events that need no mention.
 UNMENTIONED = ("started", "finished")
 # Events whose names are nouns, with a plural.
 NOUNS = ("checkpoint", "spike", "rollback", "slow rank")
 # Headlines of losses -> their columns of metrics.
 LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}
-# Maximum difference between clocks of hosts, in seconds, that is not reported.
-CLOCK_TOLERANCE = 10.0
-# A run is silent after this time, and after the time of this many steps, without a new line.
-QUIET_SECONDS = 120.0
-QUIET_STEPS = 20
 # Largest exponent whose power of e is shown.
 MAX_EXPONENT = 700.0
 
@@ -50,14 +44,14 @@ class Progress:
 
     Attributes:
         name: Name of the run.
-        state: "not begun", "training", "silent", or one of ENDS.
+        state: State of the run.
         note: Phrase about the state.
         done: Share of finished steps, 0 to 1.
         figures: Headlines by name.
     """
 
     name: str
-    state: str
+    state: RunState
     note: str
     done: float
     figures: dict[str, Headline]
@@ -101,51 +95,9 @@ def _progress(run: Run) -> Progress:
     pace = math.nan
     if np.isfinite(seconds).any():
         pace = float(np.nanmean(seconds))
-    state = _state(run, pace)
+    state = state_of(run, pace)
     done = min(1.0, run.last_step / run.config.training.steps)
-    return Progress(run.name, state, _note(run, state, pace), done, _headlines(run, pace))
-
-
-def _note(run: Run, state: str, pace: float) -> str:
-    """Return a phrase about the state of a run.
-
-    Args:
-        run: The run.
-        state: Its state.
-        pace: Seconds per step, NaN if unknown.
-    """
-    written = last_written(run)
-    if state == "training" and is_ahead(written):
-        return f"perhaps: the last line is {describe_age(written)}"
-    if state == "training" and pace > 0:
-        steps_left = run.samples_left / run.config.batches.of_step(run.last_step)
-        return f"{format_duration(steps_left * pace)} left"
-    if state == "silent":
-        return f"last step {describe_age(written)}"
-    if state == "failed" and run.events:
-        return str(run.events[-1]["detail"])
-    return ""
-
-
-def is_ahead(written: float) -> bool:
-    """Whether a file's time lies in the future, because the clocks of this machine and the file's host differ.
-
-    Args:
-        written: Time in seconds since 1970.
-    """
-    return written > time.time() + CLOCK_TOLERANCE
-
-
-def describe_age(written: float) -> str:
-    """Describe the age of a file, such as "41 s ago", or how far its time is ahead of this machine's clock.
-
-    Args:
-        written: Time in seconds since 1970.
-    """
-    age = time.time() - written
-    if is_ahead(written):
-        return f"{format_duration(-age)} ahead of this machine's clock"
-    return f"{format_duration(max(0.0, age))} ago"
+    return Progress(run.name, state, describe_state(run, state, pace), done, _headlines(run, pace))
 
 
 def _headlines(run: Run, pace: float) -> dict[str, Headline]:
@@ -208,24 +160,6 @@ def _time(run: Run) -> Headline:
     return Headline(value, f"of {steps}")
 
 
-def _state(run: Run, pace: float) -> str:
-    kinds = [event["event"] for event in run.events if event["event"] in (*STARTS, *ENDS)]
-    if kinds and kinds[-1] in ENDS:
-        return str(kinds[-1])
-    if run.last_step >= run.config.training.steps:
-        return "finished"
-    if not kinds and not run.last_step:
-        return "not begun"
-    # The first step may take long.
-    max_age = QUIET_SECONDS * QUIET_STEPS
-    if pace > 0:
-        max_age = max(QUIET_SECONDS, QUIET_STEPS * pace)
-    age = time.time() - last_written(run)
-    if age < max_age:
-        return "training"
-    return "silent"
-
-
 def _utilization(run: Run, pace: float) -> float | None:
     """Return the model FLOPs utilization, or None if the device's peak is unknown."""
     config = run.config
@@ -267,7 +201,7 @@ def _best(steps: np.ndarray, losses: np.ndarray) -> str:
 
 
 def _events(run: Run) -> Headline:
-    counts = Counter(event["event"] for event in run.events)
+    counts = Counter(event.kind for event in run.events)
     notes = []
     for name, count in counts.items():
         if name in NOUNS:

@@ -10,7 +10,7 @@ from typing import Any
 from megatape.config.differences import fields, plain
 from megatape.data.shards.entries import Index
 from megatape.imports import options_for
-from megatape.lab.report.load import Run, entropy
+from megatape.lab.report.run import Event, Run, entropy
 from megatape.utils.tables import Table
 from megatape.utils.units import format_bytes, plural
 
@@ -215,28 +215,28 @@ class Line:
 
 def history(run: Run) -> list[Line]:
     """Return the events of a run, in order."""
-    spans: list[list[dict]] = []
+    spans: list[list[Event]] = []
     for event in run.events:
-        kind = event["event"]
-        if spans and kind in COLLAPSED and spans[-1][-1]["event"] == kind:
+        is_collapsed = event.kind in COLLAPSED
+        if spans and is_collapsed and spans[-1][-1].kind == event.kind:
             spans[-1].append(event)
         else:
             spans.append([event])
     return [_line(span) for span in spans]
 
 
-def _line(span: list[dict]) -> Line:
+def _line(span: list[Event]) -> Line:
     first = span[0]
     last = span[-1]
     if len(span) == 1:
-        return Line(_clock(first["time"]), first["event"], f"{first['step']:,}", first["detail"])
-    steps = f"{first['step']:,} to {last['step']:,}"
-    begin = _clock(first["time"])
-    end = _clock(last["time"])
+        return Line(_clock(first.time), first.kind, f"{first.step:,}", first.detail)
+    steps = f"{first.step:,} to {last.step:,}"
+    begin = _clock(first.time)
+    end = _clock(last.time)
     is_same_day = begin[:10] == end[:10]
     if is_same_day:
         end = end[11:]
-    events = plural(len(span), first["event"])
+    events = plural(len(span), first.kind)
     return Line(f"{begin} to {end}", events, steps, "")
 
 

@@ -1,0 +1,95 @@
+"""State of a run, by its events and the age of its files."""
+
+import time
+from enum import StrEnum
+
+from megatape.lab.report.load import last_written
+from megatape.lab.report.run import STARTS, Run
+from megatape.utils.units import format_duration
+
+# Maximum difference between clocks of hosts, in seconds, that is not reported.
+CLOCK_TOLERANCE = 10.0
+# A run is silent after this time, and after the time of this many steps, without a new line.
+QUIET_SECONDS = 120.0
+QUIET_STEPS = 20
+
+
+class RunState(StrEnum):
+    """States of a run. The values are shown, and those of ends are names of events."""
+
+    NOT_BEGUN = "not begun"
+    TRAINING = "training"
+    SILENT = "silent"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+# States that a run has recorded as an event.
+ENDS = (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+
+
+def state_of(run: Run, pace: float) -> RunState:
+    """Return the state of a run.
+
+    Args:
+        run: The run.
+        pace: Seconds per step, NaN if unknown.
+    """
+    kinds = [event.kind for event in run.events if event.kind in (*STARTS, *ENDS)]
+    if kinds and kinds[-1] in ENDS:
+        return RunState(kinds[-1])
+    if run.last_step >= run.config.training.steps:
+        return RunState.FINISHED
+    if not kinds and not run.last_step:
+        return RunState.NOT_BEGUN
+    # The first step may take long.
+    max_age = QUIET_SECONDS * QUIET_STEPS
+    if pace > 0:
+        max_age = max(QUIET_SECONDS, QUIET_STEPS * pace)
+    age = time.time() - last_written(run)
+    if age < max_age:
+        return RunState.TRAINING
+    return RunState.SILENT
+
+
+def describe_state(run: Run, state: RunState, pace: float) -> str:
+    """Return a phrase about the state of a run.
+
+    Args:
+        run: The run.
+        state: Its state.
+        pace: Seconds per step, NaN if unknown.
+    """
+    written = last_written(run)
+    if state is RunState.TRAINING and is_ahead(written):
+        return f"perhaps: the last line is {describe_age(written)}"
+    if state is RunState.TRAINING and pace > 0:
+        steps_left = run.samples_left / run.config.batches.of_step(run.last_step)
+        return f"{format_duration(steps_left * pace)} left"
+    if state is RunState.SILENT:
+        return f"last step {describe_age(written)}"
+    if state is RunState.FAILED and run.events:
+        return run.events[-1].detail
+    return ""
+
+
+def is_ahead(written: float) -> bool:
+    """Whether a file's time lies in the future, because the clocks of this machine and the file's host differ.
+
+    Args:
+        written: Time in seconds since 1970.
+    """
+    return written > time.time() + CLOCK_TOLERANCE
+
+
+def describe_age(written: float) -> str:
+    """Describe the age of a file, such as "41 s ago", or how far its time is ahead of this machine's clock.
+
+    Args:
+        written: Time in seconds since 1970.
+    """
+    age = time.time() - written
+    if is_ahead(written):
+        return f"{format_duration(-age)} ahead of this machine's clock"
+    return f"{format_duration(max(0.0, age))} ago"
