@@ -55,8 +55,9 @@ class Command:
 def _code(page: Path) -> Iterator[tuple[str, bool]]:
     """Lines of code blocks, with continuations joined (True), and code inside sentences (False)."""
     text = page.read_text()
-    for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        yield from ((line, True) for line in re.sub(r"\\\n\s*", "", block).splitlines())
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if not language:
+            yield from ((line, True) for line in re.sub(r"\\\n\s*", "", block).splitlines())
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     yield from ((re.sub(r"\s+", " ", code), False) for code in re.findall(r"`([^`]+)`", prose))
 
@@ -67,7 +68,9 @@ def _words(line: str) -> tuple[str, ...]:
         words = shlex.split(line.replace("$encoding", "rope"), comments=True)
     except ValueError:
         return ()
-    return tuple(PLACEHOLDERS.get(word.strip("[]"), word.strip("[]")) for word in words)
+    # Brackets mark what is optional, unless they are a list's.
+    bare = [word if "=[" in word else word.strip("[]") for word in words]
+    return tuple(PLACEHOLDERS.get(word, word) for word in bare)
 
 
 COMMANDS = list(
