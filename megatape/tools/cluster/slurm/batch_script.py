@@ -1,9 +1,9 @@
 """Batch scripts from templates of this folder."""
 
 import shlex
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
@@ -15,14 +15,17 @@ from megatape.run_folder import RunFolder
 # Folder of a snapshot, for files given with --import.
 IMPORTS = "imports"
 
+# Value of an option of sbatch. None leaves the option to Slurm.
+Directive = str | int | Path | None
 
-def fill_script(template: str, snapshot: Path, directives: dict[str, Any], **values: object) -> str:
+
+def fill_script(template: str, snapshot: Path, directives: Mapping[str, Directive], **values: object) -> str:
     """Return a batch script that runs the code of a snapshot, with the modules of --import.
 
     Args:
         template: File name in this folder.
         snapshot: Folder of the snapshot.
-        directives: Options of sbatch by name, in addition to those of every script. None leaves an option to Slurm.
+        directives: Options of sbatch by name, in addition to those of every script.
         values: Further values that the template names.
 
     Raises:
@@ -39,9 +42,10 @@ def fill_script(template: str, snapshot: Path, directives: dict[str, Any], **val
         imported += f"{imports.OPTION} {quoted(module)} "
     search_path = "".join(f":{quoted(path)}" for path in imports.search_folders())
     text = (files("megatape.tools.cluster.slurm") / template).read_text(encoding="utf-8")
+    shared: dict[str, Directive] = {"chdir": Path.cwd(), "open-mode": "append"}
     return environment.from_string(text).render(
         snapshot=folder,
-        directives=directives | {"chdir": Path.cwd(), "open-mode": "append"},
+        directives={**directives, **shared},
         imported=imported,
         search_path=search_path,
         **values,

@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from megatape.tools.cluster.slurm.batch_script import fill_script, log_prefix
+from megatape.tools.cluster.slurm.batch_script import Directive, fill_script, log_prefix
 from megatape.tools.cluster.slurm.submission import submit
 
 # Seconds before the time limit at which Slurm sends SIGTERM, for writing checkpoints.
@@ -40,7 +40,7 @@ def render_array(words: list[str], count: int, out: Path, snapshot: Path) -> str
         out: Folder of the script and the logs.
         snapshot: Folder of the snapshot, with the code.
     """
-    directives = {
+    directives: dict[str, Directive] = {
         "job-name": "suite",
         "array": f"0-{count - 1}",
         "output": f"{log_prefix(out, 'suite')}-%A_%a.log",

@@ -11,7 +11,7 @@ from pathlib import Path
 from megatape.errors import ExitStatus, UserError
 from megatape.errors.text_checks import check_line, check_word
 from megatape.tools.cluster.restarts import JOB_POLICY, MAX_IDLE_STARTS, REQUEUE_REASONS, RestartPolicy
-from megatape.tools.cluster.slurm.batch_script import fill_script, log_prefix, quoted
+from megatape.tools.cluster.slurm.batch_script import Directive, fill_script, log_prefix, quoted
 from megatape.tools.cluster.slurm.job import Job
 from megatape.tools.cluster.slurm.job_array import JobArray
 
@@ -41,7 +41,7 @@ def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy 
         # To Slurm, 0 is all memory of the node.
         memory = job.mem or "0"
         cpus = job.requested_cpus or f"$((SLURM_CPUS_ON_NODE / {job.ranks_per_node}))"
-    directives = {
+    directives: dict[str, Directive] = {
         "job-name": job.name,
         "nodes": job.nodes,
         "ntasks-per-node": job.ranks_per_node,
