@@ -53,7 +53,7 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
     Raises:
         PathError: The main rank cannot write the file, or another rank does not see it. Raised on all ranks.
     """
-    needed = f"run.directory {directory} must be one folder that all ranks see and can write: "
+    needed = _requirement(directory)
     secret = secrets.token_bytes(SECRET_BYTES)
     if topology.world_size == 1:
         return secret
@@ -70,6 +70,7 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
     path = on_main(write, topology)
 
     def read() -> None:
+        # Not returned, because `on_all` would send it to the other ranks.
         nonlocal secret
         if not wait_until_visible(path, patience):
             raise PathError(f"{needed}a file of the main rank is not visible on {socket.gethostname()}")
@@ -97,7 +98,7 @@ def check_shared(directory: Path, topology: Topology, patience: float = VISIBILI
         PathError: The main rank cannot write there, or another rank does not see its file. Raised on all ranks.
     """
     token = directory / ".shared"
-    needed = f"run.directory {directory} must be one folder that all ranks see and can write: "
+    needed = _requirement(directory)
 
     def create() -> None:
         try:
@@ -117,3 +118,8 @@ def check_shared(directory: Path, topology: Topology, patience: float = VISIBILI
     if blind_hosts:
         hosts = ", ".join(sorted(blind_hosts))
         raise PathError(f"{needed}a file of the main rank is not visible on {hosts}")
+
+
+def _requirement(directory: Path) -> str:
+    """Return the beginning of an error about a run's folder that ranks do not share."""
+    return f"run.directory {directory} must be one folder that all ranks see and can write: "
