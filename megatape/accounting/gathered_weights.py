@@ -10,7 +10,8 @@ the result with the bytes counted in a real run.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import Enum, auto
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,11 +19,25 @@ from megatape.utils.torch_internals import tree_map_only
 from megatape.zero.deepspeed_config import Stage3Limits
 
 
+class EventKind(Enum):
+    """Kinds of events."""
+
+    # The module is about to use its weights.
+    FETCH = auto()
+    # The module has used its weights.
+    RELEASE = auto()
+
+
 @dataclass(frozen=True)
 class Event:
-    """A module is about to use its weights (fetch), or has used them (release)."""
+    """Beginning or end of a module's use of its weights.
 
-    kind: Literal["fetch", "release"]
+    Attributes:
+        kind: Kind of the event.
+        module: The module.
+    """
+
+    kind: EventKind
     module: nn.Module
 
 
@@ -68,12 +83,12 @@ class _ModuleHooks:
         module.register_forward_hook(self._end_forward)
 
     def _begin_forward(self, module: nn.Module, inputs: Any) -> Any:
-        self._record("fetch")
+        self._record(EventKind.FETCH)
         self._num_pending = 0
         return tree_map_only(Tensor, self._watch_input, inputs)
 
     def _end_forward(self, module: nn.Module, inputs: Any, output: Any) -> Any:
-        self._record("release")
+        self._record(EventKind.RELEASE)
         return tree_map_only(Tensor, self._watch_output, output)
 
     def _watch_input(self, value: Tensor) -> Tensor:
@@ -90,15 +105,15 @@ class _ModuleHooks:
         return value
 
     def _begin_backward(self, grad: Tensor) -> None:
-        self._record("fetch")
+        self._record(EventKind.FETCH)
 
     def _end_backward(self, grad: Tensor) -> None:
         self._num_pending -= 1
         is_last_gradient = self._num_pending == 0
         if is_last_gradient:
-            self._record("release")
+            self._record(EventKind.RELEASE)
 
-    def _record(self, kind: Literal["fetch", "release"]) -> None:
+    def _record(self, kind: EventKind) -> None:
         self._events.append(Event(kind, self._module))
 
 
@@ -112,7 +127,7 @@ def gathered(events: list[Event], data_ranks: int, limits: Stage3Limits) -> Gath
     """
     simulation = _Simulation(events, data_ranks, limits)
     for event in events:
-        if event.kind == "fetch":
+        if event.kind is EventKind.FETCH:
             simulation.fetch(event.module)
         else:
             simulation.release(event.module)
@@ -147,7 +162,7 @@ class _Simulation:
 
         # Uses of weights that prefetching has not reached yet: (weight, number of the fetch).
         self._queue: deque[tuple[nn.Parameter, int]] = deque()
-        fetched_modules = [event.module for event in events if event.kind == "fetch"]
+        fetched_modules = [event.module for event in events if event.kind is EventKind.FETCH]
         for number, module in enumerate(fetched_modules):
             self._queue.extend((weight, number) for weight in self._weights[module])
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from megatape.accounting.gathered_weights import EventKind
 from megatape.accounting.trace import SHALLOW, Pass, deep_pass, one_pass, run_pass
 from megatape.accounting.workload import Workload
 from tests.helpers.plan_cases import configure
@@ -16,7 +17,7 @@ LORA = {
 DEPTH = SHALLOW + 3
 
 
-def _named(one: Pass) -> tuple[list[tuple[str, str]], set[str]]:
+def _named(one: Pass) -> tuple[list[tuple[EventKind, str]], set[str]]:
     """The events and the trained weights, by name."""
     modules = {module: name for name, module in one.model.named_modules()}
     parameters = {parameter: name for name, parameter in one.model.named_parameters()}
