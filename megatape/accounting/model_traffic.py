@@ -1,7 +1,7 @@
 """Bytes that the model's own collectives send in the forward and backward pass of a micro-batch."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from megatape.accounting.extrapolation import depths, extrapolate_all
@@ -10,23 +10,41 @@ from megatape.accounting.trace import run_model
 from megatape.accounting.workload import Workload
 from megatape.distributed.traffic import CountTraffic, Sent
 
-OVERLAPPED = "overlapped"  # key of the bytes, of all collectives, that are overlapped with computation
+# Bytes by (axis, collective). The bytes of all collectives that are overlapped with computation count once more under
+# (axis, None), so that they are extrapolated like the others.
+SentByAxis = Counter[tuple[str, str | None]]
 
-SentByAxis = Counter[tuple[str, str]]  # bytes by (axis, collective)
+
+@dataclass(frozen=True)
+class AxisTraffic:
+    """Bytes that a rank sends to the ranks of an axis in a micro-batch.
+
+    Attributes:
+        sent: Bytes by collective.
+        overlapped: Bytes, of all collectives, that are overlapped with computation.
+    """
+
+    sent: Sent
+    overlapped: int
 
 
-def model_traffic(workload: Workload, axis: str) -> Sent:
-    """Return the bytes that a rank sends to the ranks of an axis, by collective. OVERLAPPED has the overlapped part.
+def model_traffic(workload: Workload, axis: str) -> AxisTraffic:
+    """Return the bytes that a rank sends to the ranks of an axis.
 
     Args:
         workload: Computation of the rank.
         axis: "tensor", "sequence" or "context".
     """
     sent: Sent = Counter()
+    overlapped = 0
     for (name, collective), count in _sent_by_axis(workload).items():
-        if name == axis:
+        if name != axis:
+            continue
+        if collective is None:
+            overlapped = count
+        else:
             sent[collective] = count
-    return sent
+    return AxisTraffic(sent, overlapped)
 
 
 @cache
@@ -60,6 +78,6 @@ def _sent_at_depth(workload: Workload, num_layers: int) -> SentByAxis:
         for name in axes:
             for collective, count in traffic.sent[name].items():
                 sent[name, collective] = count
-            sent[name, OVERLAPPED] = traffic.overlapped[name]
+            sent[name, None] = traffic.overlapped[name]
         by_length[length] = sent
     return extrapolate_all(by_length, workload.sequence_length)

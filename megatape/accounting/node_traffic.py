@@ -17,7 +17,7 @@ def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str:
     per_node = max(1, ranks_per_node // parallel.tp)
     if parallel.sp <= per_node:
         return ""
-    sent = model_traffic(layout.workload, "sequence")
+    sent = model_traffic(layout.workload, "sequence").sent
     outside = leaving_node(sent, parallel.sp, per_node) * layout.micro_batches
     return (
         f"the {parallel.tp * parallel.sp} ranks of a sample (parallel.tp {parallel.tp} x parallel.sp {parallel.sp}) are on "

@@ -13,7 +13,7 @@ from megatape.accounting.element_sizes import GRADIENT_BYTES, elements
 from megatape.accounting.extrapolation import scaled
 from megatape.accounting.gathered_weights import always_whole, gathered
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.model_traffic import OVERLAPPED, model_traffic
+from megatape.accounting.model_traffic import model_traffic
 from megatape.accounting.trace import run_pass, run_weights
 from megatape.accounting.whole_matrices import plan_matrices
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
@@ -51,13 +51,15 @@ def plan_traffic(layout: TrainingLayout) -> Traffic:
     """Plan the traffic of a rank."""
     workload = layout.workload
     sent: dict[RankGroup, Sent] = {}
+    overlapped_bytes: dict[RankGroup, int] = {}
     for axis in workload.parallel.axes:
-        sent[RankGroup(axis)] = scaled(model_traffic(workload, axis), layout.micro_batches)
+        traffic = model_traffic(workload, axis)
+        sent[RankGroup(axis)] = scaled(traffic.sent, layout.micro_batches)
+        overlapped_bytes[RankGroup(axis)] = traffic.overlapped * layout.micro_batches
     sent[RankGroup.TENSOR].update(_replicated_gradients(layout))
     overlapped = {}
-    for group, sent_on_axis in sent.items():
-        overlapped_bytes = sent_on_axis.pop(OVERLAPPED, 0)
-        overlapped[group] = overlapped_bytes / max(1, sent_on_axis.total())
+    for group, num_bytes in overlapped_bytes.items():
+        overlapped[group] = num_bytes / max(1, sent[group].total())
 
     if layout.zero.stage == 3:
         sent[RankGroup.REPLICAS], sent[RankGroup.SECOND_COPY] = _stage3(layout)

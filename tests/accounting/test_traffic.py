@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.model_traffic import OVERLAPPED, model_traffic
+from megatape.accounting.model_traffic import model_traffic
 from megatape.accounting.node_traffic import leaving_node, spanning_warning
 from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.accounting.workload import Workload
@@ -130,8 +130,7 @@ def test_planned_bytes_equal_sent_bytes(
         planned = plan_traffic(TrainingLayout.from_config(config, 4))
         micro_batches = config.accumulation(4)
         overlapped = {
-            axis: model_traffic(Workload.from_config(config), axis)[OVERLAPPED] * micro_batches
-            for axis in ("tensor", "context")
+            axis: model_traffic(Workload.from_config(config), axis).overlapped * micro_batches for axis in ("tensor", "context")
         }
         expected: dict[str, Any] = {axis: planned.sent[RankGroup(axis)] for axis in ("tensor", "sequence", "context")}
         expected["other"] = planned.sent[RankGroup.SECOND_COPY]
@@ -178,7 +177,7 @@ def test_tape_over_rope(raw_config: dict[str, Any], axis: str, size: int, ratio:
                 changes = {"model.encoding": encoding, "model.num_layers": layers, "model.max_positions": 64}
                 config = configure(raw_config, "x", changes | {"data.sequence_length": length})
                 traffic = model_traffic(Workload.from_config(config), axis)
-                sent[layers, length] = traffic.total() - traffic[OVERLAPPED]
+                sent[layers, length] = traffic.sent.total()
         per_layer[encoding] = (sent[2, 64] - sent[2, 32]) - (sent[1, 64] - sent[1, 32])
     assert per_layer["tape"] / per_layer["rope"] == pytest.approx(ratio, abs=1e-9)
 
