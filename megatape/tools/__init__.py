@@ -1,1 +1,5 @@
-"""Tools around a run: planner/ estimates speed and memory, cluster/ submits, checks and restarts jobs."""
+"""Tools around a run, none of which training imports.
+
+planner/ estimates speed and memory, cluster/ submits, checks and restarts jobs. ledger.py proves the samples that a run has
+trained on, branch.py lets a run decay from a checkpoint, and average.py averages checkpoints.
+"""
