@@ -1,5 +1,5 @@
-"""Tools around a run, none of which training imports.
+"""Tools around a run: planner/ estimates speed and memory, cluster/ submits, checks and restarts jobs.
 
-planner/ estimates speed and memory, cluster/ submits, checks and restarts jobs. ledger.py proves the samples that a run has
-trained on, branch.py lets a run decay from a checkpoint, and average.py averages checkpoints.
+ledger.py proves the samples that a run has trained on, branch.py lets a run decay from a checkpoint, and average.py averages
+checkpoints. Training imports none of these.
 """
