@@ -39,7 +39,6 @@ class Trainer:
 
     Args:
         milestones: Last step, and steps after which the run is evaluated and checked.
-        save_interval: Number of steps from one save to the next (checkpoint.interval).
         environment: Environment of the run.
         engine: Model and optimizer under DeepSpeed.
         loader: Reader of this rank's training samples.
@@ -47,6 +46,7 @@ class Trainer:
         learning_rate: Learning rate of every step.
         run_state: State of the run beside weights and optimizer state.
         checkpoints: Checkpoints of the run.
+        saves: Decides after which steps the run is saved.
         divergence: Ends the run when its weights have diverged.
         start_report: Reports where training starts.
 
@@ -54,24 +54,18 @@ class Trainer:
         environment: Environment of the run.
         engine: Model and optimizer under DeepSpeed.
         loader: Reader of this rank's training samples.
-        evaluator: Measures the loss on the validation splits.
         attention: Attention backend of the first layer, for messages.
         state: Progress of the run.
         num_steps: Number of steps made by this process, including steps that a rollback discards.
-        policy: Spike policy.
         callbacks: Callbacks of the run.
         checkpoints: Checkpoints of the run.
         stepper: Makes steps.
-        reporter: Reports steps.
-        divergence: Ends the run when its weights have diverged.
-        saves: Decides after which steps the run is saved.
         origin: Folder of the checkpoint that the run continues from, None for a new run.
     """
 
     def __init__(
         self,
         milestones: Milestones,
-        save_interval: int,
         environment: RunEnvironment,
         engine: Engine,
         loader: Loader,
@@ -79,36 +73,36 @@ class Trainer:
         learning_rate: LearningRate,
         run_state: RunState,
         checkpoints: CheckpointManager,
+        saves: SaveSchedule,
         divergence: DivergenceCheck,
         start_report: StartReport,
     ) -> None:
-        self._milestones = milestones
-        self._start_report = start_report
-        self.loader = loader
-        self._interrupt = Interrupt(engine.sum_over_ranks)
         self.environment = environment
         self.engine = engine
-        self.evaluator = evaluator
+        self.loader = loader
         self.attention = run_state.facts.attention
         self.state = run_state.progress
-        self.policy = run_state.policy
         self.callbacks = run_state.callbacks
         self.checkpoints = checkpoints
         self.num_steps = 0
         self.origin: Path | None = None
 
-        log = environment.log
-        self.stepper = Stepper(engine, loader, self.policy, learning_rate.of_step, self._requests, environment.pace)
-        self.reporter = StepReporter(
-            log,
+        self._milestones = milestones
+        self._evaluator = evaluator
+        self._policy = run_state.policy
+        self._saves = saves
+        self._divergence = divergence
+        self._start_report = start_report
+        self._interrupt = Interrupt(engine.sum_over_ranks)
+        self.stepper = Stepper(engine, loader, self._policy, learning_rate.of_step, self._requests, environment.pace)
+        self._reporter = StepReporter(
+            environment.log,
             self.callbacks,
             environment.lease,
             environment.pace,
             loader.data.order,
             lambda: self._interrupt.is_requested,
         )
-        self.divergence = divergence
-        self.saves = SaveSchedule(checkpoints, save_interval)
 
     @property
     def is_finished(self) -> bool:
@@ -119,7 +113,7 @@ class Trainer:
         """Continue from a checkpoint."""
         self.checkpoints.load(reader)
         self._restore(reader)
-        self.policy.restore(reader.state.guard)
+        self._policy.restore(reader.state.guard)
         self.origin = reader.directory
 
     def train(self, ends_process: bool = False) -> bool:
@@ -142,7 +136,7 @@ class Trainer:
             DataError: A rank cannot read its samples. A checkpoint is left.
         """
         signals = handled(self._interrupt.request, *STOPPING, ends_process=ends_process)
-        saving = self.saves.saving_on_data_error(self.state)
+        saving = self._saves.saving_on_data_error(self.state)
         with signals, self.callbacks, saving, self.checkpoints, self.stepper:
             self._begin()
             while not self.is_finished and not self._interrupt.is_agreed:
@@ -153,7 +147,7 @@ class Trainer:
         """Make a step, and what follows it: report, evaluation, checks and save."""
         output, seconds = self._timed_step()
         self._interrupt.agree(output.status.requests.num_stops)
-        self.reporter.report_anomaly(output)
+        self._reporter.report_anomaly(output)
         if output.wants_rollback and self.roll_back():
             return
 
@@ -165,15 +159,15 @@ class Trainer:
                 validation = self.evaluate()
             except DataError:
                 # The step has been made all the same, and is about to be saved.
-                self.reporter.report_step(output, self.state, seconds)
+                self._reporter.report_step(output, self.state, seconds)
                 raise
             # A signal during an evaluation must not cost another step.
             self._interrupt.poll()
-        self.reporter.report_step(output, self.state, seconds, validation)
-        self.divergence.check_step(output)
+        self._reporter.report_step(output, self.state, seconds, validation)
+        self._divergence.check_step(output)
         if self._milestones.is_checked(step):
             self.engine.check_replicas()
-        has_waited = self.saves.after_step(output, is_final=is_last or self._interrupt.is_agreed)
+        has_waited = self._saves.after_step(output, is_final=is_last or self._interrupt.is_agreed)
         if has_waited:
             self._interrupt.poll()
 
@@ -184,7 +178,7 @@ class Trainer:
         output = self.train_step()
         seconds = time.perf_counter() - started
         waited = self.stepper.prefetcher.waited - waited_before
-        self.reporter.report_busy((output.forward_seconds + waited) / seconds)
+        self._reporter.report_busy((output.forward_seconds + waited) / seconds)
         return output, seconds
 
     def train_step(self) -> StepOutput:
@@ -211,8 +205,8 @@ class Trainer:
         """
         step = self.state.step
         self.environment.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {step}")
-        validation = self.evaluator.evaluate(step, self.state.selection)
-        self.divergence.check_validation(validation.loss, step)
+        validation = self._evaluator.evaluate(step, self.state.selection)
+        self._divergence.check_validation(validation.loss, step)
         return validation
 
     def roll_back(self) -> bool:
@@ -223,18 +217,18 @@ class Trainer:
         """
         log = self.environment.log
         samples = self.state.samples
-        if not self.policy.may_roll_back(samples):
+        if not self._policy.may_roll_back(samples):
             log.warning("the run has only just gone back: the run continues without the step")
             return False
-        reader = self.checkpoints.roll_back(partial(self.policy.stable_checkpoints, step=self.state.step))
+        reader = self.checkpoints.roll_back(partial(self._policy.stable_checkpoints, step=self.state.step))
         if reader is None:
             log.warning("there is no checkpoint to go back to: the run continues without the step")
             return False
 
         with self.environment.pace.waiting("the return to a checkpoint"):
             self._restore(reader)
-        first, last = self.policy.skip_after_rollback(reader.state.guard, range(reader.samples, samples))
-        self.saves.after_rollback()
+        first, last = self._policy.skip_after_rollback(reader.state.guard, range(reader.samples, samples))
+        self._saves.after_rollback()
         log.step = self.state.step
         self.callbacks.on_start(self.state.step)
         description = f"to {reader.directory}; samples {first} to {last} will be skipped"
@@ -272,7 +266,7 @@ class Trainer:
 
     def _end(self) -> bool:
         """Save the remaining steps, and report how the run ends. Returns the result of `train`."""
-        self.saves.save_rest(self.state)
+        self._saves.save_rest(self.state)
         if not self._interrupt.is_agreed:
             self.environment.log.record("finished")
             return False

@@ -27,6 +27,7 @@ from megatape.training.reporting.environment_record import EnvironmentRecord
 from megatape.training.reporting.speed import Speed
 from megatape.training.reporting.start_report import StartReport
 from megatape.training.run_state import RunFacts, RunState
+from megatape.training.saving import SaveSchedule
 from megatape.training.start import Start
 from megatape.training.startup.build_engine import build_engine
 from megatape.training.startup.build_readers import build_evaluator, build_loader
@@ -92,7 +93,6 @@ def build_trainer(
     report = StartReport(environment, record, engine.device.type, text, _warnings(config, topology))
     trainer = Trainer(
         Milestones(config.training.steps, config.evaluation.interval, config.training.replica_check_interval),
-        config.checkpoint.interval,
         environment,
         engine,
         loader,
@@ -100,6 +100,7 @@ def build_trainer(
         LearningRate.of_run(config),
         state,
         checkpoints,
+        SaveSchedule(checkpoints, config.checkpoint.interval),
         DivergenceCheck(config.training.max_skipped_steps, folder, checkpoints, log),
         report,
     )

@@ -1,0 +1,58 @@
+"""The checkpoint that a run continues from, or a start from step 0 because none was saved."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.distributed.topology import Topology
+from megatape.errors import UserError
+from megatape.reliability.lease import Lease
+from megatape.reliability.run_log import RunLog
+from megatape.reliability.watch.pace import Pace
+from megatape.run_folder import RunFolder
+from megatape.training.startup.resuming import resumed_checkpoint
+
+FIXTURE = Path(__file__).parents[2] / "compatibility" / "fixtures" / "run"
+LAST_STEP = 4
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> RunEnvironment:
+    """Environment of a run with two checkpoints."""
+    shutil.copytree(FIXTURE, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    lease = Lease(folder.lease)
+    topology = Topology(0, 1, 0)
+    return RunEnvironment(folder, lease, topology, RunLog(folder, lease, topology), Pace())
+
+
+def accept(reader: CheckpointReader) -> None:
+    """Accept every checkpoint."""
+
+
+def test_the_newest_and_a_named_checkpoint(environment: RunEnvironment) -> None:
+    newest = resumed_checkpoint(None, environment, accept)
+    named = resumed_checkpoint(environment.folder.checkpoint(LAST_STEP), environment, accept)
+    assert newest is not None and named is not None
+    assert newest.step == named.step == LAST_STEP
+
+
+def test_a_run_that_saved_nothing_starts_again(environment: RunEnvironment) -> None:
+    """Its metrics are set aside, so that no step has two lines."""
+    folder = environment.folder
+    shutil.rmtree(folder.checkpoints)
+    folder.latest.unlink(missing_ok=True)
+    folder.metrics.write_text('{"step": 1}\n')
+    assert resumed_checkpoint(None, environment, accept) is None
+    assert not folder.metrics.exists()
+    assert (folder.directory / "metrics-1.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_a_run_that_lost_its_checkpoints_does_not_start_again(environment: RunEnvironment) -> None:
+    shutil.rmtree(environment.folder.checkpoints)
+    with pytest.raises(UserError, match="could repeat what is lost|holds no checkpoint"):
+        resumed_checkpoint(None, environment, accept)
+    assert environment.folder.metrics.exists()
