@@ -4,10 +4,10 @@ import random
 from typing import ClassVar, Literal
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
-from megatape.lab.study.suite.sizes import Sizing
+from megatape.lab.study.suite.sizes import ModelShape, Sizing
 
 QUICK = Sizing(
-    model={"num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_size": 16},
+    model=ModelShape(num_layers=2, hidden_size=16, num_heads=2, mlp_size=16, position_size=8, init_std=0.02),
     tokens=3 * 4 * 6,
     batch=4,
     precision="float32",

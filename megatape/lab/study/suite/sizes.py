@@ -3,7 +3,7 @@
 The size is the same for all encodings: two runs of a task differ only in encoding, seed and learning rate.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
@@ -18,11 +18,32 @@ DEMO_SEEDS = 3
 
 
 @dataclass(frozen=True)
+class ModelShape:
+    """Shape of a model, as fields of the section model.
+
+    Attributes:
+        num_layers: Number of blocks.
+        hidden_size: Width of the hidden states.
+        num_heads: Number of attention heads.
+        mlp_size: Width of the MLP.
+        position_size: Width of TAPE's feed-forward update.
+        init_std: Standard deviation of initial weights.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    mlp_size: int
+    position_size: int
+    init_std: float
+
+
+@dataclass(frozen=True)
 class Sizing:
     """A size of the suite.
 
     Attributes:
-        model: Shape of the model, as keys of model.*. position_size is the width of TAPE's feed-forward update.
+        model: Shape of the model.
         tokens: Number of training tokens, so that runs of all tasks take about the same time. No sample is repeated.
         batch: Number of samples per optimizer step, and per forward pass on one rank.
         precision: Value of training.precision.
@@ -36,7 +57,7 @@ class Sizing:
         seeds: Default number of seeds.
     """
 
-    model: dict[str, Any]
+    model: ModelShape
     tokens: int
     batch: int
     precision: str
@@ -76,7 +97,7 @@ class Sizing:
             zero_stage = 1
         return {
             # The last token of a sample is only a target, never an input.
-            "model": self.model | {"vocab_size": vocab_size, "max_positions": longest - 1},
+            "model": asdict(self.model) | {"vocab_size": vocab_size, "max_positions": longest - 1},
             "data": {"path": data, "sequence_length": task.tokens(TRAIN) - 1, "samples": "examples"},
             "training": {
                 "steps": steps,
@@ -96,14 +117,14 @@ class Sizing:
 SIZES: dict[str, Sizing] = {
     # For one core: a run takes a minute or two.
     "tiny": Sizing(
-        model={
-            "num_layers": 2,
-            "hidden_size": 64,
-            "num_heads": 4,
-            "mlp_size": 192,
-            "position_size": 16,
-            "init_std": 0.05,
-        },
+        model=ModelShape(
+            num_layers=2,
+            hidden_size=64,
+            num_heads=4,
+            mlp_size=192,
+            position_size=16,
+            init_std=0.05,
+        ),
         tokens=2**21,
         batch=32,
         precision="float32",
@@ -114,14 +135,14 @@ SIZES: dict[str, Sizing] = {
     ),
     # For one GPU per run: about five million weights.
     "small": Sizing(
-        model={
-            "num_layers": 6,
-            "hidden_size": 256,
-            "num_heads": 8,
-            "mlp_size": 768,
-            "position_size": 32,
-            "init_std": 0.02,
-        },
+        model=ModelShape(
+            num_layers=6,
+            hidden_size=256,
+            num_heads=8,
+            mlp_size=768,
+            position_size=32,
+            init_std=0.02,
+        ),
         tokens=2**26,
         batch=64,
         precision="bfloat16",
@@ -135,14 +156,14 @@ SIZES: dict[str, Sizing] = {
 # For one GPU per run: the shape of configs/tape_155m.json.
 SIZES["base"] = replace(
     SIZES["small"],
-    model={
-        "num_layers": 12,
-        "hidden_size": 768,
-        "num_heads": 12,
-        "mlp_size": 3072,
-        "position_size": 48,
-        "init_std": 0.02,
-    },
+    model=ModelShape(
+        num_layers=12,
+        hidden_size=768,
+        num_heads=12,
+        mlp_size=3072,
+        position_size=48,
+        init_std=0.02,
+    ),
     tokens=2**28,
     rates=(1e-4, 3e-4, 1e-3),
     rate=3e-4,

@@ -83,7 +83,7 @@ def test_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.Monke
     assert first["digest"] == second["digest"]
     assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
 
-    monkeypatch.setitem(SIZES, "tiny", replace(QUICK, model=QUICK.model | {"num_layers": 3}))
+    monkeypatch.setitem(SIZES, "tiny", replace(QUICK, model=replace(QUICK.model, num_layers=3)))
     with pytest.raises(ValueError, match="was trained with model.num_layers 2, the configuration says 3"):
         run(tmp_path, 1)
     monkeypatch.setitem(SIZES, "tiny", replace(QUICK, tokens=5 * 4 * 6))
