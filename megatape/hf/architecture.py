@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedConfig
 
 from megatape.config import ModelConfig, parse_model
-from megatape.config.run import DTYPES
 from megatape.errors import MissingPath, UserError
+from megatape.hf.config_json import FAULTS, read_config, reason
 from megatape.hf.families import family_named
 from megatape.hf.families.family import Family
 from megatape.hf.weights.tensor_headers import INDEX, SINGLE, read_object
@@ -28,18 +28,6 @@ LAYOUTS = {
 }
 # Settings of quantized models.
 QUANTIZED = ("quantization_config", "compression_config")
-# Errors that the classes of transformers raise for values that make no sense.
-FAULTS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
-
-# Largest number allowed in the config.json of an export.
-MAX_NUMBER = 2**63 - 1
-# Fields of an export that only from_pretrained needs.
-IGNORED = {"auto_map"}
-TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-# Fields that may be null, although their default is not.
-OPTIONAL_FIELDS = ("sliding_window", "dtype")
-# Fields of transformers before version 5, which its classes still read.
-EARLIER_FIELDS = {"rope_theta", "rope_scaling", "original_max_position_embeddings", "torch_dtype"}
 
 
 class Architecture(NamedTuple):
@@ -113,115 +101,3 @@ def _find_family(fields: dict[str, Any]) -> Family:
     if "auto_map" in fields and not family.remote_code:
         raise UserError("auto_map names code of the folder, which is not run: its model may be another than transformers' own")
     return family
-
-
-def reason(error: BaseException) -> str:
-    """Return the first line of an exception's text, or the name of its type."""
-    lines = str(error).strip().splitlines()
-    if not lines:
-        return type(error).__name__
-    return lines[0]
-
-
-def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
-    """Make a configuration of transformers from the fields of a config.json.
-
-    transformers takes a field that the class does not declare for an instruction, such as attn_implementation. An export of
-    MegaTAPE has no such field. In folders of other models, where other programs write them, they are ignored.
-
-    Args:
-        family: Family of the model.
-        fields: Content of config.json.
-
-    Raises:
-        UserError: A field is not supported.
-        Exception: One of FAULTS, by the configuration class, for values that make no sense.
-    """
-    defaults = family.config_class().to_dict()
-    declared = defaults.keys() | family.undeclared
-    if family.remote_code:
-        allowed = declared
-        fields = {name: value for name, value in fields.items() if name not in IGNORED}
-        _check_fields(fields, defaults)
-        unknown = sorted(fields.keys() - declared)
-        if unknown:
-            raise UserError(f"key {unknown[0]} is not known to {family.config_class.__name__}")
-    else:
-        allowed = declared | EARLIER_FIELDS
-        _check_rotary(fields)
-    return family.config_class(**{name: value for name, value in fields.items() if name in allowed})
-
-
-def _check_fields(fields: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Raise UserError if a field of an export has another type than its default."""
-    values = list(fields.items())
-    rope = fields.get("rope_parameters")
-    if isinstance(rope, dict):
-        values += rope.items()
-    for name, value in values:
-        if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
-            raise UserError(f"{name} is {value}, beyond {MAX_NUMBER}")
-        if name in TOKEN_FIELDS:
-            _check_token(name, value)
-            continue
-        expected = type(defaults.get(name))
-        if name == "rope_theta":
-            expected = float
-        if expected in (bool, int, float, str):
-            _check_type(name, value, expected)
-    dtype = fields.get("dtype", "float32")
-    if dtype not in DTYPES:
-        raise UserError(f"dtype is {dtype!r}, none of {', '.join(DTYPES)}")
-
-
-def _check_token(name: str, value: Any) -> None:
-    """Raise UserError if the value is no token id, list of token ids, or null."""
-    tokens = value
-    if not isinstance(value, list):
-        tokens = [value]
-    for token in tokens:
-        if token is not None and type(token) is not int:
-            raise UserError(f"{name} is {value!r:.40}, no token")
-
-
-def _check_type(name: str, value: Any, expected: type) -> None:
-    """Raise UserError if the value has another type. An integer is a valid float."""
-    if type(value) is expected:
-        return
-    if expected is float and type(value) is int:
-        return
-    if value is None and name in OPTIONAL_FIELDS:
-        return
-    raise UserError(f"{name} is {value!r:.40}, no {expected.__name__}")
-
-
-def _check_rotary(fields: dict[str, Any]) -> None:
-    """Raise UserError if rotary settings contradict each other.
-
-    transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling, and some folders have both.
-    """
-    new = fields.get("rope_parameters")
-    old = fields.get("rope_scaling")
-    base = fields.get("rope_theta")
-    for name, rope in (("rope_parameters", new), ("rope_scaling", old)):
-        if rope is None:
-            continue
-        if not isinstance(rope, dict):
-            raise UserError(f"{name} is {rope!r}, not an object")
-        if "type" in rope and rope.get("rope_type", rope["type"]) != rope["type"]:
-            raise UserError(f"{name} has type {rope['type']!r} and rope_type {rope['rope_type']!r}: remove one")
-        if rope and base is not None and rope.get("rope_theta", base) != base:
-            raise UserError(f"rope_theta is {base} and in {name} {rope['rope_theta']}: remove one")
-    if new and "rope_scaling" in fields and _scaling(new) != _scaling(old or {}):
-        raise UserError(f"rope_parameters {new} and rope_scaling {old} contradict each other: remove one")
-
-    rotary_share = fields.get("partial_rotary_factor")
-    if rotary_share not in (None, 1):
-        raise UserError(f"partial_rotary_factor is {rotary_share}: heads that rotate in part are not supported")
-
-
-def _scaling(rope: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that scale rotary frequencies, with the type under its present name."""
-    settings = {name: value for name, value in rope.items() if name not in ("type", "rope_type", "rope_theta")}
-    settings["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
-    return settings

@@ -12,7 +12,7 @@ from transformers.initialization import no_init_weights
 from megatape.data.tokenizers.files import json_tokenizer
 from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import UserError
-from megatape.hf.architecture import FAULTS, reason
+from megatape.hf.config_json import FAULTS, reason
 from megatape.hf.pretrained import read_pretrained
 from megatape.hf.special_tokens import special_tokens
 
