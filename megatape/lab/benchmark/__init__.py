@@ -5,6 +5,6 @@ efficiency.py, loader.py, memory.py, preparation.py, roofline.py, serving.py
 gpu/          the benchmark of a GPU, in parts (gpu/parts.py): each measures in a process of its own, records typed results in
               results.jsonl, and makes its table from them
 
-Ratios to a baseline are measured in the same rounds (timing.py) and formatted by `ratio_cell` (cells.py). targets.py has the
-targets, utilization.py the model FLOPs utilization, models.py the shapes.
+Ratios to a baseline are measured in the same rounds (timing.py) and formatted by `ratio_cell` (cells.py). estimates.py has the
+planner's estimates of steps, targets.py the targets, utilization.py the model FLOPs utilization, models.py the shapes.
 """

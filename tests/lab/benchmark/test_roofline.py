@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import UserError
-from megatape.lab.benchmark import roofline
+from megatape.lab.benchmark import estimates, roofline
 from megatape.tools.planner.operations import Attention, AttentionBackend, Direction, Kernel, Operation, Work
 from tests.helpers.cells import cells
 
@@ -25,11 +25,11 @@ def test_report(tmp_path: Path) -> None:
         assert count < moved[encoding, attention, "eager"] or mode == "eager"
     assert moved["tape", "triton", "compiled"] < moved["tape", "sdpa", "compiled"]
     for mode in ("eager", "compiled"):
-        assert moved["tape", roofline.ONE_PASS, mode] == moved["tape", "triton", mode]
+        assert moved["tape", estimates.ONE_PASS, mode] == moved["tape", "triton", mode]
     assert [row[10] for row in steps if row[10]] == ["123.4"]
     ratios = {(row[1], row[2]): row[4] for row in steps if row[0] == "tape"}
-    assert min(float(row[4]) for row in steps if row[0] == "rope" and row[1] in roofline.IMPLEMENTED) == 1
-    for row, attentions in zip(targets[:2], (roofline.IMPLEMENTED, [roofline.ONE_PASS]), strict=True):
+    assert min(float(row[4]) for row in steps if row[0] == "rope" and row[1] in estimates.IMPLEMENTED) == 1
+    for row, attentions in zip(targets[:2], (estimates.IMPLEMENTED, [estimates.ONE_PASS]), strict=True):
         best = min(ratio for (attention, _), ratio in ratios.items() if attention in attentions)
         assert row[1] == best
         assert row[4] == ("yes" if float(best) <= 1.1 else "no")
@@ -43,10 +43,10 @@ def test_attention_in_one_pass() -> None:
         forward, backward = (Attention(backend, direction, 64) for direction in Direction)
         return Work({Operation(forward, 3, 1): 2, Operation(backward, 10, 1): 1, Operation(Kernel.PRODUCT, 5, 7): -1})
 
-    works = {name: work(AttentionBackend(name)) for name in roofline.IMPLEMENTED}
-    assert roofline.one_pass_work("rope", works) == {}
-    assert roofline.one_pass_work("tape", works) == {
-        roofline.ONE_PASS: Work(
+    works = {name: work(AttentionBackend(name)) for name in estimates.IMPLEMENTED}
+    assert estimates.one_pass_work("rope", works) == {}
+    assert estimates.one_pass_work("tape", works) == {
+        estimates.ONE_PASS: Work(
             {
                 Operation(Attention(AttentionBackend.SDPA, Direction.FORWARD, 64), 3, 1): 2,
                 Operation(Attention(AttentionBackend.SDPA, Direction.BACKWARD, 64), 7, 1): 1,
