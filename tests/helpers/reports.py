@@ -80,3 +80,8 @@ def make_results(folder: Path, task: str, model: str, measures: list[Measure], *
     path = folder / "results.json"
     path.write_text(json.dumps(content | {"paper": {}} | more))
     return path
+
+
+def cut(folder: RunFolder, steps: int) -> None:
+    """Leave the first steps of a run."""
+    folder.metrics.write_text("".join(folder.metrics.read_text().splitlines(keepends=True)[:steps]))

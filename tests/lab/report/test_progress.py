@@ -1,8 +1,6 @@
 """The figures that a report opens on, against a run whose numbers are known."""
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from megatape.lab.report.progress import Progress, progress
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
 from megatape.utils.json_lines import append_lines
-from tests.helpers.reports import make_run
+from tests.helpers.reports import cut, make_run
 
 STEP_TOKENS = 256  # of tests.helpers.reports, whose steps take 0.1 s
 
@@ -27,11 +25,6 @@ def of(folder: RunFolder) -> Progress:
 
 def values(one: Progress) -> dict[str, str]:
     return {name: figure.value for name, figure in one.figures.items()}
-
-
-def cut(folder: RunFolder, steps: int) -> None:
-    """Leave the first steps of a run."""
-    folder.metrics.write_text("".join(folder.metrics.read_text().splitlines(keepends=True)[:steps]))
 
 
 def select_first(folder: RunFolder) -> None:
@@ -114,30 +107,6 @@ def test_utilization(data_directory: Path, tmp_path: Path, monkeypatch: pytest.M
         assert ("MFU" in of(folder).figures) == expected, device
         if expected:
             assert of(folder).figures["MFU"].value == f"{flops / 0.1 / 989e12 / 2:.1%}"
-
-
-CASES: dict[str, tuple[int, list[str], float, str]] = {  # state -> steps, events, age in seconds, note
-    "training": (12, [], 0, "1 s left"),
-    "silent": (12, [], 3600, "last step 1 h ago"),
-    "stopped": (12, ["stopped"], 3600, ""),
-    "failed": (12, ["stopped", "resumed", "failed"], 0, "why failed"),
-    "finished": (20, ["finished"], 3600, ""),
-    "not begun": (0, [], 0, ""),
-}
-
-
-@pytest.mark.parametrize("state", CASES)
-def test_states(state: str, data_directory: Path, tmp_path: Path) -> None:
-    steps, events, age, note = CASES[state]
-    folder = make_run(tmp_path / "run", data_directory)
-    cut(folder, steps)
-    if not steps:
-        folder.events.unlink()
-    append_lines(folder.events, [event_entry(event, steps, f"why {event}") for event in events])  # type: ignore[arg-type]
-    for path in (folder.metrics, folder.events):
-        os.utime(path, (time.time() - age,) * 2)
-    one = of(folder)
-    assert (one.state, one.note, one.done) == (state, note, steps / 20)
 
 
 def test_best_of_several(data_directory: Path, tmp_path: Path) -> None:
