@@ -1,28 +1,23 @@
 """Data directories that become one: the same documents in order, whose shards are links, and nothing after an error."""
 
 import errno
-import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 
 from megatape.data.derived.append import append
 from megatape.data.derived.merge import merge
-from megatape.data.prepare.command import prepare
-from megatape.data.prepare.options import PreparationOptions
-from megatape.data.shards.entries import SPLITS, Index
+from megatape.data.shards.entries import SPLITS
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.shards.writer import MEMBER_TOKENS, entropy
-from megatape.data.sources.source import Source
+from megatape.data.shards.writer import MEMBER_TOKENS
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -32,56 +27,18 @@ from tests.helpers.command import Command
 from tests.helpers.data_directory import (
     Documents,
     MakeDirectory,
-    edit_index,
     flip,
     hashes_of,
     linked_snapshot,
     make_earlier,
     read_all,
 )
+from tests.helpers.merged_folders import check_whole, places_of, prepared, rename_table
 
 EARLIER = Path(__file__).parents[2] / "compatibility" / "fixtures" / "earlier_data" / "version-2"
 
 
-def prepared(folder: Path, name: str, tokenizer: Tokenizer) -> Path:
-    """A data directory of two units, whose documents have its name."""
-    lines = [
-        json.dumps({"text": f"{name} {number} " + "the fox " * (number % 9), "url": f"http://{name}"}) for number in range(90)
-    ]
-    (folder / f"{name}.jsonl").write_text("\n".join(["{", *lines]))
-    source = Source("jsonl", (str(folder / f"{name}.jsonl"),), unit_bytes=4000)
-    prepare(PreparationOptions(source, 0.3, tokenizer, 0), folder / name)
-    return folder / name
-
-
-@pytest.fixture
-def folders(tmp_path: Path, tokenizer: Tokenizer) -> list[Path]:
-    return [prepared(tmp_path, name, tokenizer) for name in ("web", "books", "code")]
-
-
-def places_of(folder: Path, split: str) -> list[str]:
-    tables = StoredSplit(folder, split).tables
-    return [tables.document(number).place for number in range(load_index(folder).splits[split].documents)]
-
-
-def check_whole(folder: Path, parts: list[Path], index: Index) -> None:
-    """The folder has all documents of its parts in order, by its tokens, tables, counts and record of its source."""
-    indices = [load_index(part) for part in parts]
-    sources = [each.source["inputs"] for each in index.merged]
-    assert sources == [[f"{part.parent}/{name}.jsonl"] for part, name in zip(parts, ("web", "books", "code"), strict=False)]
-    assert index == load_index(folder) and check_ledger(index).written == sum(check_ledger(each).written for each in indices)
-    for split in SPLITS:
-        ids = np.concatenate([read_all(part, split) for part in parts])
-        assert np.array_equal(read_all(folder, split), ids)
-        assert places_of(folder, split) == [place for part in parts for place in places_of(part, split)]
-        content = index.splits[split]
-        assert (content.tokens, content.documents) == (ids.size, sum(each.splits[split].documents for each in indices))
-        assert content.unigram_entropy == pytest.approx(entropy(np.bincount(ids)))
-    assert index.ledger == {name: counts for each in indices for name, counts in each.ledger.items()}
-    assert (index.validation_share, index.rules) == (indices[0].validation_share, indices[0].rules)
-
-
-def test_merged_folders(folders: list[Path], tmp_path: Path) -> None:
+def test_merge_links_shards_in_order(folders: list[Path], tmp_path: Path) -> None:
     """Shards are links. A folder of merged ones has the same record as one merged at once."""
     seen: list[int] = []
     index = merge(folders, tmp_path / "all", progress=seen.append)
@@ -96,32 +53,10 @@ def test_merged_folders(folders: list[Path], tmp_path: Path) -> None:
     assert len(fingerprints) == 5, "a run would resume on other data"
 
 
-def test_appended_folders(folders: list[Path], tmp_path: Path) -> None:
-    """Who has the folder open keeps its data; a second append, also of a folder that was merged, adds others only."""
-    merge(folders[:1], tmp_path / "all")
-    opened = TokenDataset(tmp_path / "all", "train", 8)
-    before = hashes_of(tmp_path / "all")
-    ids = read_all(tmp_path / "all")
-    check_whole(tmp_path / "all", folders[:2], append(folders[1:2], tmp_path / "all"))
-    check_whole(tmp_path / "all", folders, append(folders[2:], tmp_path / "all"))
-    assert np.array_equal(opened.stream(0, opened.num_tokens), ids)
-    after = hashes_of(tmp_path / "all")
-    assert {name: after[name] for name in before if name != "index.json"} == {
-        name: found for name, found in before.items() if name != "index.json"
-    }
-    with pytest.raises(UserError, match="has the same data as"):
-        append(folders[1:2], tmp_path / "all")
-
-
-def test_a_prepared_folder_grows(folders: list[Path], tmp_path: Path) -> None:
-    """It has the files of its preparation, and becomes a folder of several; what a killed append has left is replaced."""
-    merge(folders[:1], tmp_path / "copy")
-    (folders[0] / "train-0001-00000-000000.tar").write_bytes(b"a part of a shard")
-    check_whole(folders[0], [tmp_path / "copy", *folders[1:]], append(folders[1:], folders[0]))
-
-
 @pytest.mark.parametrize("number", [0, 3])
-def test_no_space(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_full_disk_leaves_nothing_new(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     """Files are copied where no links can be made. A full disk leaves nothing of a merge, and before an append the folder."""
     copied: list[object] = []
 
@@ -151,18 +86,6 @@ def test_no_space(folders: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "all" / "train-0000-00000-000000.tar").samefile(folders[0] / "train-00000-000000.tar")
 
 
-def rename_table(folder: Path, number: int, name: str) -> Path:
-    """Rename a table of the training split, in the folder and its index. Return the renamed file."""
-
-    def rename(content: dict[str, Any]) -> None:
-        table = content["document_tables"]["train"][number]
-        (folder / table["file"]).rename(folder / name)
-        table["file"] = name
-
-    edit_index(folder, rename)
-    return folder / name
-
-
 @pytest.mark.parametrize("shard_tokens", [None, MEMBER_TOKENS])
 def test_a_hostile_folder_writes_nowhere_else(folders: list[Path], tmp_path: Path, shard_tokens: int | None) -> None:
     """Names of two outputs collide. The first output is a link to a user's file, so writing the second would overwrite it."""
@@ -181,78 +104,7 @@ def test_a_hostile_folder_writes_nowhere_else(folders: list[Path], tmp_path: Pat
     assert victim.read_bytes() == content and set(os.listdir(tmp_path)) == names
 
 
-def names_of(folder: Path) -> set[str]:
-    return {path.name for path in folder.rglob("*")}
-
-
-def killed(work: Callable[[], object], place: str, number: int) -> None:
-    """Run work in a process that dies in its n-th call of os.link or Path.rename."""
-    calls: list[None] = []
-    owner, name = {"link": (os, "link"), "rename": (Path, "rename")}[place]
-    original = getattr(owner, name)
-
-    def killing(*arguments: Any) -> Any:
-        calls.append(None)
-        if len(calls) == number:
-            os._exit(9)
-        return original(*arguments)
-
-    child = os.fork()
-    if not child:
-        setattr(owner, name, killing)
-        work()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-
-
-@pytest.mark.parametrize(("place", "number"), [("link", 1), ("link", 6), ("rename", 1), ("rename", 4), ("rename", 7)])
-def test_a_killed_append(folders: list[Path], tmp_path: Path, place: str, number: int) -> None:
-    """The folder keeps its earlier data until its index is replaced. The same command finishes the work and cleans up."""
-    merge(folders[:1], tmp_path / "all")
-    merge(folders[:1], tmp_path / "undisturbed")
-    append(folders[1:], tmp_path / "undisturbed")
-    before = read_all(tmp_path / "all")
-    killed(lambda: append(folders[1:], tmp_path / "all"), place, number)
-    assert np.array_equal(read_all(tmp_path / "all"), before)
-    check_whole(tmp_path / "all", folders, append(folders[1:], tmp_path / "all"))
-    assert names_of(tmp_path / "all") == names_of(tmp_path / "undisturbed")
-
-
-def test_another_append_after_a_killed_one(folders: list[Path], tmp_path: Path) -> None:
-    """The second command finishes the work of the killed one before its own."""
-    merge(folders[:1], tmp_path / "all")
-    killed(lambda: append(folders[1:2], tmp_path / "all"), "rename", 3)
-    check_whole(tmp_path / "all", folders, append(folders[2:], tmp_path / "all"))
-    assert not names_of(tmp_path / "all") & {"append.lock", "append.partial"}
-
-
-@pytest.mark.parametrize("number", [1, 3])
-def test_an_append_that_fails(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Nothing of a failed append remains, even if it has renamed files already. The error names the folder of a full disk."""
-    before = hashes_of(folders[0])
-    calls = []
-    rename = Path.rename
-
-    def fail(self: Path, target: Path) -> Path:
-        calls.append(target)
-        if len(calls) == number:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return rename(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fail)
-        with pytest.raises(OSError, match=f"No space left on device: '{folders[0]}'"):
-            append(folders[1:], folders[0])
-    assert hashes_of(folders[0]) == before
-    check_whole(folders[0], [merged_copy(folders[0], tmp_path), *folders[1:]], append(folders[1:], folders[0]))
-
-
-def merged_copy(folder: Path, tmp_path: Path) -> Path:
-    merge([folder], tmp_path / "copy")
-    return tmp_path / "copy"
-
-
-def test_one_fingerprint_of_the_same_documents(folders: list[Path], tmp_path: Path) -> None:
+def test_same_documents_have_the_same_fingerprint(folders: list[Path], tmp_path: Path) -> None:
     """A run on a merged folder resumes if the same documents were appended, or merged from merged folders."""
     merge(folders, tmp_path / "all")
     merge(folders[:2], tmp_path / "two")
@@ -267,28 +119,8 @@ def test_one_fingerprint_of_the_same_documents(folders: list[Path], tmp_path: Pa
     assert load_index(tmp_path / "others").fingerprint("train") != load_index(tmp_path / "reversed").fingerprint("train")
 
 
-def test_append_through_a_link(folders: list[Path], tmp_path: Path) -> None:
-    """Neither the lock nor a file listed in the index is replaced."""
-    victim = tmp_path / ".bashrc"
-    victim.write_text("kept")
-    lock = folders[0] / "append.lock"
-    lock.symlink_to(victim)
-    with pytest.raises(UserError, match="append.lock: a link, a pipe or a device"):
-        append(folders[1:2], folders[0])
-    assert victim.read_text() == "kept"
-    lock.unlink()
-    taken = rename_table(folders[0], 0, f"train-0001{load_index(folders[1]).document_tables['train'][0].file[5:]}")
-    before = hashes_of(folders[0])
-    with pytest.raises(UserError, match=f"lists {taken.name} already, which would be replaced"):
-        append(folders[1:2], folders[0])
-    assert hashes_of(folders[0]) == before
-    (folders[0] / "append.partial").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="append.partial is a link, through which nothing is written"):
-        append(folders[1:2], folders[0])
-
-
 @pytest.mark.parametrize("links_work", [True, False])
-def test_folders_of_relative_links(
+def test_snapshots_of_relative_links_are_copied(
     folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_work: bool
 ) -> None:
     """Merging snapshots of the hub's cache writes their files, not relative links, which would be broken in the result."""
@@ -303,7 +135,7 @@ def test_folders_of_relative_links(
         assert not any(path.is_symlink() for path in (tmp_path / output).iterdir())
 
 
-def test_links_to_folders_and_devices(folders: list[Path], tmp_path: Path) -> None:
+def test_links_to_folders_and_devices_are_refused(folders: list[Path], tmp_path: Path) -> None:
     """The error names each link to a folder or device."""
     index = load_index(folders[0])
     for name in (index.splits["train"].shards[0].file, index.document_tables["train"][0].file, "tokenizer.model"):
@@ -322,7 +154,7 @@ def no_links(source: Path, target: Path) -> None:
     raise OSError(errno.EXDEV, "Invalid cross-device link")
 
 
-def test_folders_that_do_not_fit(
+def test_folders_that_do_not_fit_are_refused(
     folders: list[Path], tmp_path: Path, make_directory: MakeDirectory, documents: Documents
 ) -> None:
     """Each is named with the reason, and nothing is written."""
@@ -375,7 +207,7 @@ def load(folder: Path) -> Tokenizer:
 
 
 @pytest.mark.parametrize("shard_tokens", [100, MEMBER_TOKENS, 3 * MEMBER_TOKENS + 1])
-def test_new_shards(folders: list[Path], tmp_path: Path, shard_tokens: int) -> None:
+def test_merge_writes_shards_of_another_size(folders: list[Path], tmp_path: Path, shard_tokens: int) -> None:
     """They have the size that was asked for. A single folder keeps the record of its source."""
     check_whole(tmp_path / "all", folders, index := merge(folders, tmp_path / "all", shard_tokens))
     for split in index.splits.values():
@@ -387,7 +219,7 @@ def test_new_shards(folders: list[Path], tmp_path: Path, shard_tokens: int) -> N
     assert {place for split in SPLITS for place in places_of(tmp_path / "one", split)} > {f"{tmp_path}/web.jsonl:2"}
 
 
-def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
+def test_folder_of_an_earlier_version_gets_new_shards(tmp_path: Path) -> None:
     """New shards make one of the present version of it, with its tokens and checksums."""
     index = merge([EARLIER], tmp_path / "new", MEMBER_TOKENS)
     assert load_index(EARLIER).earlier is not None and load_index(tmp_path / "new") == index and index.earlier is None
@@ -395,7 +227,7 @@ def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
         assert np.array_equal(read_all(tmp_path / "new", split), read_all(EARLIER, split))
 
 
-def test_command(folders: list[Path], tmp_path: Path, command: Command) -> None:
+def test_command_merges_and_appends(folders: list[Path], tmp_path: Path, command: Command) -> None:
     """A run on a folder that has grown is not resumed; its own data is what it was."""
     out = tmp_path / "all"
     status, printed, errors = command("data", "merge", out, *folders[:2])
@@ -412,7 +244,7 @@ def test_command(folders: list[Path], tmp_path: Path, command: Command) -> None:
     assert "--append" in command("data", "merge", out, folders[2], "--append", "--shard-tokens", 9)[2]
 
 
-def test_folders_without_ledger(tmp_path: Path) -> None:
+def test_folders_without_ledger_are_merged(tmp_path: Path) -> None:
     """Their splits are merged, too; the result has no tables either."""
     parts = [tmp_path / f"{seed}" for seed in range(2)]
     for seed, part in enumerate(parts):

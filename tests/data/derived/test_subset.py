@@ -88,7 +88,7 @@ def is_met(document: DocumentMatch, selection: dict[str, Any]) -> bool:
         {"score": "last_digit", "min_score": 0.3, "domain": ("web1.org", "web2.org"), "place": "TEXTS/", "min_tokens": 12},
     ],
 )
-def test_selected_documents(folder: Path, tmp_path: Path, conditions: dict[str, Any]) -> None:
+def test_subset_has_exactly_the_matching_documents(folder: Path, tmp_path: Path, conditions: dict[str, Any]) -> None:
     """Exactly those that meet all conditions, in order, with what the tables say of them."""
     if "place" in conditions:
         conditions = conditions | {"place": conditions["place"].replace("TEXTS", str(tmp_path / "texts"))}
@@ -122,7 +122,7 @@ def test_selected_documents(folder: Path, tmp_path: Path, conditions: dict[str, 
     ]
 
 
-def test_a_share(folder: Path, tmp_path: Path) -> None:
+def test_larger_share_contains_a_smaller_one(folder: Path, tmp_path: Path) -> None:
     """About as many of both splits; a larger share has the documents of a smaller one."""
     chosen: list[set[str]] = []
     for share in (0.3, 0.6, 1.0):
@@ -137,7 +137,7 @@ def test_a_share(folder: Path, tmp_path: Path) -> None:
     assert hashes_of(tmp_path / "again") == hashes_of(tmp_path / "0.3")
 
 
-def test_a_subset_of_merged_folders(folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_subset_of_merged_folders_keeps_their_origins(folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     """A subset records the folders its source was merged from."""
     whole = load_index(folder)
     more = load_index(write(tmp_path, tokenizer, "code", rules={}))
@@ -171,7 +171,7 @@ def test_disjoint_subsets_are_merged(folder: Path, tmp_path: Path) -> None:
             merge(folders, tmp_path / "out")
 
 
-def test_refusals(folder: Path, tmp_path: Path, command: Command) -> None:
+def test_impossible_conditions_are_refused(folder: Path, tmp_path: Path, command: Command) -> None:
     """They name what is wrong, and leave nothing."""
     prepare_addition(AdditionTask(digits=2, per_cell=20, seed=0), tmp_path / "addition", lambda tokens: None)
     for words, message in [
@@ -198,7 +198,7 @@ def test_refusals(folder: Path, tmp_path: Path, command: Command) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["addition", "texts", "web_data"]
 
 
-def test_the_command(folder: Path, tmp_path: Path, command: Command) -> None:
+def test_command_writes_a_subset(folder: Path, tmp_path: Path, command: Command) -> None:
     words = ["--domain", "web0.org", "web1.org", "--min-tokens", "20", "--score", "last_digit", "--min-score", "0.2"]
     status, printed, errors = command("data", "subset", folder, "--output", tmp_path / "out", *words, "--share", "0.9")
     assert status == 0, errors

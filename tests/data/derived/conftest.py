@@ -1,0 +1,11 @@
+from pathlib import Path
+
+import pytest
+
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from tests.helpers.merged_folders import prepared
+
+
+@pytest.fixture
+def folders(tmp_path: Path, tokenizer: Tokenizer) -> list[Path]:
+    return [prepared(tmp_path, name, tokenizer) for name in ("web", "books", "code")]
