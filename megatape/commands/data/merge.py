@@ -7,14 +7,14 @@ from megatape.utils.options import CommandOptions, Count, option
 
 
 class Options(CommandOptions):
-    """Data directories with one tokenizer, and the one to make of them.
+    """Data directories with one tokenizer, and the directory to write.
 
     Attributes:
         output: data directory to write
         folders: data directories, in order
-        append: add their documents to OUT, which is a data directory
-        shard_tokens: write new shards of at most N tokens (default: link those that there are); from
-            524,288 on of a multiple of that
+        append: add their documents to OUT, an existing data directory
+        shard_tokens: write new shards of at most N tokens (default: link the existing shards); from
+            524,288 on, the size is a multiple of that
     """
 
     at_most_one = (("append", "shard_tokens"),)

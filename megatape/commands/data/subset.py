@@ -11,17 +11,17 @@ from megatape.utils.options import Count, option
 
 
 class Options(NewDataOptions):
-    """A data directory, and the documents to take: those that meet all conditions.
+    """A data directory, and the conditions that the selected documents meet.
 
     Attributes:
         directory: data directory
-        domain: of one of these domains, as `megatape data report` names them
-        place: whose place in the source begins with this
-        min_tokens: of at least N tokens, control tokens included
-        max_tokens: of at most N tokens
+        domain: select documents of these domains, as `megatape data report` names them
+        place: select documents whose place in the source begins with this
+        min_tokens: select documents of at least N tokens, control tokens included
+        max_tokens: select documents of at most N tokens
         score: cleaning rule whose score counts
-        min_score: with --score: of at least this score
-        share: of the others this share, drawn by their texts; a larger one has the documents of a
+        min_score: select documents with at least this score; needs --score
+        share: select this fraction of the documents, drawn by their texts; a larger one contains a
             smaller one
     """
 

@@ -14,7 +14,7 @@ Equal documents give equal bytes with one version of pyarrow.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,17 +55,31 @@ class TableWriter:
         self._num_documents = 0
         self._num_tokens = 0
 
-    def add(self, tokens: Sequence[int], *others: Sequence[Any]) -> None:
+    def add(
+        self,
+        tokens: Sequence[int],
+        text_bytes: Sequence[int],
+        places: Sequence[str],
+        urls: Sequence[str],
+        hashes: Sequence[int],
+        scores: Sequence[Mapping[str, float]],
+    ) -> None:
         """Append documents.
 
         Args:
-            tokens: Column of the numbers of tokens.
-            others: Other columns in order. Scores are mappings, empty for all documents or for none.
+            tokens: Number of tokens of each document.
+            text_bytes: Size of each text in UTF-8.
+            places: Place of each document in the source.
+            urls: Address of each document, or empty.
+            hashes: Hash of each text.
+            scores: Scores of each document by cleaning rules, empty for all documents or for none.
         """
-        *columns, scores = tokens, *others
-        scores_as_json = [json.dumps(scores_of_document) for scores_of_document in scores if scores_of_document]
-        for column, values in zip(self._columns.values(), (*columns, scores_as_json), strict=True):
-            column += values
+        self._columns["tokens"] += tokens
+        self._columns["bytes"] += text_bytes
+        self._columns["place"] += places
+        self._columns["url"] += urls
+        self._columns["hash"] += hashes
+        self._columns["scores"] += [json.dumps(scores_of_document) for scores_of_document in scores if scores_of_document]
         self._num_documents += len(tokens)
         self._num_tokens += sum(tokens)
         while len(self._columns["tokens"]) >= self._group_rows:
