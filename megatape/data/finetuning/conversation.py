@@ -23,8 +23,17 @@ WEIGHTS = ("weight", "train")
 TOOL_FIELDS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 # Unsupported fields of records, which would change the text of the conversation.
 UNSUPPORTED = ("functions", "documents", "images", "videos", "audios", "chat_template_kwargs")
-# Names of each role in ShareGPT.
-NAMES = {"system": ["system"], "user": ["human", "user"], "assistant": ["gpt", "chatgpt", "assistant"]}
+# Roles in templates.
+ROLES = ("system", "user", "assistant", "tool")
+# Names of roles in ShareGPT -> roles in templates.
+SHAREGPT_ROLES = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+}
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,8 @@ class MessageFields(NamedTuple):
     roles: Mapping[str, str]
 
 
-OPENAI = MessageFields("messages", "role", "content", {role: role for role in (*NAMES, "tool")})
-SHAREGPT = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})
+OPENAI = MessageFields("messages", "role", "content", {role: role for role in ROLES})
+SHAREGPT = MessageFields("conversations", "from", "value", SHAREGPT_ROLES)
 
 
 def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -> Conversation:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from megatape.data.counts import BAD, TOO_LONG, RecordCounts
 from megatape.data.finetuning.fields import FieldMapping
@@ -19,6 +19,20 @@ from megatape.data.sources.units import Unit
 from megatape.errors import UserError, path_errors
 
 KIND = "finetuning"
+
+
+class SourceRecord(NamedTuple):
+    """Record of a source.
+
+    Attributes:
+        place: Place in the source.
+        value: The record.
+        split: Split of the record; empty if the prompt decides.
+    """
+
+    place: str
+    value: Any
+    split: str
 
 
 @dataclass(frozen=True)
@@ -88,8 +102,8 @@ class ExampleSource:
         inputs, validation = self._listings()
         return summarize_skipped(inputs + validation)
 
-    def records(self, counts: RecordCounts) -> Iterator[tuple[str, Any, str]]:
-        """Yield place, value and split of every record. The split is empty if the prompt decides.
+    def records(self, counts: RecordCounts) -> Iterator[SourceRecord]:
+        """Yield every record.
 
         Args:
             counts: Counts of skipped records, to update.
@@ -103,7 +117,7 @@ class ExampleSource:
             return
         for path, split in self._files():
             for place, record in read_json(path, self.max_record_bytes, counts):
-                yield place, record, split
+                yield SourceRecord(place, record, split)
 
     @property
     def _default_split(self) -> str:
@@ -112,14 +126,14 @@ class ExampleSource:
             return "train"
         return ""
 
-    def _hub_records(self) -> Iterator[tuple[str, Any, str]]:
+    def _hub_records(self) -> Iterator[SourceRecord]:
         splits = {self.split: self._default_split}
         for name in self.validation:
             splits[name] = "validation"
         for name, split in splits.items():
             hub = Source("hub", self.inputs, self.subset, split=name)
             for place, record in stream_records(hub, Unit((f"{self.inputs[0]} {name}",), 0)):
-                yield place, record, split
+                yield SourceRecord(place, record, split)
 
     def _files(self) -> list[tuple[str, str]]:
         """Return the files with the split of their records."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from megatape.data.counts import check_bad_records
 from megatape.data.finetuning.example_folder import ExampleFolder
@@ -23,6 +24,20 @@ SKIPPED_FILES = "files skipped because of their names"
 OnExamples = Callable[[ExampleCounts, int], None]
 # Number of examples between two calls of OnExamples.
 EXAMPLES_PER_CALL = 100
+
+
+class SplitExample(NamedTuple):
+    """Example of a record, with its split.
+
+    Attributes:
+        place: Place of the record in the source.
+        split: Split of the example.
+        example: The example.
+    """
+
+    place: str
+    split: str
+    example: Example
 
 
 @dataclass
@@ -135,8 +150,8 @@ def _write_examples(
 
 def read_examples(
     source: ExampleSource, form: Format, counts: ExampleCounts, prompts: PromptHashes | None = None
-) -> Iterator[tuple[str, str, Example]]:
-    """Yield place, split and example of every record that gives one.
+) -> Iterator[SplitExample]:
+    """Yield the example of every record that gives one.
 
     Args:
         source: Source of the records.
@@ -149,11 +164,11 @@ def read_examples(
     """
     mapping = FieldMapping(source.fields, form.reads)
     prompts = prompts or PromptHashes()
-    for place, record, split in source.records(counts):
+    for place, value, split in source.records(counts):
         try:
-            if not isinstance(record, dict):
-                raise RecordError(f"{record!r:.40} is not an object")
-            example = form.example(mapping.apply(record))
+            if not isinstance(value, dict):
+                raise RecordError(f"{value!r:.40} is not an object")
+            example = form.example(mapping.apply(value))
         except RecordDropped as reason:
             counts.dropped[str(reason)] += 1
             counts.first_dropped.setdefault(str(reason), place)
@@ -167,7 +182,7 @@ def read_examples(
             counts.cut += example.counts
             if not split:
                 split = prompts.split(example.prompt, source.validation_share)
-            yield place, split, example
+            yield SplitExample(place, split, example)
     num_read = counts.examples + counts.dropped.total() + counts.skipped
     check_bad_records(counts, num_read, source.max_bad_fraction)
 
