@@ -134,7 +134,7 @@ def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer) ->
         (0.999, 3, "the train split got none of the 3 documents"),
     ],
 )
-def test_splits_without_tokens(
+def test_empty_splits_are_refused(
     c4: Path, tmp_path: Path, tokenizer: Tokenizer, share: float, max_documents: int | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -172,7 +172,7 @@ def test_too_many_bad_records_stop_the_command(c4: Path, tmp_path: Path, command
     assert command(*options, "--output", tmp_path / "few")[0] == 0  # ten are never too many
 
 
-def test_files_of_other_names_are_in_the_ledger(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_files_skipped_by_name_are_in_the_ledger(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
     """Skipped files are printed by input before and after the work. Merging keeps the counts, and too many are refused."""
     folder = tmp_path / "lines"
     folder.mkdir()
@@ -297,7 +297,7 @@ def quit_well(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [16, pytest.param(48, marks=pytest.mark.slow)])
-def test_a_death_is_heard_of_within_a_second(num_workers: int) -> None:
+def test_death_of_a_worker_is_reported_within_a_second(num_workers: int) -> None:
     """Though there is always another message: a look at the processes only when there is none would never happen."""
     alive = set[int]()
     killed = 0

@@ -82,7 +82,7 @@ def tokenized(folder: Path, output: Path, tokenizer: Tokenizer) -> Path:
     return output
 
 
-def test_two_steps_are_one(
+def test_kept_documents_prepare_to_the_same_data(
     corpus: PreparationOptions, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shards and tables of the first tokenizer and of another one, which no rule sees."""
@@ -129,7 +129,7 @@ def test_no_document_is_missing(corpus: PreparationOptions, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("step", ["decide", "write", "move"])
-def test_documents_of_an_interrupted_command(
+def test_interrupted_command_completes_the_documents(
     corpus: PreparationOptions, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It resumes, but not without its documents, and gives the same bytes."""
@@ -158,7 +158,9 @@ def test_documents_of_an_interrupted_command(
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
-def test_one_more_source(corpus: PreparationOptions, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_kept_documents_of_several_preparations_are_one_source(
+    corpus: PreparationOptions, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     """Its documents follow, without those that the first source has; validation files stay in their split."""
     (tmp_path / "more.jsonl").write_text("\n".join(json.dumps({"text": text_of(number)}) for number in range(100, 500)))
     (tmp_path / "held.jsonl").write_text(json.dumps({"text": text_of(0)}))
@@ -174,7 +176,7 @@ def test_one_more_source(corpus: PreparationOptions, tmp_path: Path, tokenizer: 
 
 
 @pytest.mark.parametrize("options", [{"max_documents": 5}, {"validation": ("a",)}])
-def test_documents_that_were_held_out_stay_so(corpus: PreparationOptions, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_held_out_documents_stay_held_out(corpus: PreparationOptions, tmp_path: Path, options: dict[str, Any]) -> None:
     """A first few documents, or other validation files, would leave them in the training split."""
     (tmp_path / "held.jsonl").write_text(json.dumps({"text": text_of(0)}))
     (tmp_path / "more.jsonl").write_text("\n".join(json.dumps({"text": text_of(number)}) for number in range(1, 20)))
@@ -195,7 +197,7 @@ def test_documents_that_were_held_out_stay_so(corpus: PreparationOptions, tmp_pa
         ({"max_documents": 5}, r"max_documents: `source` documents takes one `input` with it, got 2: give one"),
     ],
 )
-def test_inputs_without_documents(tmp_path: Path, more: dict[str, Any], message: str) -> None:
+def test_inputs_without_kept_documents_are_refused(tmp_path: Path, more: dict[str, Any], message: str) -> None:
     inputs = tuple(str(tmp_path / name) for name in ("other", "none"))
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match=message):

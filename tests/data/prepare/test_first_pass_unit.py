@@ -20,7 +20,7 @@ from tests.helpers.data_directory import flip, hashes_of, small_tokenizer
 from tests.helpers.preparation import UNIT_BYTES, prepare_until, write_lines
 
 
-def test_names_that_cannot_be_shown(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_unprintable_names_are_escaped(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """They are escaped where they are stored and printed."""
     folder = tmp_path / "code"
     folder.mkdir()
@@ -101,7 +101,9 @@ def test_damaged_files_are_made_again(corpus: PreparationOptions, stopped: Path,
     assert hashes_of(tmp_path / "out") == hashes_of(stopped.with_name("whole"))
 
 
-def test_drafts_of_an_earlier_version(corpus: PreparationOptions, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
+def test_first_passes_without_checksums_are_read(
+    corpus: PreparationOptions, stopped: Path, verdicts: Path, tmp_path: Path
+) -> None:
     """Drafts without checksums are read as before."""
     for path in verdicts.glob("*/checksums.json"):
         path.unlink()

@@ -24,7 +24,7 @@ from megatape.errors import ExistingPath
 from megatape.utils.json_files import MAX_JSON_BYTES
 
 
-def test_a_plan_of_millions_of_files(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_plan_of_millions_of_files_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """It is larger than most JSON that is read, and was called corrupted by the command that had written it."""
     files = tuple(f"/data/{'folder/' * 10}{number:07d}.txt" for number in range(800_000))
     folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
@@ -65,7 +65,7 @@ def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer,
     assert index.counts == {"bad records": 24}
 
 
-def test_memory_while_units_are_put_together(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assembly_holds_one_unit_in_memory(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is that of a unit, not of units times tokens of the vocabulary, which were 38 GB for C4 as Parquet."""
     vocab_size = 100_000
     built = list[Any]()
@@ -109,7 +109,7 @@ def test_a_plan_of_many_units(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert folder.plan() == plan
 
 
-def test_a_folder_of_somebody_else_stays(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     """It has the name that an unfinished preparation would have, and may hold the input."""
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "a.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")

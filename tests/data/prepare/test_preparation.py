@@ -64,7 +64,7 @@ def test_the_ledger_adds_up(
     assert sum(split.documents for split in kept.splits.values()) == 30 * NUM_FILES - 6
 
 
-def test_goes_on_where_it_stopped(corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumes_after_the_finished_units(corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished units are kept and not prepared again; other options are refused; the result is that of an undisturbed run."""
     prepare(corpus, tmp_path / "whole")
     prepared: list[int] = []
@@ -94,7 +94,9 @@ def test_goes_on_where_it_stopped(corpus: PreparationOptions, tmp_path: Path, mo
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def test_other_units(corpus: PreparationOptions, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_unit_size_is_refused(
+    corpus: PreparationOptions, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Units are those of the first command: another size is refused, and another number of workers makes no difference."""
     corpus = replace(corpus, source=replace(corpus.source, unit_bytes=None))
     assert len(corpus.source.units()) == 1
@@ -138,7 +140,9 @@ def test_a_unit_that_cannot_be_kept_ends_the_command(
 
 
 @pytest.mark.parametrize("step", ["rename a shard", "write the index", "remove the units", "rename the result"])
-def test_killed_while_finishing(corpus: PreparationOptions, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_assembly_is_resumed(
+    corpus: PreparationOptions, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each step of the end can be the last one."""
     prepare(corpus, tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -167,7 +171,7 @@ def test_killed_while_finishing(corpus: PreparationOptions, tmp_path: Path, step
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def test_a_path_that_is_not_utf8(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_paths_that_are_not_utf8_are_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """The path is escaped wherever places are stored: in drafts of several units, index, ledger and kept documents."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path / "texts") + b"\xff"))
     source = replace(write_lines(folder), max_bad_fraction=0.1, unit_bytes=UNIT_BYTES)
@@ -269,7 +273,7 @@ def test_a_file_that_changes_between_its_units(
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_a_corrupted_file_does_not_cost_the_others(
+def test_corrupted_file_leaves_the_other_units_finished(
     corpus: PreparationOptions, tmp_path: Path, command: Command, workers: str
 ) -> None:
     """The command goes on when the file was replaced, though the new one has another size."""

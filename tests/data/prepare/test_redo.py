@@ -43,7 +43,7 @@ def check_equal(corpus: PreparationOptions, output: Path) -> None:
 
 
 @pytest.mark.parametrize(("unit_pass", "number"), [(UnitPass.DECIDE, 4), (UnitPass.WRITE, 0), (UnitPass.WRITE, 4)])
-def test_documents_that_are_compared(corpus: PreparationOptions, tmp_path: Path, unit_pass: UnitPass, number: int) -> None:
+def test_redo_with_compared_documents(corpus: PreparationOptions, tmp_path: Path, unit_pass: UnitPass, number: int) -> None:
     """A file changes in the first pass, or after units were written whose documents are compared with the file's."""
     prepare_until(corpus, tmp_path / "out", unit_pass, number)
     changed = file(corpus, 1)
@@ -54,7 +54,9 @@ def test_documents_that_are_compared(corpus: PreparationOptions, tmp_path: Path,
     check_equal(corpus, tmp_path / "out")
 
 
-def test_only_units_of_the_file(corpus: PreparationOptions, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_redo_prepares_only_units_of_the_file(
+    corpus: PreparationOptions, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Without comparisons the other units are kept, even if the command is killed and run again, with or without the option."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
     prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 6)
@@ -86,7 +88,7 @@ def test_only_units_of_the_file(corpus: PreparationOptions, tmp_path: Path, capl
     check_equal(corpus, tmp_path / "out")
 
 
-def test_a_missing_file(corpus: PreparationOptions, tmp_path: Path) -> None:
+def test_redo_of_a_missing_file(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The error names the missing file. Once restored, it is accepted with another modification time."""
     prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 0)
     lost = file(corpus, 2)
@@ -103,7 +105,7 @@ def test_a_missing_file(corpus: PreparationOptions, tmp_path: Path) -> None:
     check_equal(corpus, tmp_path / "out")
 
 
-def test_names_of_no_input(corpus: PreparationOptions, tmp_path: Path) -> None:
+def test_redo_refuses_names_of_no_input(corpus: PreparationOptions, tmp_path: Path) -> None:
     """A name that matches no input is refused, and nothing is removed."""
     prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 3)
     (tmp_path / "texts" / "deep").mkdir()
@@ -113,7 +115,7 @@ def test_names_of_no_input(corpus: PreparationOptions, tmp_path: Path) -> None:
     assert sorted((tmp_path / "out.partial").rglob("*")) == before
 
 
-def test_a_file_that_has_become_too_short(corpus: PreparationOptions, tmp_path: Path) -> None:
+def test_redo_refuses_a_file_that_is_too_short_now(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The file now ends before the start of its last units."""
     prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 0)
     changed = file(corpus, 1)

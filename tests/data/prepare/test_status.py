@@ -63,7 +63,7 @@ def test_units_rate_and_time_left(corpus: PreparationOptions, tmp_path: Path, co
 
 
 @pytest.mark.parametrize(("unit_pass", "number", "read", "written"), [(UnitPass.DECIDE, 3, 3, 0), (UnitPass.WRITE, 2, None, 2)])
-def test_two_passes(
+def test_status_of_two_passes(
     corpus: PreparationOptions, tmp_path: Path, unit_pass: UnitPass, number: int, read: int | None, written: int
 ) -> None:
     """A written unit was read as well, although its draft is gone."""
@@ -75,7 +75,7 @@ def test_two_passes(
     assert (passes[0].seconds_left == 0) == (read is None)
 
 
-def test_holders(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
+def test_status_names_holders_of_leases(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
     """The status shows the process of each lease, its input and its last heartbeat."""
     prepare_until(corpus, tmp_path / "out", UnitPass.WRITE, 2)
     partial = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
@@ -91,7 +91,7 @@ def test_holders(corpus: PreparationOptions, tmp_path: Path, command: Command) -
         assert "last heartbeat 1 min" in printed and "no process is running" not in printed
 
 
-def test_no_preparation(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
+def test_status_without_a_preparation(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
     """A missing or complete preparation is an error of one line. A preparation just begun has no plan yet."""
     status, _, errors = command("data", "status", tmp_path / "out")
     assert status == 2 and f"{tmp_path}/out.partial: not found, so nothing is being prepared there" in errors

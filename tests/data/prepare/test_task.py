@@ -8,7 +8,7 @@ from megatape.data.prepare.task import Task, parse_task, task_of_environment
 from megatape.errors import UserError
 
 
-def test_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_of_the_environment_or_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each element of an array, and each rank in it, is another one of all."""
     for name in [name for name in os.environ if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE")]:
         monkeypatch.delenv(name)

@@ -57,7 +57,7 @@ def lease(path: Path) -> UnitLease:
     return UnitLease(path, TIMEOUTS, HeartbeatMonitor())
 
 
-def test_a_claim_keeps_others_away_while_its_process_lives(tmp_path: Path) -> None:
+def test_lease_excludes_others_while_its_process_lives(tmp_path: Path) -> None:
     path = tmp_path / "00003.claim"
     first = lease(path)
     second = lease(path)
@@ -69,7 +69,7 @@ def test_a_claim_keeps_others_away_while_its_process_lives(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("beat", [0.0, 4e9], ids=["past", "future"])
-def test_silence_is_what_this_process_sees(tmp_path: Path, clock: Clock, beat: float) -> None:
+def test_silence_is_measured_by_the_clock_of_this_process(tmp_path: Path, clock: Clock, beat: float) -> None:
     """A process of another machine keeps its claim by new heartbeats, whatever time its clock gives them."""
     path = tmp_path / "00003.claim"
     write_atomically(path, ELSEWHERE.content())
@@ -83,7 +83,7 @@ def test_silence_is_what_this_process_sees(tmp_path: Path, clock: Clock, beat: f
     assert other.acquire()
 
 
-def test_nobody_gives_heartbeats_to_an_empty_claim(tmp_path: Path, clock: Clock) -> None:
+def test_empty_lease_expires_early(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "00003.claim"
     path.touch()
     other = lease(path)
@@ -92,7 +92,7 @@ def test_nobody_gives_heartbeats_to_an_empty_claim(tmp_path: Path, clock: Clock)
     assert other.acquire()
 
 
-def test_a_stopped_process_keeps_its_claim_only_by_heartbeats(tmp_path: Path, clock: Clock) -> None:
+def test_stopped_process_keeps_its_lease_only_by_heartbeats(tmp_path: Path, clock: Clock) -> None:
     """While it runs it keeps it without them, since it may be busy."""
     path = tmp_path / "00003.claim"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -124,7 +124,7 @@ def corpus(tmp_path: Path, tokenizer: Tokenizer) -> PreparationOptions:
     return PreparationOptions(Source("text", (str(folder),), unit_bytes=4000), 0.1, tokenizer, 0)
 
 
-def test_a_command_says_whom_it_waits_for(
+def test_waiting_command_names_the_holder(
     corpus: PreparationOptions, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """And does the work of a process that was lost, with a heartbeat in the future."""

@@ -47,7 +47,7 @@ def parts(num_parts: int, num_spans: int) -> Iterator[PackedPart]:
         yield PackedPart(10**12 * number + np.cumsum(inputs), inputs, pack(inputs, LENGTH))
 
 
-def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_rank_of_a_node_packs_for_all(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packing a corpus on every rank took 9 GB a rank for a corpus of C4's size."""
     packed: list[int] = []
     datasets: list[BestFitDataset] = []
@@ -71,7 +71,7 @@ def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(packed) == 3 * len(load_index(directory).splits["train"].shards) and len(stored_files(directory)) == 3
 
 
-def test_a_folder_that_cannot_be_written(directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_read_only_folder_packs_in_memory(directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The same samples are kept in memory. With a cache, the file is next to the copies."""
     expected = BestFitDataset(directory, "train", LENGTH)
     (file,) = stored_files(directory)
@@ -102,7 +102,7 @@ def test_other_documents_have_another_file(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [((10**9,), (3,)), ((0,), (LENGTH + 1,)), ((0, 0), (LENGTH, 1)), ((-5,), (3,)), ((0,), (0,))])
-def test_a_hostile_file(directory: Path, part: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_hostile_file_is_refused(directory: Path, part: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     """A downloaded folder may have a file with spans outside the split or the sample."""
     BestFitDataset(directory, "train", LENGTH)
     (file,) = stored_files(directory)
@@ -124,7 +124,7 @@ def test_stored_samples_are_those_in_memory(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_memory_of_a_rank(tmp_path: Path) -> None:
+def test_stored_arrangement_needs_little_memory(tmp_path: Path) -> None:
     """A rank holds the checksums, not the samples. The writing rank holds one part at a time."""
     store_arrangement(tmp_path / "warm", IDENTITY, parts(1, 100))
     tracemalloc.start()
@@ -143,7 +143,7 @@ def test_memory_of_a_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [100, -9, -17, "samples", "checksums", "summary", "short"])
-def test_a_corrupted_file(tmp_path: Path, place: int | str) -> None:
+def test_corrupted_file_is_refused(tmp_path: Path, place: int | str) -> None:
     """Checksums cover each byte: spans, samples, checksums, summary and end."""
     path = tmp_path / "file"
     store_arrangement(path, IDENTITY, parts(2, 2000))
@@ -160,7 +160,7 @@ def test_a_corrupted_file(tmp_path: Path, place: int | str) -> None:
             arrangement.spans(sample)
 
 
-def test_a_file_of_other_samples(tmp_path: Path) -> None:
+def test_file_of_other_samples_is_refused(tmp_path: Path) -> None:
     store_arrangement(tmp_path / "file", IDENTITY, parts(2, 2000))
     with pytest.raises(UserError, match="file: corrupted, it belongs to other samples"):
         StoredArrangement(tmp_path / "file", "6" * 64)

@@ -75,7 +75,7 @@ def test_every_data_parallel_size_sees_the_same_mixture(corpora: dict[str, Token
     assert mixed.order.counts(28)["books"] == mixed.order.counts(20)["books"] == 4
 
 
-def test_the_order_in_the_file_means_nothing(corpora: dict[str, TokenDataset]) -> None:
+def test_order_of_corpora_in_the_configuration_has_no_effect(corpora: dict[str, TokenDataset]) -> None:
     """And the fingerprint is that of data and first weights; 1, 2, 2.5 are the same as 2, 4, 5."""
     one = mixture(corpora)
     turned = mixture(dict(reversed(corpora.items())), weights={"books": 2, "code": 4, "web": 5})
@@ -92,7 +92,7 @@ def test_the_order_in_the_file_means_nothing(corpora: dict[str, TokenDataset]) -
     assert len({one.fingerprint, *(other.fingerprint for other in others)}) == 6
 
 
-def test_how_full_samples_are(corpora: dict[str, TokenDataset]) -> None:
+def test_filled_share_is_weighted_by_corpora(corpora: dict[str, TokenDataset]) -> None:
     """Packed corpora exactly, whatever their shares round to; others by their shares."""
     weights = {"books": 0.1, "code": 0.2, "web": 0.4}
     assert mixture(corpora, weights=weights).filled == 1
