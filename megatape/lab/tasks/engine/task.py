@@ -1,7 +1,7 @@
 """Interface of evaluation tasks.
 
-A task is a file with four dataclasses: an example, a prediction, the results, and the task, whose fields are its options. The
-docstring of the task describes them.
+A task has four dataclasses: an example, a prediction, the results, and the task, whose fields are its options. The docstring of
+the task describes them. A small task is one file, a large one a folder with task.py.
 
     @dataclass(frozen=True)
     class Copying(Task[list[int], Copied, Shares]):
