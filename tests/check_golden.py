@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from megatape.model.build import build_model
-from megatape.model.transformer import recorded_streams
+from megatape.model.recorded_streams import recorded_streams
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it also runs as a script
 from tests.helpers import bounds, reference_format

@@ -33,7 +33,7 @@ from megatape.config import ModelConfig
 from megatape.distributed.layout import tokens_to_channels
 from megatape.encodings.encoding import Encoding, Features
 from megatape.encodings.log_scale import LogScale
-from megatape.model.lora import LayerFactory
+from megatape.model.layers import LayerFactory
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import project

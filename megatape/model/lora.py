@@ -1,12 +1,4 @@
-"""The linear layers of a block, with the LoRA adapters that model.lora asks for."""
-
-import hashlib
-from dataclasses import dataclass
-
-from megatape.config import LoraConfig
-from megatape.distributed.mesh import Axis
-from megatape.nn.linear import Product, RowLinear, SharedInputLinear
-from megatape.nn.lora import AdapterOptions, LoraColumnLinear, LoraRowLinear
+"""Names of the layers with LoRA adapters, and of the adapters' parameters."""
 
 # Module path, inside a block, of each name allowed in model.lora.targets
 TARGETS = {name: f"attention.{name}" for name in ("query", "key", "value", "output")}
@@ -16,44 +8,3 @@ TARGETS |= {name: f"mlp.{name}" for name in ("gate", "up", "down")}
 def in_adapter(name: str) -> bool:
     """Whether the parameter `name` belongs to an adapter."""
     return ".adapter." in name
-
-
-@dataclass(frozen=True)
-class LayerFactory:
-    """Makes the linear layers of one block.
-
-    Attributes:
-        block: Index of the block.
-        tensor_axis: Tensor-parallel ranks, which divide each layer.
-        product: Matrix product of the layers in training.
-        lora: Which layers have an adapter; None: none.
-    """
-
-    block: int
-    tensor_axis: Axis
-    product: Product
-    lora: LoraConfig | None
-
-    def column(self, name: str, in_features: int, out_features: int, bias: bool = False) -> SharedInputLinear:
-        """Return a new layer whose outputs the ranks divide. name: Key of TARGETS."""
-        adapter = self._adapter(name)
-        if adapter is None:
-            return SharedInputLinear(in_features, out_features, self.tensor_axis, bias, product=self.product)
-        return LoraColumnLinear(in_features, out_features, self.tensor_axis, bias, self.product, adapter)
-
-    def row(self, name: str, in_features: int, out_features: int, bias: bool = False) -> RowLinear:
-        """Return a new layer whose inputs the ranks divide. name: Key of TARGETS."""
-        adapter = self._adapter(name)
-        if adapter is None:
-            return RowLinear(in_features, out_features, self.tensor_axis, bias, self.product)
-        return LoraRowLinear(in_features, out_features, self.tensor_axis, bias, self.product, adapter)
-
-    def _adapter(self, name: str) -> AdapterOptions | None:
-        """Return the options of a layer's adapter; None for a layer without."""
-        lora = self.lora
-        if lora is None or name not in lora.targets:
-            return None
-        # A random number of the layer, from which its dropout is drawn.
-        digest = hashlib.sha256(f"{self.block}.{TARGETS[name]}".encode()).digest()
-        layer = int.from_bytes(digest[:7])
-        return AdapterOptions(lora.rank, lora.alpha, lora.dropout, layer)

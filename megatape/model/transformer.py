@@ -1,4 +1,4 @@
-"""The language model: embedding -> blocks -> norm -> logits or loss; and a record of its residual streams.
+"""The language model: embedding -> blocks -> norm -> logits or loss.
 
 Shapes, here and in the other modules of model/:
 
@@ -18,9 +18,6 @@ this rank everywhere but in attention itself, from rotation and biases to A v an
 heads. Context-parallel ranks divide it before: with P of them, N is the N/P tokens of this rank in attention, too, where keys
 and values of the other ranks pass by (attention/backends/blocked.py).
 """
-
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -130,30 +127,3 @@ class Transformer(nn.Module):
     def local(self, x: Given) -> Given:
         """Return this rank's share [B, N/(P S)] of something of whole samples [B, N] without a gradient; None of None."""
         return self.division.local(x)
-
-
-@contextmanager
-def recorded_streams(model: Transformer) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
-    """Yield a list that receives (x, e) of this rank's tokens after every block of a forward pass.
-
-    While recording, the last block with positions updates e as well. Otherwise it skips that update, because nothing reads it.
-    """
-    found: list[tuple[Tensor, Tensor | None]] = []
-
-    def record(block: nn.Module, inputs: tuple[object, ...], streams: Streams) -> None:
-        found.append((streams.x, local_state(model, streams.state)))
-
-    with ExitStack() as stack:
-        for block in model.blocks:
-            stack.enter_context(block.register_forward_hook(record))
-        stack.enter_context(model.last_positioned_block.reading_state())
-        yield found
-
-
-def local_state(model: Transformer, state: PositionState) -> Tensor | None:
-    """Return the state of this rank's tokens, [B, N/S/T, L, W] if blocks move it; that of all tokens otherwise."""
-    if state.initial is None or not model.encoding.carries_state:
-        return state.initial
-    of_sequence_rank = local_tokens(state.initial, model.division.sequence_axis)
-    initial = local_tokens(of_sequence_rank, model.tensor_axis)
-    return state._replace(initial=initial).tensor(model.config.num_kv_heads)

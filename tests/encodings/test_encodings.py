@@ -21,7 +21,7 @@ from megatape.encodings.rope import frequencies
 from megatape.encodings.sinusoidal import SinusoidalEmbedding
 from megatape.hf.families.family import SCALING
 from megatape.model.build import build_model
-from megatape.model.transformer import recorded_streams
+from megatape.model.recorded_streams import recorded_streams
 from megatape.nn.parameters import spec_of
 from megatape.registry import ENCODINGS
 from tests.helpers import bounds

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatape.attention.rotation import PositionState, rotate
 from megatape.encodings.rope import rotary_state
-from megatape.model.transformer import recorded_streams
+from megatape.model.recorded_streams import recorded_streams
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.models import SHAPE, random_model, tokens_and_positions

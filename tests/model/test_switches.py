@@ -14,7 +14,8 @@ from torch import Tensor
 
 from megatape.config import ModelConfig
 from megatape.model.build import build_model
-from megatape.model.transformer import Transformer, recorded_streams
+from megatape.model.recorded_streams import recorded_streams
+from megatape.model.transformer import Transformer
 from megatape.nn.parameters import spec_of
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference

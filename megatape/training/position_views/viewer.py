@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from megatape.data.training.batch import Batch
 from megatape.distributed.layout import local_tokens
-from megatape.model.transformer import local_state, recorded_streams
+from megatape.model.recorded_streams import local_state, recorded_streams
 from megatape.training.inputs import on_device
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs

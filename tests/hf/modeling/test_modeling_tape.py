@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, MistralForCausalLM
 
-from megatape.model.transformer import recorded_streams
+from megatape.model.recorded_streams import recorded_streams
 from megatape.nn.parameters import spec_of
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, assert_within, relative_difference
