@@ -17,6 +17,7 @@ from megatape.nn import loss
 from megatape.nn.loss import LossFormula
 from megatape.nn.targets import IGNORE_INDEX
 from megatape.tools.planner.counting import count
+from megatape.tools.planner.operations import Kernel
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, assert_within, relative_difference
 from tests.helpers.workers import run_workers
@@ -103,10 +104,10 @@ def test_a_kernel_takes_few_bytes_a_logit() -> None:
         targets = torch.empty(1, states, dtype=torch.long)
         formula = LossFormula(vocab, SINGLE, softcap=30.0, z_loss=1e-4, by_kernel=True)
         loss.cross_entropy(x, weight, targets, formula).backward()
-    assert sum(operation.kind == "product" for operation in work.elements()) == 3 * (
+    assert sum(operation.kind is Kernel.PRODUCT for operation in work.elements()) == 3 * (
         states * vocab // loss.MOST_KERNEL_ELEMENTS
     )
-    moved = sum(operation.bytes for operation in work.elements() if operation.kind == "other")
+    moved = sum(operation.bytes for operation in work.elements() if operation.kind is Kernel.FUSED)
     assert 4 <= moved / (states * vocab) <= 8
 
 
