@@ -77,35 +77,34 @@ def chunk_elements(by_kernel: bool, device: torch.device | None = None) -> int:
 
 
 class _CrossEntropy(torch.autograd.Function):
+    """`cross_entropy`, whose forward pass computes the gradients, too."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool) -> Tensor:
         whole = all_gather(x, formula.axis)
         states = whole.flatten(0, 1)
         targets = targets.flatten()
-        total = torch.zeros((), device=x.device)
-        if differentiate:
-            grad_states = torch.empty_like(states)
-            # A sum over chunks, rounded once at the end.
-            grad_weight = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
         by_kernel = formula.by_kernel and has_kernels(x.device)
         compute = _chunk_by_kernel if by_kernel else _chunk
+        gradients = None
+        if differentiate:
+            gradients = _LossGradients(states, weight, on_gpu=by_kernel)
+
+        total = torch.zeros((), device=x.device)
         size = max(1, chunk_elements(by_kernel, x.device) // weight.shape[0])
         for first in range(0, len(states), size):
-            piece = slice(first, first + size)
-            losses, grad_logits = compute(states[piece], weight, targets[piece], formula, differentiate)
-            total += (losses * target_mask(targets[piece])).sum()
-            if grad_logits is not None:
-                grad_states[piece] = grad_logits @ weight
-                if grad_weight is not None:
-                    _add_product(grad_weight, grad_logits.T, states[piece], by_kernel)
+            chunk = slice(first, first + size)
+            losses, grad_logits = compute(states[chunk], weight, targets[chunk], formula, differentiate)
+            total += (losses * target_mask(targets[chunk])).sum()
+            if gradients is not None and grad_logits is not None:
+                gradients.add_chunk(chunk, grad_logits)
             # Freed before the next chunk's logits are computed.
             del grad_logits
-        if differentiate:
+
+        if gradients is not None:
+            grad_x = reduce_scatter(gradients.of_states.view_as(whole), formula.axis)
             # Not saved through autograd, so that the backward pass can return them without a copy.
-            grad_x = reduce_scatter(grad_states.view_as(whole), formula.axis)
-            if grad_weight is not None:
-                grad_weight = grad_weight.to(weight.dtype)
-            ctx.gradients = [grad_x, grad_weight]
+            ctx.gradients = [grad_x, gradients.rounded_weight_gradient()]
         return total
 
     @staticmethod
@@ -117,6 +116,36 @@ class _CrossEntropy(torch.autograd.Function):
         if grad_weight is not None:
             grad_weight = grad_weight.mul_(grad)
         return grad_x, grad_weight, None, None, None
+
+
+class _LossGradients:
+    """Gradients of the content and of the output matrix, collected over chunks of tokens.
+
+    Attributes:
+        of_states: Gradient of the content of all tokens, [B N, D].
+        of_weight: Gradient of the output matrix, summed over chunks in float32; None if the matrix is frozen.
+    """
+
+    def __init__(self, states: Tensor, weight: Tensor, on_gpu: bool) -> None:
+        self.states = states
+        self.weight = weight
+        self.on_gpu = on_gpu
+        self.of_states = torch.empty_like(states)
+        self.of_weight: Tensor | None = None
+        if weight.requires_grad:
+            self.of_weight = torch.zeros_like(weight, dtype=torch.float32)
+
+    def add_chunk(self, chunk: slice, grad_logits: Tensor) -> None:
+        """Add the gradients of some tokens, from those of their logits [n, ceil(V / T)]."""
+        self.of_states[chunk] = grad_logits @ self.weight
+        if self.of_weight is not None:
+            _add_product(self.of_weight, grad_logits.T, self.states[chunk], self.on_gpu)
+
+    def rounded_weight_gradient(self) -> Tensor | None:
+        """Return the gradient of the output matrix in its dtype: rounded once, after all chunks."""
+        if self.of_weight is None:
+            return None
+        return self.of_weight.to(self.weight.dtype)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, on_gpu: bool) -> None:
