@@ -11,7 +11,6 @@ from torch import Tensor
 
 from megatape.config import DataConfig, ModelConfig
 from megatape.distributed.exchange import gather_values
-from megatape.distributed.layout import local_tokens, zigzag
 from megatape.distributed.mesh import SINGLE, Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
@@ -20,9 +19,16 @@ from megatape.model.transformer import Transformer
 from megatape.nn.parameters import Uniform, spec_of
 from megatape.registry import ENCODINGS
 
-BACKENDS = ("blocked",)  # supports every encoding on every device
-TOLERANCE = 0.01  # relative; rounding of float32 is far below, and a wrong claim far above
-SPREAD = 0.1  # standard deviation of random weights around their initial value
+# Attention backend that supports every encoding on every device
+BACKENDS = ("blocked",)
+
+# Largest relative difference: errors of float32's rounding are far smaller, and those of a wrong claim far larger.
+TOLERANCE = 0.01
+
+# Standard deviation of random weights around their initial values
+SPREAD = 0.1
+
+# Sizes of the tiny model and of its samples
 VOCAB_SIZE = 64
 MAX_CHUNK_TOKENS = 8
 
@@ -78,34 +84,49 @@ def _division_failure(model: ModelConfig, data: DataConfig, axis: Axis, topology
 
     whole = build_model(model_config, backends=BACKENDS).to(device)
     _randomize(whole)
-    expected_logits, expected_gradients = _run(whole, inputs, weight)
+    logits, expected_gradients = _run(whole, inputs, weight)
 
     sequence = axis if axis.name == "sequence" else SINGLE
     context = axis if axis.name == "context" else SINGLE
     divided = build_model(model_config, sequence_axis=sequence, context_axis=context, backends=BACKENDS).to(device)
     divided.load_state_dict(whole.state_dict())
-    own_weight = local_tokens(zigzag(weight, context), sequence)
-    own_expected_logits = local_tokens(zigzag(expected_logits, context), sequence)
-    failure = None
-    sums: list[float] = []
-    try:
-        logits, gradients = _run(divided, inputs, own_weight)
-    except FAULTS as error:
-        text = f"{type(error).__name__}: {error}"
-        failure = f"the encoding fails ({text.splitlines()[0]})"
-    else:
-        difference = float((logits - own_expected_logits).norm() / own_expected_logits.norm())
-        if not difference <= TOLERANCE:  # also for NaN
-            failure = f"its outputs are off by {difference:.0%}"
-        sums = _signed_sums(gradients)
+    own_result = _run_divided(divided, inputs, divided.local(weight), divided.local(logits))
 
-    failures, sums_by_rank = zip(*gather_values((failure, sums), topology), strict=True)
-    for failure_of_rank in failures:
-        if failure_of_rank is not None:
-            return str(failure_of_rank)
+    results = gather_values(own_result, topology)
+    for failure, _ in results:
+        if failure is not None:
+            return failure
+    sums_by_rank = [sums for _, sums in results]
     if _gradients_differ(expected_gradients, sums_by_rank, topology.world_size // axis.size):
         return "its gradients differ"
     return None
+
+
+def _run_divided(
+    divided: Transformer, inputs: tuple[Tensor, Tensor, Tensor | None], weight: Tensor, expected_logits: Tensor
+) -> tuple[str | None, list[float]]:
+    """Run a model whose samples ranks divide.
+
+    Args:
+        divided: The model.
+        inputs: Arguments of the model, whole samples.
+        weight: Factors that make a loss of this rank's logits.
+        expected_logits: Correct logits of this rank's tokens.
+
+    Returns:
+        How this rank's logits differ from the expected ones, or None; and `_signed_sums` of its gradients, none if it fails.
+    """
+    try:
+        logits, gradients = _run(divided, inputs, weight)
+    except FAULTS as error:
+        text = f"{type(error).__name__}: {error}"
+        return f"the encoding fails ({text.splitlines()[0]})", []
+    failure = None
+    difference = float((logits - expected_logits).norm() / expected_logits.norm())
+    # Not "difference > ...": it may be NaN.
+    if not difference <= TOLERANCE:
+        failure = f"its outputs are off by {difference:.0%}"
+    return failure, _signed_sums(gradients)
 
 
 def _gradients_differ(expected_gradients: list[Tensor], sums_by_rank: Sequence[list[float]], num_copies: int) -> bool:
@@ -173,7 +194,8 @@ def _inputs(data: DataConfig, axis: Axis, device: torch.device) -> tuple[Tensor,
     positions = torch.arange(length, device=device)[None]
     if not data.mask_documents:
         return tokens, positions, None
-    border = length // 3  # within a chunk
+    # A border within a chunk
+    border = length // 3
     document_starts = torch.where(positions < border, 0, border)
     return tokens, positions - document_starts, document_starts
 
