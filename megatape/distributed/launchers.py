@@ -1,13 +1,14 @@
-"""Launchers: the ranks that they give a process in its environment, and the rendezvous of the ranks."""
+"""Launchers, and the ranks that they give a process in its environment."""
 
 import os
-import re
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.distributed.network import address_towards, free_port, is_loopback
+from megatape.distributed.environment import read_int
+from megatape.distributed.mpi import mpi_rendezvous
+from megatape.distributed.network import free_port, is_loopback
+from megatape.distributed.slurm import num_node_tasks, slurm_rendezvous
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 
@@ -15,10 +16,7 @@ RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # read by torch and DeepSpeed
 MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # address of the rendezvous, on rank 0's host
 DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
 LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")  # --verbose is an option of MegaTAPE's commands
-
-# Ports of Slurm's jobs, derived from the number of the job and its step.
-FIRST_SLURM_PORT = 20000
-NUM_SLURM_PORTS = 10000
+# Variables with the number of processes, set by launchers that are not in LAUNCHERS
 OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
 
@@ -95,7 +93,7 @@ def discover() -> Topology:
     topology = _read_topology(launcher)
     values = (topology.rank, topology.world_size, topology.local_rank)
     for variable, name, value in zip(RANK_VARS, launcher.variables, values, strict=False):
-        if variable in os.environ and _read_int(variable) != value:
+        if variable in os.environ and read_int(variable) != value:
             raise UserError(
                 f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
                 "which another launcher or your shell left"
@@ -103,9 +101,9 @@ def discover() -> Topology:
         os.environ[variable] = str(value)
     if any(name not in os.environ for name in MASTER_VARS):
         if launcher.name == "srun":
-            address, port = _slurm_rendezvous(topology)
+            address, port = slurm_rendezvous(topology)
         else:
-            address, port = _mpi_rendezvous(topology, launcher)
+            address, port = mpi_rendezvous(topology, launcher.name, launcher.variables[:2])
         os.environ.setdefault("MASTER_ADDR", address)
         os.environ.setdefault("MASTER_PORT", str(port))
     return topology
@@ -143,7 +141,7 @@ def _without_launcher() -> Topology:
 def _check_alone(missing: Sequence[str]) -> None:
     """Check that no unknown launcher started several processes, each of which would act as a run of its own."""
     for size in OTHER_WORLD_SIZE_VARS:
-        if _read_int(size, default=1) > 1:
+        if read_int(size, default=1) > 1:
             raise UserError(
                 f"{size} is {os.environ[size]}, from an unknown launcher, and {', '.join(missing)} are not set: each of "
                 "these processes would be its own run; set them, or start with deepspeed, torchrun, srun or mpirun"
@@ -157,12 +155,12 @@ def _read_topology(launcher: Launcher) -> Topology:
         UserError: They make no sense.
     """
     rank, world_size, local_rank, local_size = launcher.variables
-    size = _read_int(world_size)
+    size = read_int(world_size)
     if launcher.name == "srun":
-        num_local = _num_node_tasks()
+        num_local = num_node_tasks()
     else:
-        num_local = _read_int(local_size, default=size)
-    topology = Topology(_read_int(rank), size, _read_int(local_rank), num_local)
+        num_local = read_int(local_size, default=size)
+    topology = Topology(read_int(rank), size, read_int(local_rank), num_local)
     for name, value, size_name, count in (
         (rank, topology.rank, world_size, topology.world_size),
         (local_rank, topology.local_rank, local_size, topology.local_size),
@@ -172,93 +170,6 @@ def _read_topology(launcher: Launcher) -> Topology:
     if topology.local_size > topology.world_size:
         raise UserError(f"{local_size} is {topology.local_size}, more than {world_size}, {topology.world_size}")
     return topology
-
-
-def _num_node_tasks() -> int:
-    """Return the number of the Slurm step's tasks on this node: entry SLURM_NODEID of a list like 2(x3),1."""
-    text = os.environ["SLURM_STEP_TASKS_PER_NODE"]
-    num_nodes_left = _read_int("SLURM_NODEID")
-    for entry in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
-        if match is None:
-            raise UserError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}: expected a list like 2(x3),1")
-        num_tasks, num_nodes = match.groups(default="1")
-        num_nodes_left -= int(num_nodes)
-        if num_nodes_left < 0:
-            return int(num_tasks)
-    raise UserError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, which has no entry for SLURM_NODEID {os.environ['SLURM_NODEID']}")
-
-
-def _slurm_rendezvous(topology: Topology) -> tuple[str, int]:
-    """Return rank 0's host, the first of the step, and a port derived from job and step."""
-    if topology.rank == 0 and _read_int("SLURM_NODEID") != 0:
-        raise UserError(
-            f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
-            "--distribution, or set MASTER_ADDR and MASTER_PORT"
-        )
-    host = first_host(os.environ.get("SLURM_STEP_NODELIST", ""))
-    number = 31 * _read_int("SLURM_JOB_ID") + _read_int("SLURM_STEP_ID")
-    return host, FIRST_SLURM_PORT + number % NUM_SLURM_PORTS
-
-
-def first_host(nodelist: str) -> str:
-    """Parse the first host of a list in Slurm's notation: rack[1-2]n[01-04,7],login -> rack1n01.
-
-    Raises:
-        UserError: There is none.
-    """
-    match = re.match(r"(?:[^,\[\]]|\[[^\[\]]+\])+", nodelist)
-    if match is None:
-        raise UserError(f"SLURM_STEP_NODELIST is {nodelist!r}: expected a list of hosts like n[1-2]; or set MASTER_ADDR")
-    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", match.group())
-
-
-def _mpi_rendezvous(topology: Topology, launcher: Launcher) -> tuple[str, int]:
-    """Return rank 0's address, as another host sees it, and a free port. Collective: rank 0 broadcasts."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"mpi4py does not find the library of {launcher.name}, which started this process: {error}; or set MASTER_ADDR and "
-            "MASTER_PORT on all ranks"
-        ) from None
-    world = MPI.COMM_WORLD
-    if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.world_size):
-        raise UserError(
-            f"{' and '.join(launcher.variables[:2])} say {topology.rank} of {topology.world_size}, mpi4py says "
-            f"{world.Get_rank()} of {world.Get_size()}: mpi4py uses another MPI library than {launcher.name}; install "
-            "one of them only, or set MASTER_ADDR and MASTER_PORT on all ranks"
-        )
-    hosts = world.allgather(socket.gethostname())
-    rendezvous = None
-    if topology.is_main:
-        other_hosts = [host for host in hosts if host != hosts[0]]
-        address = "127.0.0.1"
-        if other_hosts:
-            address = address_towards(other_hosts[0])
-        rendezvous = (address, free_port())
-    address, port = world.bcast(rendezvous)
-    MPI.Finalize()  # MPI is not used again. Without this, a rank that fails later would wait for the others at exit.
-    return address, port
-
-
-def _read_int(name: str, default: int | None = None) -> int:
-    """Read a number from the environment.
-
-    Args:
-        name: Name of the variable.
-        default: Value of a missing variable. None: it must be there.
-
-    Raises:
-        UserError: The variable is missing or not an integer.
-    """
-    text = os.environ.get(name)
-    if text is None and default is not None:
-        return default
-    try:
-        return int(text)  # type: ignore[arg-type]  # None is rejected below like any other value that is not a number
-    except (TypeError, ValueError):
-        raise UserError(f"{name} is {text!r}: expected an integer") from None
 
 
 def quiet_launcher(words: Sequence[str]) -> list[str]:

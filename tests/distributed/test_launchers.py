@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from megatape.distributed.launchers import discover, first_host, quiet_launcher
+from megatape.distributed.launchers import discover, quiet_launcher
 from megatape.distributed.topology import Topology
 
 RANK_VARS = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
@@ -84,22 +84,6 @@ def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launc
 def test_tasks_of_a_slurm_node(monkeypatch: pytest.MonkeyPatch, tasks: str, node: int, local_size: int) -> None:
     launched(monkeypatch, SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node), "SLURM_LOCALID": "0"})
     assert discover().local_size == local_size
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "host"),
-    [
-        ("n1", "n1"),
-        ("n1,n2", "n1"),
-        ("n[1-2]", "n1"),
-        ("gpu[007,009-012],login", "gpu007"),
-        ("rack[1-2]-n[01-04]", "rack1-n01"),
-        ("n[3,5-6]-ib.cluster.org,m1", "n3-ib.cluster.org"),
-        ("login-2,n[1-4]", "login-2"),
-    ],
-)
-def test_first_host(nodelist: str, host: str) -> None:
-    assert first_host(nodelist) == host
 
 
 FAULTS = {
