@@ -23,7 +23,7 @@ from megatape.encodings.convolution import causal_convolution
 from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
 from megatape.nn.linear import ColumnLinear
 from megatape.nn.parameters import Uniform, parameter
-from megatape.nn.remat import linear
+from megatape.nn.product import linear
 
 # Inner size of W_up W_down
 RANK = 32

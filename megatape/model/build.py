@@ -30,8 +30,7 @@ from megatape.model.options import ModelOptions
 from megatape.model.sample_division import SequenceParallelBlock
 from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
-from megatape.nn.linear import Product
-from megatape.nn.remat import linear
+from megatape.nn.product import Product, linear
 
 
 def build_model(

@@ -10,7 +10,7 @@ from megatape.encodings.encoding import Encoding
 from megatape.errors import UserError
 from megatape.model.block import Block, BlockInSteps, Streams
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
-from megatape.nn.remat import linear
+from megatape.nn.product import linear
 from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from megatape.config import LoraConfig
 from megatape.distributed.mesh import Axis
 from megatape.model.lora import TARGETS
-from megatape.nn.linear import Product, RowLinear, SharedInputLinear
+from megatape.nn.linear import RowLinear, SharedInputLinear
 from megatape.nn.lora import AdapterOptions, LoraColumnLinear, LoraRowLinear
+from megatape.nn.product import Product
 
 
 @dataclass(frozen=True)

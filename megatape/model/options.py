@@ -6,8 +6,8 @@ from typing import TypeVar
 from megatape.attention.attend import Attend, attend
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.encodings.encoding import EncodingModule, StateUpdate
-from megatape.nn.linear import Linear, Product
-from megatape.nn.remat import linear
+from megatape.nn.linear import Linear
+from megatape.nn.product import Product, linear
 
 Module = TypeVar("Module", bound=EncodingModule | None)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from megatape.errors import UserError
-from megatape.nn.linear import Product
+from megatape.nn.product import Product
 from megatape.nn.remat import Remat
 from megatape.utils.project_files import install_command
 

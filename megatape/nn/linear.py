@@ -4,7 +4,7 @@ Shapes as in model/transformer.py. Each rank holds N/T tokens between sublayers,
 inside attention and MLP.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,18 +15,8 @@ from megatape.distributed.mesh import SINGLE, Axis
 from megatape.nn.gathered_input import GatheredInput
 from megatape.nn.loss import LossFormula, cross_entropy, mask_padding, soft_cap
 from megatape.nn.parameters import Role, parameter
-from megatape.nn.remat import Remat, linear, linear_and_input
-
-
-class Product(Protocol):
-    """A matrix product x W^T (+ b)."""
-
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
-        """Multiply x [..., in_features] by weight [out_features, in_features], and add bias [out_features].
-
-        remat: How the backward pass rebuilds x; None: autograd saves x.
-        """
-        ...
+from megatape.nn.product import Product, linear, linear_and_input
+from megatape.nn.remat import Remat
 
 
 class Linear(nn.Module):

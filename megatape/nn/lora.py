@@ -15,8 +15,9 @@ from megatape.distributed.layout import local_tokens
 from megatape.distributed.mesh import Axis
 from megatape.nn.dropout import dropout, samples
 from megatape.nn.gathered_input import GatheredInput
-from megatape.nn.linear import Product, Projection, RowLinear, SharedInputLinear
+from megatape.nn.linear import Projection, RowLinear, SharedInputLinear
 from megatape.nn.parameters import Uniform, parameter
+from megatape.nn.product import Product
 from megatape.nn.remat import Remat
 
 

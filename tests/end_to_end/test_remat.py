@@ -9,8 +9,7 @@ import pytest
 
 from megatape.distributed.topology import Topology
 from megatape.nn import norm, remat
-from megatape.nn.remat import Remat, identity, saved_for
-from megatape.nn.remat import _remat_of as remat_of
+from megatape.nn.remat import Remat, identity, remat_of, saved_for
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
 

@@ -12,7 +12,7 @@ from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.linear import Linear
-from megatape.nn.remat import linear
+from megatape.nn.product import linear
 from tests.helpers.models import random_model, tokens_and_positions
 
 pytestmark = pytest.mark.fp8

@@ -15,7 +15,8 @@ from megatape.distributed.mesh import SINGLE
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import Linear, Projection, RowLinear, SharedInputLinear
-from megatape.nn.remat import Remat, linear, remat
+from megatape.nn.product import linear
+from megatape.nn.remat import Remat, remat
 from tests.helpers import bounds
 
 pytestmark = [pytest.mark.fp8, pytest.mark.numerics]

@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.accounting.saved_tensors import record_saved
 from megatape.nn.norm import RMSNorm, normalize_and_rebuild
+from megatape.nn.product import linear, linear_and_input
 from megatape.nn.recompute import recompute
-from megatape.nn.remat import add, linear, linear_and_input, remat, shared_with_layers
+from megatape.nn.remat import add, remat, shared_with_layers
 
 
 class Wrapper(torch.autograd.Function):

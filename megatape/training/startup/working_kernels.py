@@ -17,8 +17,8 @@ from megatape.model.smoke_test import smoke_test_backend, smoke_test_loss, smoke
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.kernels.launch import has_kernels
-from megatape.nn.linear import Product
 from megatape.nn.loss import LossFormula
+from megatape.nn.product import Product
 from megatape.registry import AUTO
 
 LOG = logging.getLogger(__name__)

@@ -1,0 +1,92 @@
+"""The matrix product of linear layers: its interface, and the plain product, which saves what its input is rebuilt from.
+
+nn/fp8.py has the product in FP8.
+"""
+
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from megatape.nn.remat import Remat, SharedInput, identity, remat_of
+
+
+class Product(Protocol):
+    """A matrix product x W^T (+ b)."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
+        """Multiply x [..., in_features] by weight [out_features, in_features], and add bias [out_features].
+
+        remat: How the backward pass rebuilds x; None: autograd saves x.
+        """
+        ...
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
+    """Return F.linear, which saves the arguments of x's Remat in place of x."""
+    found = remat_of(x, remat)
+    if found is None:
+        return F.linear(x, weight, bias)
+    y, _ = _Linear.apply(x, weight, bias, found.shared_input, *found.args)
+    return y
+
+
+def linear_and_input(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return `linear`, and x for the next layer that multiplies it.
+
+    In the backward pass each of the layers adds its gradient of x to that of the next one as it multiplies. Otherwise autograd
+    would write and read each gradient separately.
+    """
+    found = remat_of(x, remat)
+    if found is None:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return F.linear(x, weight, bias), x
+        found = Remat(x, identity, (x.detach(),))
+    return _Linear.apply(x, weight, bias, found.shared_input, *found.args)  # type: ignore[no-any-return]
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T (+ b), and x. Saves the arguments from which x is rebuilt, unless the weight is frozen, and the weight.
+
+    It saves the weight itself, not a view, because ZeRO stage 3 frees and refills its storage.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shared_input: SharedInput, *args: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.shared_input = shared_input
+        ctx.set_materialize_grads(False)
+        if weight.requires_grad:
+            shared_input.num_consumers += 1
+            ctx.save_for_backward(weight, *args)
+        else:
+            ctx.save_for_backward(weight)
+        return shared_input.product(x, weight, bias), x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_from_later: Tensor | None) -> tuple[Tensor | None, ...]:
+        weight, *args = ctx.saved_tensors
+        needs_weight, needs_bias = ctx.needs_input_grad[1:3]
+        if needs_weight:
+            # A gathering overlaps with the product for the input.
+            ctx.shared_input.begin(args)
+
+        if grad_from_later is None:
+            grad_x = grad @ weight
+        else:
+            total = grad_from_later.contiguous().flatten(0, 1)
+            grad_x = torch.addmm(total, grad.flatten(0, 1), weight, out=total).view_as(grad_from_later)
+
+        grad_weight = None
+        if needs_weight:
+            x = ctx.shared_input.finish()
+            grad_weight = grad.flatten(0, 1).T @ x.flatten(0, 1)
+        grad_bias = grad.sum((0, 1)) if needs_bias else None
+        no_gradients = [None] * (len(ctx.needs_input_grad) - 3)
+        return grad_x, grad_weight, grad_bias, *no_gradients
