@@ -6,7 +6,7 @@ their keys follow those of earlier tokens, which are in the cache. In training t
 Shapes as in model/transformer.py. K is the number of keys, those in a cache and those of the N new tokens.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -188,6 +188,22 @@ class StateUpdate(EncodingModule):
             m: Output of the MLP, [B, N/T, D].
         """
         raise NotImplementedError
+
+    def compile_in_training(self, **options: Any) -> None:
+        """Let torch.compile fuse `forward` in training. Hooks of the module stay outside of what is compiled.
+
+        Args:
+            options: Options of torch.compile.
+        """
+        plain = self.forward
+        compiled = torch.compile(plain, **options)
+
+        def forward(*args: Any) -> Any:
+            if self.training:
+                return compiled(*args)
+            return plain(*args)
+
+        self.forward = forward  # type: ignore[assignment, method-assign]
 
     def has_kernel(self, device: torch.device) -> bool:
         """Whether our own Triton kernels support this update on a device."""

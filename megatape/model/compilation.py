@@ -95,13 +95,4 @@ class CompiledBlock(BlockInSteps):
         update = self.position
         if update is None or (update.by_kernel and update.has_kernel(torch.device("cuda"))):
             return
-        plain = update.forward
-        compiled = torch.compile(plain, **compile_options)
-
-        def forward(*args: Any) -> Any:
-            if update.training:
-                return compiled(*args)
-            return plain(*args)
-
-        # Instead of the module, whose hooks would be compiled with it.
-        update.forward = forward  # type: ignore[assignment, method-assign]
+        update.compile_in_training(**compile_options)
