@@ -7,6 +7,7 @@ memory than the GPU has, and wrong results show here.
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -35,24 +36,36 @@ MAX_RELATIVE_ERROR = 0.1
 LOSS_HIDDEN_SIZE = 64
 
 
-def smoke_test_backend(
-    name: str, layers: Iterable[AttentionRequirements], groups: int, width: int, tokens: int, device: torch.device
-) -> str | None:
+@dataclass(frozen=True)
+class BackendTrial:
+    """Sizes of the sample on which backends are tested, and their device.
+
+    Attributes:
+        groups: Number of query heads. They share one key/value head.
+        state_width: Width of the state that attention moves, 0 if it moves none.
+        tokens: Length of the sample.
+        device: Device to run on.
+    """
+
+    groups: int
+    state_width: int
+    tokens: int
+    device: torch.device
+
+
+def smoke_test_backend(name: str, layers: Iterable[AttentionRequirements], trial: BackendTrial) -> str | None:
     """Run a backend forward and backward on one sample.
 
     Args:
         name: Name of the backend.
         layers: Requirements of layers, each of which is tested.
-        groups: Number of query heads per key/value head.
-        width: Width of the state that attention moves, 0 if it moves none.
-        tokens: Length of the sample.
-        device: Device to run on.
+        trial: Sizes of the sample, and the device.
 
     Returns:
         An error message, or None if the results are correct.
     """
     for requirements in layers:
-        run = partial(_run_backend, requirements=requirements, groups=groups, width=width, tokens=tokens, device=device)
+        run = partial(_run_backend, requirements=requirements, trial=trial)
         error = _compare(partial(run, name), partial(run, REFERENCE))
         if error is not None:
             return error
@@ -139,9 +152,7 @@ def smoke_test_loss(formula: LossFormula, dtype: torch.dtype, tokens: int, devic
     return _compare(partial(run, True), partial(run, False))
 
 
-def _run_backend(
-    name: str, requirements: AttentionRequirements, groups: int, width: int, tokens: int, device: torch.device
-) -> list[Tensor]:
+def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendTrial) -> list[Tensor]:
     """Run one attention backend forward and backward on random inputs.
 
     The seed is fixed, so every backend gets the same inputs. A bias by distance stands in for every kind of bias.
@@ -149,14 +160,14 @@ def _run_backend(
     Args:
         name: Name of the backend.
         requirements: Requirements of the layer.
-        groups: Number of query heads. They share one key/value head.
-        width: Width of the position state, 0 if attention does not move it.
-        tokens: Length of the sample.
-        device: Device to run on.
+        trial: Sizes of the sample, and the device.
 
     Returns:
         The outputs of attention, then the gradients of its inputs.
     """
+    groups = trial.groups
+    tokens = trial.tokens
+    device = trial.device
     generator = torch.Generator().manual_seed(0)
 
     def random_tensor(*shape: int, dtype: torch.dtype = requirements.dtype) -> Tensor:
@@ -174,11 +185,11 @@ def _run_backend(
         index = torch.arange(tokens, device=device)
         document_starts = (index - index % document_length)[None]
 
-    state_width = width or requirements.head_dim
+    state_width = trial.state_width or requirements.head_dim
     initial = random_tensor(1, tokens, 1, state_width, dtype=torch.float32).detach()
     delta = None
     if requirements.moves_state:
-        delta = random_tensor(1, tokens, 1, width)
+        delta = random_tensor(1, tokens, 1, trial.state_width)
 
     bias_weights = None
     bias = None

@@ -9,24 +9,20 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-import torch
-
 from megatape.attention.backend import AttentionRequirements
-from megatape.model.smoke_test import smoke_test_backend
+from megatape.model.smoke_test import BackendTrial, smoke_test_backend
 from megatape.utils.python_process import child_environment, python_command
 
 LOG = logging.getLogger(__name__)
 
 
-def smoke_test_in_child(
-    name: str, layers: Iterable[AttentionRequirements], groups: int, width: int, tokens: int, device: torch.device
-) -> str | None:
+def smoke_test_in_child(name: str, layers: Iterable[AttentionRequirements], trial: BackendTrial) -> str | None:
     """Run `smoke_test_backend` in a process of its own. Same arguments and result.
 
     After a kernel's illegal memory access CUDA refuses all further work of the process, or the process dies.
     """
     command = python_command("megatape.model.smoke_test_child")
-    task = pickle.dumps((name, tuple(layers), groups, width, tokens, device))
+    task = pickle.dumps((name, tuple(layers), trial))
     child = subprocess.run(command, input=task, capture_output=True, env=child_environment(), check=False)
     LOG.debug("printed by the smoke test of %s: %s", name, child.stderr.decode(errors="replace"))
     if not child.stdout:

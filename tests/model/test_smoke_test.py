@@ -10,7 +10,7 @@ from torch import Tensor
 from megatape.attention.attend import get_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.backends.blocked import Blocked
-from megatape.model.smoke_test import smoke_test_backend
+from megatape.model.smoke_test import BackendTrial, smoke_test_backend
 from megatape.registry import BACKENDS, Entry
 
 CPU = torch.device("cpu")
@@ -64,7 +64,8 @@ def tried(
     masked: bool = False,
     width: int = 16,
 ) -> str | None:
-    return smoke_test_backend(name, [AttentionRequirements("cpu", moves_state, bias, 16, dtype, masked)], 2, width, 40, CPU)
+    requirements = AttentionRequirements("cpu", moves_state, bias, 16, dtype, masked)
+    return smoke_test_backend(name, [requirements], BackendTrial(2, width, 40, CPU))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -7,6 +7,7 @@ import torch
 
 from megatape.attention.backend import AttentionRequirements
 from megatape.imports import import_given
+from megatape.model.smoke_test import BackendTrial
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.registry import BACKENDS
 
@@ -19,5 +20,6 @@ def test_a_crash_is_left_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megatape.imports._given", {})
     import_given("tests.helpers.crashing_backend")
     need = AttentionRequirements("cpu", False, "none", 16, torch.float32, masked=False)
-    assert smoke_test_in_child("crashing", [need], 2, 16, 40, CPU) == f"its process ended with status {-signal.SIGABRT}"
-    assert smoke_test_in_child("sdpa", [need], 2, 16, 40, CPU) is None
+    trial = BackendTrial(2, 16, 40, CPU)
+    assert smoke_test_in_child("crashing", [need], trial) == f"its process ended with status {-signal.SIGABRT}"
+    assert smoke_test_in_child("sdpa", [need], trial) is None

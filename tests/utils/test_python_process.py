@@ -12,6 +12,7 @@ import torch
 from megatape.attention.backend import AttentionRequirements
 from megatape.imports import import_given
 from megatape.lab.processes import child, finish
+from megatape.model.smoke_test import BackendTrial
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.supervise.supervisor import supervise
@@ -28,7 +29,8 @@ def nothing_planted_runs(planted_folder: Path) -> Iterator[None]:
 
 def test_a_trial_of_a_backend() -> None:
     need = AttentionRequirements("cpu", False, "none", 16, torch.float32, masked=False)
-    assert smoke_test_in_child("sdpa", [need], 2, 16, 40, torch.device("cpu")) is None
+    trial = BackendTrial(2, 16, 40, torch.device("cpu"))
+    assert smoke_test_in_child("sdpa", [need], trial) is None
 
 
 def test_a_child_of_a_benchmark_or_study() -> None:

@@ -13,7 +13,7 @@ from megatape.distributed.mesh import SINGLE
 from megatape.distributed.topology import Topology, name_ranks
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
-from megatape.model.smoke_test import smoke_test_backend, smoke_test_loss, smoke_test_update
+from megatape.model.smoke_test import BackendTrial, smoke_test_backend, smoke_test_loss, smoke_test_update
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.kernels.launch import has_kernels
@@ -54,11 +54,15 @@ def working_backends(
     most_demanding = requirements[0]
     check_forced_backend(most_demanding, forced, model.encoding)
     encoding = encoding_of(model)
-    groups = model.num_heads // model.num_kv_heads
-    tokens = min(num_tokens, TOKENS)
-    width = 0
+    state_width = 0
     if encoding.moves_state:
-        width = encoding.state_width
+        state_width = encoding.state_width
+    trial = BackendTrial(
+        groups=model.num_heads // model.num_kv_heads,
+        state_width=state_width,
+        tokens=min(num_tokens, TOKENS),
+        device=device,
+    )
 
     working: list[str] = []
     faults: dict[str, str] = {}
@@ -68,16 +72,15 @@ def working_backends(
         supported = [layer for layer in requirements if backend.unsupported_reason(layer) is None]
         if not unsupported or not supported:
             continue
-        trial = (name, supported, groups, width, tokens, device)
         fault = ""
         if device.type == "cuda" and (name == forced or backend.is_preferred_for(most_demanding)):
             # Test it in a child process of one rank per node, before it can harm the other ranks.
             own_fault = None
             if topology.local_rank == 0:
-                own_fault = smoke_test_in_child(*trial)
+                own_fault = smoke_test_in_child(name, supported, trial)
             fault = _describe_ranks(own_fault, topology)
         if not fault:
-            fault = _describe_ranks(smoke_test_backend(*trial), topology)
+            fault = _describe_ranks(smoke_test_backend(name, supported, trial), topology)
         if fault:
             faults[name] = fault
         else:
