@@ -28,7 +28,7 @@ ENVIRONMENT = ROOT / ".venv"
 PROGRAMS = ENVIRONMENT / "bin"
 if os.name == "nt":
     PROGRAMS = ENVIRONMENT / "Scripts"
-CONFIG = "configs/tape_tiny.json"
+CONFIG = "configs/first_run.json"
 
 # Index of torch's builds without CUDA. The default index has builds with CUDA, whose libraries are a large download.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -187,7 +187,7 @@ def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
     if c4:
         name = "c4"
     data = f"runs/data/{name}"
-    directory = f"runs/tape_tiny_{name}"
+    directory = f"runs/first_run_{name}"
     prepare_data(data, c4)
     train(data, directory, steps, verbose)
 

@@ -72,7 +72,7 @@ def test_quickstart_on_c4(
     """Both demonstrations run the same commands, on other data. CI runs the one on Python's sources."""
     commands: list[tuple[str, ...]] = []
     for name in ("c4", "python"):
-        (tmp_path / f"runs/tape_tiny_{name}/checkpoints/step-00000020").mkdir(parents=True)
+        (tmp_path / f"runs/first_run_{name}/checkpoints/step-00000020").mkdir(parents=True)
         (tmp_path / f"runs/data/{name}").mkdir(parents=True)
         index = {"splits": {"train": {"documents": 1234, "tokens": 56789}}}
         (tmp_path / f"runs/data/{name}/index.json").write_text(json.dumps(index))
@@ -89,9 +89,9 @@ def test_quickstart_on_c4(
         "runs/data/python: 1,234 documents, 56,789 tokens (train); lengths and samples: runs/data/python-report/index.html"
         in text
     )
-    run = "runs/tape_tiny_python"
+    run = "runs/first_run_python"
     assert f"print(summary(*sys.argv[1:])) {run} runs/data/python {run}/hf-step-00000020" in text
-    assert "open runs/tape_tiny_python/report-step-00000020/index.html" in text
+    assert "open runs/first_run_python/report-step-00000020/index.html" in text
 
 
 @pytest.mark.parametrize(("c4", "source"), [("some/c4", "--source c4 --input some/c4 --partial"), (None, "--source python")])
