@@ -133,8 +133,14 @@ class OptimizerEntry(ConfigurableEntry):
     matrix_flops: str | None = None
 
     def matrix_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each float32 tensor that it keeps for a whole matrix of this shape, by name."""
-        return resolve_name(self.matrix_state or "")(shape)
+        """Return the shape of each float32 tensor that it keeps for a whole matrix of this shape, by name.
+
+        Raises:
+            ValueError: The entry has no `matrix_state`.
+        """
+        if self.matrix_state is None:
+            raise ValueError(f"the entry of {self.target} updates whole matrices, but has no `matrix_state`: add it")
+        return resolve_name(self.matrix_state)(shape)
 
     def update_flops(self, shape: tuple[int, ...]) -> int:
         """Return the FLOPs of the update of a whole matrix of this shape, 0 if they are not known."""

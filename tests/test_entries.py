@@ -7,7 +7,7 @@ import pytest
 
 from megatape import registry
 from megatape.config import families_with
-from megatape.entries import ConfigurableEntry, EncodingTraits, Entry, FamilyEntry
+from megatape.entries import ConfigurableEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry
 from tests.helpers.raw_config import parse
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -44,3 +44,9 @@ def test_parts_exist(table: str) -> None:
             assert not f"{error.name}.".startswith("megatape."), name
         if isinstance(entry, ConfigurableEntry):
             assert entry.load_options().model_fields, name
+
+
+def test_an_optimizer_without_matrix_state_is_named() -> None:
+    entry = OptimizerEntry("own:Own", "has none", "megatape.config:OptimizerConfig")
+    with pytest.raises(ValueError, match="own:Own updates whole matrices, but has no `matrix_state`"):
+        entry.matrix_shapes((4, 4))

@@ -97,7 +97,7 @@ def parse_config(raw: dict[str, Any], origin: str, overrides: Sequence[str] = ()
 
     Raises:
         UserError: The configuration was made with modules that the command was not given.
-        ConfigError: The configuration is not valid. The error lists every fault.
+        ConfigError: The configuration is not valid. The error lists the first faults of each section.
     """
     for item in overrides:
         _override(raw, item)
@@ -113,7 +113,7 @@ def parse_model(raw: dict[str, Any], origin: str) -> ModelConfig:
         origin: Name of the dictionary in errors.
 
     Raises:
-        ConfigError: The section is not valid. The error lists every fault.
+        ConfigError: The section is not valid. The error lists its first faults.
     """
     return _parse(ModelConfig, raw, origin)
 

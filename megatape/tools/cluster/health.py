@@ -23,9 +23,10 @@ def unhealthy_reason(run: Path) -> str:
     log = RunFolder(run).metrics
     if not log.exists():
         return f"{log}: not written yet"
-    # In seconds, negative after a clock was set back.
     age = file_system_time(run) - log.stat().st_mtime
-    if abs(age) > MAX_STEP_SECONDS:
+    if age < -MAX_STEP_SECONDS:
+        return f"{log}: the last step is {-age:.0f} s in the future: the clock of the file system was set back"
+    if age > MAX_STEP_SECONDS:
         return f"{log}: no step for {MAX_STEP_SECONDS:.0f} s"
     return ""
 

@@ -138,6 +138,9 @@ def _test_collectives(
             own_file = directory / f".preflight-{topology.rank}"
             own_file.touch()
             own_file.unlink()
+    except UserError as error:
+        # Its own text says what to correct, such as too few GPUs. The network is not at fault.
+        report.faults.append(str(error))
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         report.faults.append(

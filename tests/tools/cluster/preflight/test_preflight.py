@@ -161,6 +161,21 @@ def test_another_folder_on_a_rank(raw_config: dict[str, Any], tmp_path: Path) ->
         assert text in first, first
 
 
+def test_an_error_of_the_user_is_no_fault_of_the_network(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    config = write_config(tmp_path, raw_config)
+    done = subprocess.run(
+        [sys.executable, "-m", "megatape", "preflight", "--config", str(config)],
+        env=os.environ | {"MEGATAPE_THREADS": "0"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=scaled(120),
+    )
+    text = done.stdout + done.stderr
+    assert done.returncode == 2 and "MEGATAPE_THREADS is '0': give at least 1" in text, text
+    assert "cannot exchange data" not in text, text
+
+
 @pytest.mark.slow
 def test_frozen_rank(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """The other ranks still report."""
