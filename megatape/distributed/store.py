@@ -8,7 +8,8 @@ import hmac
 import json
 import os
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -77,11 +78,17 @@ def _listen(port: int) -> int:
         return listener.detach()
 
 
+class StoreEnded(RuntimeError):
+    """The store of the ranks has ended, or cannot be reached."""
+
+
 class Messages:
     """Messages between ranks in a store: JSON lists, signed once the ranks share a secret.
 
+    All calls that use the store raise StoreEnded once it has ended.
+
     Args:
-        store: Store of the ranks. Its calls raise RuntimeError once it has ended.
+        store: Store of the ranks.
         prefix: Prefix of the messages' keys.
     """
 
@@ -105,7 +112,9 @@ class Messages:
             name: Name of the message.
             values: JSON values.
         """
-        self._store.set(self._prefix + name, self._seal(name, values))
+        text = self._seal(name, values)
+        with _telling_of_end():
+            self._store.set(self._prefix + name, text)
 
     def put_first(self, name: str, *values: object) -> bool:
         """Write a message, unless a rank has already written one of this name.
@@ -119,10 +128,11 @@ class Messages:
         """
         key = self._prefix + name
         text = self._seal(name, values)
-        found = self._store.compare_set(key, "", text)
-        if found != text.encode() and self._open(name, found) is None:
-            # A process that is not a rank wrote the value, so replace it.
-            found = self._store.compare_set(key, found, text)  # type: ignore[arg-type]  # takes bytes, too
+        with _telling_of_end():
+            found = self._store.compare_set(key, "", text)
+            if found != text.encode() and self._open(name, found) is None:
+                # A process that is not a rank wrote the value, so replace it.
+                found = self._store.compare_set(key, found, text)  # type: ignore[arg-type]  # takes bytes, too
         return bool(found == text.encode())
 
     def get(self, name: str) -> list[Any] | None:
@@ -132,9 +142,11 @@ class Messages:
             name: Name of the message.
         """
         key = self._prefix + name
-        if not self._store.check([key]):
-            return None
-        return self._open(name, self._store.get(key))
+        with _telling_of_end():
+            if not self._store.check([key]):
+                return None
+            text = self._store.get(key)
+        return self._open(name, text)
 
     def _seal(self, name: str, values: object) -> str:
         content = json.dumps(values)
@@ -160,3 +172,12 @@ class Messages:
         if self._secret is None:
             return ""
         return hmac.new(self._secret, f"{name} {content}".encode(), "sha256").hexdigest()
+
+
+@contextmanager
+def _telling_of_end() -> Iterator[None]:
+    """Raise StoreEnded for the RuntimeError of a call to the store."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise StoreEnded(str(error)) from error

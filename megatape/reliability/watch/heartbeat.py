@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from megatape.reliability.watch.timeouts import WatchTimeouts
+from megatape.utils.validation import as_type
 
 # group_desc of process groups whose collectives the background thread begins, at its own pace.
 BACKGROUND_GROUP = "background"
@@ -64,7 +65,6 @@ def parse_heartbeat(values: Sequence[Any]) -> Heartbeat:
     """Return the heartbeat whose values were sent as JSON.
 
     Raises:
-        TypeError, ValueError: They are not those of a heartbeat.
+        UserError: They are not those of a heartbeat.
     """
-    main, background, *others = values
-    return Heartbeat(ThreadProgress(*main), ThreadProgress(*background), *others)
+    return as_type(values, Heartbeat)

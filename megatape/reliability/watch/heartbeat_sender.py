@@ -28,7 +28,7 @@ class HeartbeatSender:
         """Send a heartbeat.
 
         Raises:
-            RuntimeError: The store has ended.
+            StoreEnded: The store has ended.
         """
         self.num_begun += 1
         num_collectives, num_in_background = count_collectives(BACKGROUND_GROUP)

@@ -1,17 +1,25 @@
 """Messages of the ranks' watches in the store: heartbeats, the first failed collective, the verdict, and who has left."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from megatape.distributed.store import Messages
+from megatape.distributed.store import Messages, StoreEnded
 from megatape.reliability.watch.heartbeat import Heartbeat, parse_heartbeat
 from megatape.reliability.watch.verdict import Verdict
+from megatape.utils.validation import as_type
+
+Content = TypeVar("Content")
+
+
+class ForeignMessage(ValueError):
+    """A message is not one of the watch: a process that is not a rank of this run wrote it."""
 
 
 class WatchMessages:
-    """Messages that the watch of one rank sends to the others and reads. All calls raise RuntimeError once the store has ended.
+    """Messages that the watch of one rank sends to the others and reads. All calls raise StoreEnded once the store has ended.
 
     Args:
         store: Store of the ranks. No other thread may use this connection.
@@ -38,31 +46,30 @@ class WatchMessages:
         """Return the newest heartbeat of each rank that has sent one.
 
         Raises:
-            TypeError, ValueError: Another process wrote a value that is not a heartbeat.
+            ForeignMessage: Another process wrote a value that is not a heartbeat.
         """
         found: dict[int, Heartbeat] = {}
         for rank in ranks:
             values = self._messages.get(f"heartbeat/{rank}")
             if values:
-                found[rank] = parse_heartbeat(values)
+                found[rank] = _parsed(parse_heartbeat, values)
         return found
 
     def report_failed_collective(self, error: str) -> None:
         """Report an error of a collective on this rank, unless another rank has reported one or the store has ended."""
-        with suppress(RuntimeError):
+        with suppress(StoreEnded):
             self._messages.put_first("failure", self._rank, error)
 
     def failed_collective(self) -> tuple[int, str] | None:
         """Return the first rank that reported a failed collective, and its error. None if no rank did.
 
         Raises:
-            ValueError: Another process wrote a value that is not a report.
+            ForeignMessage: Another process wrote a value that is not a report.
         """
         values = self._messages.get("failure")
         if not values:
             return None
-        rank, error = values
-        return rank, error
+        return _parsed(_parse_failure, values)
 
     def publish_verdict(self, verdict: Verdict) -> bool:
         """Publish a verdict, unless another rank has published one or the store has ended.
@@ -70,7 +77,7 @@ class WatchMessages:
         Returns:
             Whether no other verdict was published before.
         """
-        with suppress(RuntimeError):
+        with suppress(StoreEnded):
             return self._messages.put_first("verdict", *verdict.values())
         return True
 
@@ -78,12 +85,12 @@ class WatchMessages:
         """Return the first verdict. None while no rank has published one.
 
         Raises:
-            TypeError, ValueError: Another process wrote a value that is not a verdict.
+            ForeignMessage: Another process wrote a value that is not a verdict.
         """
         values = self._messages.get("verdict")
         if not values:
             return None
-        return Verdict.parse(values)
+        return _parsed(Verdict.parse, values)
 
     def leave(self) -> None:
         """Tell the other ranks that this one has left the store."""
@@ -92,3 +99,24 @@ class WatchMessages:
     def has_left(self, rank: int) -> bool:
         """Whether a rank has left the store."""
         return self._messages.get(f"left/{rank}") is not None
+
+
+def _parse_failure(values: list[Any]) -> tuple[int, str]:
+    """Return the rank and the error of a failed collective."""
+    return as_type(values, tuple[int, str])
+
+
+def _parsed(parse: Callable[[list[Any]], Content], values: list[Any]) -> Content:
+    """Return a message whose values were sent.
+
+    Args:
+        parse: Parser of its values, which raises TypeError or ValueError for others.
+        values: Its values.
+
+    Raises:
+        ForeignMessage: They are other values.
+    """
+    try:
+        return parse(values)
+    except (TypeError, ValueError) as error:
+        raise ForeignMessage(str(error)) from error

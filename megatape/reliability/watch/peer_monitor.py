@@ -42,8 +42,8 @@ class PeerMonitor:
             The verdict of the first rank that has one, None while the run may continue.
 
         Raises:
-            RuntimeError: The store has ended.
-            TypeError, ValueError: A process that is not a rank of this run writes to the store.
+            StoreEnded: The store has ended.
+            ForeignMessage: A process that is not a rank of this run writes to the store.
         """
         self._read_heartbeats()
         self._warn_of_stragglers()

@@ -80,6 +80,8 @@ class Verdict(NamedTuple):
             TypeError, ValueError: They are not those of a verdict.
         """
         kind, cause, rank, thread, status = values
+        if not isinstance(cause, str) or not isinstance(rank, int | None):
+            raise TypeError(f"neither a cause nor a rank: {cause!r:.80}, {rank!r:.80}")
         if status not in FAILURES:
             status = ExitStatus.DIED
         return cls(FaultKind(kind), cause, rank, RankThread(thread), status)

@@ -11,6 +11,7 @@ its timeout. So a second thread, which calls nothing that could block, ends the 
 first one has sent no heartbeat for too long (store_guard.py).
 """
 
+import logging
 import os
 import signal
 import socket
@@ -24,10 +25,11 @@ from typing import Self
 
 import torch.distributed as dist
 
+from megatape.distributed.store import StoreEnded
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.reliability.watch.heartbeat_sender import HeartbeatSender
-from megatape.reliability.watch.messages import WatchMessages
+from megatape.reliability.watch.messages import ForeignMessage, WatchMessages
 from megatape.reliability.watch.pace import Pace
 from megatape.reliability.watch.peer_monitor import PeerMonitor
 from megatape.reliability.watch.process_end import THREAD_NAME, ProcessEnd
@@ -37,6 +39,8 @@ from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.reliability.watch.verdict import FaultKind, Verdict, describe_error
 from megatape.utils.torch_internals import clone_default_store
 from megatape.utils.waiting import wait_until
+
+LOG = logging.getLogger(__name__)
 
 
 class Watch:
@@ -135,8 +139,7 @@ class Watch:
 
     def _leave(self, timeout: float) -> None:
         """Leave the store. Rank 0, which holds it, waits up to `timeout` seconds for the others."""
-        # A RuntimeError means that the store has ended.
-        with suppress(RuntimeError):
+        with suppress(StoreEnded):
             if not self._topology.is_main:
                 self._messages.leave()
                 return
@@ -156,12 +159,16 @@ class Watch:
                 if time.monotonic() >= looked + self._timeouts.period:
                     self._look()
                     looked = time.monotonic()
-            except RuntimeError:
+            except StoreEnded:
                 cause = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
                 self._verdict = Verdict(FaultKind.STORE, cause)
-            except (TypeError, ValueError):
+            except ForeignMessage:
                 cause = "a process that is not a rank of this run writes to the store at which the ranks met"
                 self._verdict = Verdict(FaultKind.STORE, cause)
+            except Exception as error:
+                LOG.exception("the watch of rank %d failed:", self._topology.rank)
+                self._verdict = Verdict.of_error(self._topology.rank, error)
+                self._messages.publish_verdict(self._verdict)
         self._decided.set()
         if not self._finished.wait(self._timeouts.grace):
             self._process_end.end(self._verdict)

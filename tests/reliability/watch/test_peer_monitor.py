@@ -3,10 +3,11 @@
 import pytest
 import torch.distributed as dist
 
+from megatape.distributed.store import Messages, StoreEnded
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
 from megatape.reliability.watch.heartbeat import Heartbeat, ThreadProgress
-from megatape.reliability.watch.messages import WatchMessages
+from megatape.reliability.watch.messages import ForeignMessage, WatchMessages
 from megatape.reliability.watch.peer_monitor import PeerMonitor
 from megatape.reliability.watch.stragglers import STRAGGLER_SHARE
 from megatape.reliability.watch.timeouts import WatchTimeouts
@@ -101,3 +102,32 @@ def test_each_straggler_is_reported_once(ranks: list[WatchMessages]) -> None:
         assert monitor.look() is None
     assert len(warnings) == 1
     assert warnings[0].startswith("rank 1 (host n1, process 8) keeps the others waiting")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("heartbeat/1", [["step 7", "soon", 1], ["", 0.0, 0], "host n1", 1, None]),
+        ("heartbeat/1", ["step 7", 60.0, 1]),
+        ("failure", ["all", "it failed"]),
+        ("failure", [1]),
+        ("verdict", ["error", "it failed", 1]),
+        ("verdict", ["error", "it failed", "all", "main", 1]),
+    ],
+)
+def test_values_that_are_not_of_the_watch(name: str, values: list[object]) -> None:
+    store = dist.HashStore()
+    ranks = [WatchMessages(store, rank) for rank in range(NUM_RANKS)]
+    send_heartbeats(ranks, number=1)
+    Messages(store, "watch/").put(name, *values)
+    with pytest.raises(ForeignMessage):
+        create_monitor(ranks, 0, []).look()
+
+
+def test_a_store_that_has_ended() -> None:
+    class EndedStore(dist.HashStore):
+        def check(self, keys: list[str]) -> bool:
+            raise dist.DistNetworkError("Connection reset by peer")
+
+    with pytest.raises(StoreEnded, match="reset by peer"):
+        create_monitor([WatchMessages(EndedStore(), 0)], 0, []).look()

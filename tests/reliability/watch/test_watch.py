@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -137,6 +138,27 @@ def test_a_shorter_limit_is_told_at_once(store: Store, watch: Watch) -> None:
     with watch.pace.waiting("a long read"):
         time.sleep(1.1 * SHORT_WAIT)
     wait_for_beat(store, f"step {MIN_DURATIONS}")
+
+
+def test_an_error_of_the_watch_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told as it is, with its traceback, and neither as the end of rank 0 nor as a stranger's message."""
+
+    class BrokenStore(dist.HashStore):
+        def check(self, keys: list[str]) -> bool:
+            raise TypeError("a mistake of ours")
+
+    timeouts = WatchTimeouts(period=0.05, silence=10.0, grace=5.0)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            pytest.raises(RankFailed, match="rank 1 failed: TypeError: a mistake of ours"),
+            Watch(Topology(1, 2, 1), timeouts, open_store=BrokenStore),
+        ):
+            raise dist.DistBackendError("a collective failed")
+    finally:
+        # The watch ignores the signal from the error on.
+        signal.signal(signal.SIGTERM, handler)
+    assert "the watch of rank 1 failed" in caplog.text and "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("minutes", ["abc", "-5", "0", "", "1.5", "9" * 12])
