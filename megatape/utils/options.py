@@ -58,6 +58,7 @@ class ArgumentForm:
         nargs: Number of values, as argparse takes it. None: by the type.
         const: Value of an option that is given without one, with nargs "?".
         completions: Names that shells complete, if the type does not list the values.
+        hidden: Whether it is a value that the program sets, and no option.
     """
 
     metavar: str | None = None
@@ -67,6 +68,7 @@ class ArgumentForm:
     nargs: str | None = None
     const: str | None = None
     completions: tuple[str, ...] = ()
+    hidden: bool = False
 
 
 def option(
@@ -105,6 +107,8 @@ def form_of(field: FieldInfo) -> ArgumentForm:
 class CommandOptions(DocumentedModel):
     """Base of the options of all commands.
 
+    Each field is an option, which the docstring of its class describes, unless it is declared with `option(hidden=True)`.
+
     Attributes:
         at_most_one: Groups of fields that exclude each other.
         exactly_one: Groups of fields that exclude each other, one of which is required.
@@ -117,6 +121,16 @@ class CommandOptions(DocumentedModel):
     exactly_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
     resumable: ClassVar[bool] = False
     lists: ClassVar[dict[str, dict[str, str]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for name, field in cls.model_fields.items():
+            if field.description is None and not form_of(field).hidden:
+                raise TypeError(
+                    f"{cls.__module__}.{cls.__qualname__} does not describe `{name}`: add a line about it to the section "
+                    '"Attributes" of the docstring, or declare it by option(hidden=True) if it is no option'
+                )
 
 
 Options = TypeVar("Options", bound=CommandOptions)

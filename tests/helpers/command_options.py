@@ -34,4 +34,4 @@ class Options(CommandOptions):
     mode: Literal["fast", "slow"] = "fast"
     dry_run: Count | None = option(None, nargs="?", const="1000")
     verbose: bool = False
-    typed: str = ""
+    typed: str = option("", hidden=True)

@@ -16,11 +16,11 @@ def add_options(parser: Parser, kind: type[CommandOptions]) -> None:
 
     Args:
         parser: Parser of the command.
-        kind: Type of its options. Fields without a description are not declared.
+        kind: Type of its options. Hidden fields are not declared.
     """
     fields: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
-        if field.description is not None:
+        if not form_of(field).hidden:
             fields[name] = field
     group_of: dict[str, tuple[str, ...]] = {}
     for group in (*kind.at_most_one, *kind.exactly_one):

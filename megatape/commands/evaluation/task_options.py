@@ -65,10 +65,9 @@ def options_of(tasks: Sequence[str]) -> type[EvaluationOptions]:
             form = option(description=f"`{shared}` of {task_name} alone", metavar=shared.upper())
             declared[_name_for_one(task_name, shared)] = (Annotated[hint, form], None)
 
-    kind = create_model("TaskOptions", __base__=EvaluationOptions, **declared)
-    for shared in tasks_of:
-        kind.model_fields[shared].description = descriptions[shared]
-    return kind
+    lines = [f"    {name}: {descriptions[name]}" for name in tasks_of if name in descriptions]
+    docstring = "\n".join(["Options of tasks.", "", "Attributes:", *lines])
+    return create_model("TaskOptions", __base__=EvaluationOptions, __doc__=docstring, **declared)
 
 
 def build_task(name: str, options: EvaluationOptions) -> Any:

@@ -51,5 +51,5 @@ class RunsOptions(CommandOptions):
     out: Path = option(metavar="FOLDER")
     jobs: Count = option(1, metavar="J")
     launcher: Words | None = option(None, metavar="COMMAND")
-    # Command line, for the record. Without a description it is no option.
-    typed: str = ""
+    # Command line, for the record.
+    typed: str = option("", hidden=True)

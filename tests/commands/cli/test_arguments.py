@@ -7,7 +7,7 @@ import pytest
 
 from megatape.commands.cli.arguments import add_options
 from megatape.commands.cli.parser import Parser
-from megatape.utils.options import read_options
+from megatape.utils.options import CommandOptions, read_options
 from tests.helpers.command_options import Options
 
 
@@ -37,3 +37,16 @@ def test_help_comes_from_the_fields(parser: Parser) -> None:
     assert "--max-documents N at 100% at most" in text and "--lengths N,N lengths (default 8,16)" in text
     assert "--mode {fast,slow} a mode (default fast)" in text and "[--steps STEPS | --lengths N,N]" in text
     assert "typed" not in text
+
+
+def test_an_option_without_a_description_is_refused() -> None:
+    with pytest.raises(TypeError, match="Own does not describe `seed`: add a line"):
+
+        class Own(CommandOptions):
+            """Options.
+
+            Attributes:
+                sed: a typo
+            """
+
+            seed: int = 0
