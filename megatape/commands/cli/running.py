@@ -18,7 +18,7 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from megatape.commands.cli.arguments import flag_of
 from megatape.commands.cli.extras import EXTRAS
@@ -74,7 +74,7 @@ def run_command(kind: type[Options], run: Callable[[Options], int | None], args:
         return fail(f"{error.object!r} is not UTF-8, as a library needs it: rename it", ExitStatus.USER_ERROR)
     except UserError as error:
         LOG.debug("raised here:", exc_info=True)
-        return fail(name_flags(kind, str(error)), error.status)
+        return fail(name_flags(kind, str(error), vars(args)), error.status)
 
 
 def _run(kind: type[Options], run: Callable[[Options], int | None], args: argparse.Namespace) -> int:
@@ -100,18 +100,26 @@ def _output_has_ended() -> bool:
     return ended
 
 
-def name_flags(kind: type[CommandOptions], message: str) -> str:
+def name_flags(kind: type[CommandOptions], message: str, given: Container[str]) -> str:
     """Return a message with flags instead of the names of options, at its beginning or in backquotes.
+
+    The first word of a message may be a name that is no option there: "data runs/x holds prompts" may be about the data of a
+    checkpoint. It is an option if the option was given or has a default, or if the message says that it is missing.
 
     Args:
         kind: Type of the options.
         message: Such as "max_documents is 0: give at least 1, or `dry_run`".
+        given: Names of the options that were given.
     """
 
     def flag(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         field = kind.model_fields.get(name)
         if field is None:
+            return found[0]
+        is_unset = name not in given and field.default in (None, ())
+        is_told_missing = message.startswith((f"{name}:", f"{name} is missing"))
+        if found[1] and is_unset and not is_told_missing:
             return found[0]
         return flag_of(name, field) or found[0]
 

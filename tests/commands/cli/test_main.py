@@ -290,6 +290,9 @@ def test_values_are_checked_by_their_types(words: str, message: str, capsys: pyt
     [
         ("max_documents is 0: give more", "--max-documents is 0: give more"),
         ("max_documents: unknown", "--max-documents: unknown"),
+        ("steps 3 are few", "--steps 3 are few"),
+        ("files is missing: give some", "--files is missing: give some"),
+        ("files a/b are of the checkpoint", "files a/b are of the checkpoint"),
         ("give `dry_run` or `other`", "give --dry-run or `other`"),
         ("maximum is 0, of max_documents", "maximum is 0, of max_documents"),
         ("folder is missing", "folder is missing"),
@@ -300,8 +303,9 @@ def test_messages_show_flags(message: str, shown: str, capsys: pytest.CaptureFix
     def run(options: Options) -> int:
         raise UserError(message)
 
-    assert name_flags(Options, message) == shown
-    assert run_command(Options, run, argparse.Namespace(folder="a")) == 2
+    given = argparse.Namespace(folder="a", max_documents="3")
+    assert name_flags(Options, message, vars(given)) == shown
+    assert run_command(Options, run, given) == 2
     assert capsys.readouterr().err == f"error: {shown}\n"
 
 
