@@ -88,7 +88,7 @@ class _CrossEntropy(torch.autograd.Function):
         compute = _chunk_by_kernel if by_kernel else _chunk
         gradients = None
         if differentiate:
-            gradients = _LossGradients(states, weight, on_gpu=by_kernel)
+            gradients = _LossGradients(states, weight)
 
         total = torch.zeros((), device=x.device)
         size = max(1, chunk_elements(by_kernel, x.device) // weight.shape[0])
@@ -126,10 +126,9 @@ class _LossGradients:
         of_weight: Gradient of the output matrix, summed over chunks in float32; None if the matrix is frozen.
     """
 
-    def __init__(self, states: Tensor, weight: Tensor, on_gpu: bool) -> None:
+    def __init__(self, states: Tensor, weight: Tensor) -> None:
         self.states = states
         self.weight = weight
-        self.on_gpu = on_gpu
         self.of_states = torch.empty_like(states)
         self.of_weight: Tensor | None = None
         if weight.requires_grad:
@@ -139,7 +138,7 @@ class _LossGradients:
         """Add the gradients of some tokens, from those of their logits [n, ceil(V / T)]."""
         self.of_states[chunk] = grad_logits @ self.weight
         if self.of_weight is not None:
-            _add_product(self.of_weight, grad_logits.T, self.states[chunk], self.on_gpu)
+            add_product(self.of_weight, grad_logits.T, self.states[chunk])
 
     def rounded_weight_gradient(self) -> Tensor | None:
         """Return the gradient of the output matrix in its dtype: rounded once, after all chunks."""
@@ -148,12 +147,12 @@ class _LossGradients:
         return self.of_weight.to(self.weight.dtype)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor, on_gpu: bool) -> None:
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left @ right to `total`, without a temporary if the dtypes are the same, on a GPU, and on shapes."""
     if total.dtype == left.dtype or total.is_meta:
         # torch 2.11 has no meta kernel for the operator below.
         torch.addmm(total, left, right, out=total)
-    elif on_gpu:
+    elif total.is_cuda:
         # The product itself sums in float32, so that no chunk's product is rounded.
         torch.ops.aten.addmm.dtype_out(total, left, right, out_dtype=torch.float32, out=total)
     else:

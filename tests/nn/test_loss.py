@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.distributed.layout import local_tokens
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
@@ -131,6 +133,29 @@ def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
         gradients.append(torch.autograd.grad(loss.cross_entropy(x, weight, targets, LossFormula(8, SINGLE)), weight)[0].float())
     assert_close(gradients[1], gradients[0], bounds.CHUNKS_IN_BFLOAT16)
+
+
+class ProductsInto(TorchDispatchMode):
+    """Records sums of products, and computes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded: list[Any] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.overloadpacket is torch.ops.aten.addmm:
+            self.recorded.append(function)
+            return kwargs["out"]
+        return function(*args, **(kwargs or {}))
+
+
+def test_no_product_is_rounded_on_a_gpu() -> None:
+    """One operator multiplies in bfloat16 and sums in float32. FakeTensorMode stands for the GPU."""
+    with FakeTensorMode(), ProductsInto() as products:
+        left = torch.empty(8, 16, dtype=torch.bfloat16, device="cuda")
+        right = torch.empty(16, 4, dtype=torch.bfloat16, device="cuda")
+        loss.add_product(torch.empty(8, 4, device="cuda"), left, right)
+    assert products.recorded == [torch.ops.aten.addmm.dtype_out]
 
 
 def test_tensor_ranks(tmp_path: Path) -> None:
