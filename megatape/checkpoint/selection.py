@@ -35,11 +35,12 @@ def open_named(directory: Path, environment: RunEnvironment, check: Callable[[Ch
         OSError: The checkpoint cannot be read.
     """
     reader = _open(directory, environment)
-    newer = _newer_checkpoints(reader, environment)
+    # The main rank lists them for all ranks, which could see different checkpoints through a network file system.
+    newer = environment.on_main(lambda: [path.name for path in _newer_checkpoints(reader, environment)])
     if newer:
         raise UserError(
             f"run.directory {environment.folder.directory} holds checkpoints newer than {reader.directory} (up to "
-            f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove them"
+            f"{newer[0]}), which resuming there would mix with its own: choose another run.directory, or remove them"
         )
     check(reader)
     return reader
@@ -136,10 +137,15 @@ def _open(directory: Path, environment: RunEnvironment) -> CheckpointReader:
     """Open a checkpoint that the user named. Collective.
 
     Raises:
-        FileNotFoundError: There is no checkpoint.
-        UserError: It is corrupted, or its base is missing or another one.
+        FileNotFoundError: On every rank, the main rank finds no checkpoint.
+        UserError: On every rank, it is corrupted, or its base is missing or another one.
     """
-    CheckpointReader(directory, environment.base)
+
+    def check_opens() -> None:
+        # The reader is not returned, because `on_main` would send it to the other ranks.
+        CheckpointReader(directory, environment.base)
+
+    environment.on_main(check_opens)
     reader = _open_verified(directory, environment)
     if reader is None:
         raise UserError(f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one")

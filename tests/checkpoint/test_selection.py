@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
 from tests.helpers.runs import flip_byte
+from tests.helpers.workers import run_workers
 
 FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run"
 FIRST = "step-00000002"
@@ -79,6 +81,43 @@ def test_a_named_checkpoint(environment: RunEnvironment) -> None:
     corrupt(environment, LAST)
     with pytest.raises(UserError, match=f"{LAST} is corrupted"):
         open_named(last, environment, accept)
+
+
+def test_the_main_rank_looks_for_all(tmp_path: Path) -> None:
+    """Another rank's view of newer checkpoints does not count, and what the main rank refuses every rank refuses."""
+    results = run_workers("tests.checkpoint.test_selection:open_with_unlike_views", 2, str(tmp_path), tmp_path / "workers")
+    assert results[0]["opened"] == results[1]["opened"] == 2
+    for result in results:
+        assert "no such folder" in result["missing"]
+        assert f"up to {LAST}" in result["newer"]
+
+
+def open_with_unlike_views(folder: str, topology: Topology) -> dict[str, Any]:
+    """Open checkpoints by ranks that have copies of a run, of which only one has the newer checkpoint."""
+    copy = Path(folder) / f"rank{topology.rank}" / "run"
+    shutil.copytree(FIXTURE, copy)
+    run = RunFolder(copy)
+    lease = Lease(run.lease)
+    environment = RunEnvironment(run, lease, topology, RunLog(run, lease, topology), Pace())
+    first = run.checkpoints / FIRST
+    last = run.checkpoints / LAST
+    found: dict[str, Any] = {}
+
+    def error_of(directory: Path) -> str:
+        with pytest.raises((UserError, FileNotFoundError)) as raised:
+            open_named(directory, environment, accept)
+        return str(raised.value)
+
+    if topology.is_main:
+        shutil.move(last, copy / LAST)
+    found["missing"] = error_of(last)
+    found["opened"] = open_named(first, environment, accept).step
+    if topology.is_main:
+        shutil.move(copy / LAST, last)
+    else:
+        shutil.rmtree(last)
+    found["newer"] = error_of(first)
+    return found
 
 
 def test_a_rollback_moves_newer_checkpoints_aside(environment: RunEnvironment) -> None:
