@@ -209,6 +209,12 @@ class EmaReader(CheckpointReader):
         average: Tensor = self._file(EMA, name).get_tensor(name)
         return average
 
+    def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
+        """Read some rows and columns of a tensor; of a weight, those of its average if it has one."""
+        if kind == WEIGHT and name in self.manifest.tensors[EMA]:
+            kind = EMA
+        return super().read(kind, name, shape, rows, columns)
+
 
 @path_errors()
 def verified_checkpoint(

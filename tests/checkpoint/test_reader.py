@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from megatape.checkpoint.manifest import load_manifest, save_manifest
-from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.checkpoint.reader import CheckpointReader, EmaReader, verified_checkpoint
 from megatape.checkpoint.records import FileRecord
 from megatape.hf.weights.checkpoint_weights import load_model
 
 FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
+AVERAGED = Path(__file__).parents[1] / "compatibility" / "fixtures" / "averages" / "step-00000002"
 MATRIX = "blocks.0.mlp.up.weight"
 VECTOR = "norm.weight"
 
@@ -34,6 +35,20 @@ def test_slices(checkpoint: CheckpointReader, kind: str) -> None:
     (size,) = checkpoint.tensor(VECTOR).shape
     vector = checkpoint.read("weight", VECTOR, (size,), slice(1, 4), slice(0, 1))
     assert torch.equal(vector, checkpoint.tensor(VECTOR)[1:4, None])
+
+
+def test_moving_average() -> None:
+    """Whole or in part, a weight is read as its average."""
+    checkpoint = EmaReader(AVERAGED)
+    raw = CheckpointReader(AVERAGED)
+    average = checkpoint.tensor(MATRIX)
+    rows, columns = average.shape
+    block = (MATRIX, (rows, columns), slice(3, 7), slice(2, 5))
+    assert torch.equal(checkpoint.read("weight", *block), average[3:7, 2:5])
+    assert torch.equal(checkpoint.read("ema", *block), average[3:7, 2:5])
+    assert torch.equal(raw.read("ema", *block), average[3:7, 2:5])
+    assert torch.equal(raw.read("weight", *block), raw.tensor(MATRIX)[3:7, 2:5])
+    assert not torch.equal(raw.tensor(MATRIX), average)
 
 
 def test_missing_tensors(checkpoint: CheckpointReader) -> None:
