@@ -54,7 +54,7 @@ def describe_tokens(
         Properties of the new tokens, and their positions [B, N] or [1, N].
     """
     num_new = x.shape[1]
-    num_past = 0
+    num_past: int | Tensor = 0
     if past_key_values is not None:
         num_past = past_key_values.get_seq_length()
     numbers = number_tokens(torch.arange(num_new, device=x.device) + num_past, attention_mask)
@@ -67,8 +67,8 @@ def describe_tokens(
         document_starts = find_document_starts(position_ids.expand(x.shape[:2]))
 
     spans = None
-    if not has_bias and num_past == 0:
-        spans = _spans_instead_of_mask(config, x, attention_mask)
+    if not has_bias:
+        spans = _spans_instead_of_mask(config, x, attention_mask, num_past)
     mask = None
     if spans is None:
         mask = create_causal_mask(
@@ -89,9 +89,14 @@ def describe_tokens(
     return NewTokens(mask, past, spans, padding, document_starts, num_keys), position_ids
 
 
-def _spans_instead_of_mask(config: TapeConfig, x: Tensor, attention_mask: Tensor | None) -> Spans | None:
+def _spans_instead_of_mask(
+    config: TapeConfig, x: Tensor, attention_mask: Tensor | None, num_past: int | Tensor
+) -> Spans | None:
     """Return the spans of the rows without padding if they can replace a mask of all pairs of tokens."""
     if config._attn_implementation != "sdpa" or torch.compiler.is_compiling():
+        return None
+    # A static cache counts its tokens in a tensor, which a compiled step must not branch on.
+    if num_past != 0:
         return None
     # Attention of a single token reads the whole cache, so it needs a mask.
     if x.shape[1] == 1 or attention_mask is None or attention_mask.shape != x.shape[:2]:
