@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from megatape.distributed.topology import Topology
-from megatape.nn import norm, remat
+from megatape.nn import norm, product
 from megatape.nn.remat import Remat, identity, remat_of, saved_for
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
@@ -39,7 +39,7 @@ def count(payload: dict[str, Any], topology: Topology) -> list[dict[str, int]]:
             return rebuild, arguments
 
         with (
-            patch.object(remat, "_remat_of", found_for_layer),
+            patch.object(product, "remat_of", found_for_layer),
             patch.object(norm, "saved_for", saved_for_norm),
         ):
             (result,) = train_cases(payload | {"cases": [case]}, topology)
