@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, Self
 
+from megatape.errors import UserError
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -136,10 +138,10 @@ class OptimizerEntry(ConfigurableEntry):
         """Return the shape of each float32 tensor that it keeps for a whole matrix of this shape, by name.
 
         Raises:
-            ValueError: The entry has no `matrix_state`.
+            UserError: The entry has no `matrix_state`.
         """
         if self.matrix_state is None:
-            raise ValueError(f"the entry of {self.target} updates whole matrices, but has no `matrix_state`: add it")
+            raise UserError(f"the entry of {self.target} updates whole matrices, but has no `matrix_state`: add it")
         return resolve_name(self.matrix_state)(shape)
 
     def update_flops(self, shape: tuple[int, ...]) -> int:

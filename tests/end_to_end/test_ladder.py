@@ -42,7 +42,7 @@ def test_file(path: Path) -> None:
     assert Path(config.run.directory).name == path.stem
     stages = {"_addition_5": 1, "_7b_8k": 2}  # one process shards nothing; the paper's recipe
     assert config.zero.stage == next((stage for end, stage in stages.items() if path.stem.endswith(end)), 3)
-    assert path.parent.name == "finetune" or path.stem.startswith((config.model.encoding, "mixture"))
+    assert path.parent.name == "finetune" or path.stem.startswith((config.model.encoding, "mixture", "first_run"))
     size = re.search(r"_(\d+[mb])", path.stem)
     if size:
         assert config.cluster is not None
