@@ -7,7 +7,7 @@ from megatape.config import Config
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
-from megatape.model.division_check import check_division
+from megatape.training.startup.division_check import check_division
 from megatape.model.requirements import attention_requirements
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer

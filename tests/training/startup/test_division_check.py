@@ -8,7 +8,7 @@ import torch
 
 from megatape.config import parse_config
 from megatape.distributed.topology import SINGLE_PROCESS
-from megatape.model.division_check import check_division
+from megatape.training.startup.division_check import check_division
 from tests.helpers.workers import run_workers
 
 CONTEXT = {"parallel.cp": 2, "training.micro_batch_size": 2}
