@@ -22,6 +22,7 @@ import time
 import urllib.request
 import venv
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
@@ -34,15 +35,30 @@ CONFIG = "configs/first_run.json"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CUDA_DOWNLOAD = "about 3 GB"
 CONNECT_SECONDS = 10
-# What is installed: "run" is enough for the demonstration, "test" adds what the tests and `make` need. The number of
-# packages is approximate and only used for showing progress.
-EXTRAS = {"run": "", "test": "[test]"}
-NUM_PACKAGES = {"run": 80, "test": 215}
 PIP_INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off")
 
 # Lines to hide: DeepSpeed's log about accelerators, hostfiles and process ids.
 DEEPSPEED_LOG = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \[(DEBUG|INFO|WARNING)\] ")
 ALL_LINES = re.compile("")
+
+
+class Installation(NamedTuple):
+    """A set of packages.
+
+    Attributes:
+        mark: Name of the file in .venv that records what was installed.
+        requirement: Requirement of pip, as seen from the repository.
+        num_packages: Approximate number of packages, for showing progress.
+    """
+
+    mark: str
+    requirement: str
+    num_packages: int
+
+
+# Packages that training needs, and all packages that the tests and `make` need.
+TRAINING = Installation("installed-run", ".", 80)
+EVERYTHING = Installation("installed-test", ".[test]", 215)
 
 
 def main() -> int:
@@ -64,11 +80,13 @@ def main() -> int:
         print(f"error: Python 3.11 or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)
         return 2
     try:
-        install("run" if args.what == "demo" else "test")
+        if args.what == "demo":
+            install(TRAINING)
+            demo(args.steps, args.c4, args.verbose)
+            return 0
+        install(EVERYTHING)
         if args.what == "test":
             run("python", "-m", "pytest", "-n", "2", "--dist", "worksteal")
-        elif args.what == "demo":
-            demo(args.steps, args.c4, args.verbose)
     except subprocess.CalledProcessError as error:
         print(f"error: `{' '.join(map(str, error.cmd))}` ended with status {error.returncode}", file=sys.stderr)
         return 1
@@ -78,38 +96,45 @@ def main() -> int:
     return 0
 
 
-def install(purpose: str) -> None:
+def install(wanted: Installation) -> None:
     """Create .venv with the tested versions, again whenever pyproject.toml or constraints.txt changes.
 
     Args:
-        purpose: Key of EXTRAS.
+        wanted: Packages to install.
     """
     constraints = (ROOT / "constraints.txt").read_text()
     requirements = (ROOT / "pyproject.toml").read_bytes() + constraints.encode()
     requirements_hash = hashlib.sha256(requirements).hexdigest()
-    for sufficient in (purpose, "test"):
-        mark = ENVIRONMENT / f"installed-{sufficient}"
+    for sufficient in (wanted, EVERYTHING):
+        mark = ENVIRONMENT / sufficient.mark
         if mark.exists() and mark.read_text() == requirements_hash:
             return
 
-    print(f"== installing about {NUM_PACKAGES[purpose]} packages into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
+    print(f"== installing about {wanted.num_packages} packages into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
     started = time.monotonic()
     venv.create(ENVIRONMENT, with_pip=True)
     # torch first: it decides on a build with or without CUDA, and the packages that depend on it keep that build.
-    torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
+    torch = re.search(r"^torch==(\S+)", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
-    install_torch(torch.group())
-    pip_install("-c", "constraints.txt", "-e", f".{EXTRAS[purpose]}", num_packages=NUM_PACKAGES[purpose])
-    (ENVIRONMENT / f"installed-{purpose}").write_text(requirements_hash)
+    if not has_torch(torch[1]):
+        install_torch(torch[1])
+    pip_install("-c", "constraints.txt", "-e", wanted.requirement, num_packages=wanted.num_packages)
+    (ENVIRONMENT / wanted.mark).write_text(requirements_hash)
     print(f"   installed in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def install_torch(requirement: str) -> None:
+def has_torch(version: str) -> bool:
+    """Whether .venv has this version of torch, in any build."""
+    return any(ENVIRONMENT.glob(f"lib/python*/site-packages/torch-{version}*.dist-info"))
+
+
+def install_torch(version: str) -> None:
     """Install torch, without CUDA's libraries if there is no GPU and the index of such builds can be reached.
 
     Args:
-        requirement: Name and version of torch as in constraints.txt.
+        version: Version of torch as in constraints.txt.
     """
+    requirement = f"torch=={version}"
     if has_gpu():
         pip_install(requirement)
         return
@@ -119,8 +144,8 @@ def install_torch(requirement: str) -> None:
         # The packages that torch depends on come later, in the versions of constraints.txt.
         pip_install("--no-deps", "--index-url", CPU_INDEX, requirement)
     except (OSError, subprocess.CalledProcessError):
-        print(f"   {CPU_INDEX} is not available: torch comes from the default index, where a build with CUDA", end=" ")
-        print(f"is {CUDA_DOWNLOAD}", flush=True)
+        source = "torch comes from the default index, where a build with CUDA"
+        print(f"   {CPU_INDEX} is not available: {source} is {CUDA_DOWNLOAD}", flush=True)
         pip_install(requirement)
 
 

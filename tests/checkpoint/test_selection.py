@@ -16,6 +16,7 @@ from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
+from tests.helpers.run_environments import accept, copied_run
 from tests.helpers.runs import flip_byte
 from tests.helpers.workers import run_workers
 
@@ -27,15 +28,7 @@ LAST = "step-00000004"
 @pytest.fixture
 def environment(tmp_path: Path) -> RunEnvironment:
     """Environment of a run with the checkpoints FIRST and LAST."""
-    shutil.copytree(FIXTURE, tmp_path / "run")
-    folder = RunFolder(tmp_path / "run")
-    lease = Lease(folder.lease)
-    topology = Topology(0, 1, 0)
-    return RunEnvironment(folder, lease, topology, RunLog(folder, lease, topology), Pace())
-
-
-def accept(reader: CheckpointReader) -> None:
-    """Accept every checkpoint."""
+    return copied_run(tmp_path / "run")
 
 
 def names(environment: RunEnvironment) -> list[str]:

@@ -193,7 +193,8 @@ def test_the_files_of_a_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     partial = PartialFolder(tmp_path / "out", LeaseTimeouts())
     check(Malformed(partial.path / "plan.json", partial.plan))
     unit = partial.unit_folder(0)
-    check(Malformed(unit / "summary.json", lambda: Part.load(unit), ("splits", "tables")))  # as an index has them
+    # Splits and tables have the form that they have in an index, whose faults are tested there.
+    check(Malformed(unit / "summary.json", lambda: Part.load(unit), ("splits", "tables")))
     content = (unit / "token_counts.npz").read_bytes()
     for size in (0, 1, len(content) // 2, len(content) - 1):
         (unit / "token_counts.npz").write_bytes(content[:size])

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from urllib.error import URLError
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_ctrl_c_waits_for_the_last_lines(
     """The script's own line comes last, without a traceback."""
     pattern = hidden and quickstart[hidden]
     interrupted = partial(quickstart["run"], Path(sys.executable).name, "-c", INTERRUPTED, hidden=pattern)
-    monkeypatch.setitem(quickstart["main"].__globals__, "install", interrupted)
+    monkeypatch.setitem(quickstart["main"].__globals__, "install", lambda wanted: interrupted())
     monkeypatch.setattr(sys, "argv", ["quickstart.py", "install"])
     assert quickstart["main"]() == 130
     output, errors = capfd.readouterr()
@@ -127,3 +128,57 @@ def test_what_was_learned(data_directory: Path, monkeypatch: pytest.MonkeyPatch,
     loaded.continuations.assert_called_once_with([dataset.stream(first, first + 64).tolist()], 24)
     tokenizer = dataset.tokenizer()
     assert lines[-3] == tokenizer.decode(dataset.stream(first + 64, first + 88)) and lines[-1] == tokenizer.decode([5] * 24)
+
+
+@pytest.fixture
+def installed(quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Make pip install nothing on a machine without a GPU. Returns the arguments of its calls."""
+    calls: list[tuple[str, ...]] = []
+    functions = quickstart["install"].__globals__
+    monkeypatch.setitem(functions, "pip_install", lambda *words, num_packages=None: calls.append(words))
+    monkeypatch.setitem(functions, "has_gpu", lambda: False)
+    return calls
+
+
+def test_torch_comes_from_the_index_of_cpus(
+    quickstart: dict[str, Any], installed: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: nullcontext())
+    quickstart["install_torch"]("2.13.0")
+    assert installed == [("--no-deps", "--index-url", quickstart["CPU_INDEX"], "torch==2.13.0")]
+
+
+def test_torch_comes_from_the_default_index_if_the_other_is_away(
+    quickstart: dict[str, Any],
+    installed: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(url: str, timeout: float) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    quickstart["install_torch"]("2.13.0")
+    assert installed == [("torch==2.13.0",)]
+    assert "torch comes from the default index, where a build with CUDA is about 3 GB" in capsys.readouterr().out
+
+
+def test_what_is_installed_is_not_installed_again(
+    quickstart: dict[str, Any], installed: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The packages for training are not enough for the tests, and those for the tests are enough for training."""
+    functions = quickstart["install"].__globals__
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    monkeypatch.setitem(functions, "ROOT", tmp_path)
+    monkeypatch.setitem(functions, "ENVIRONMENT", tmp_path / ".venv")
+    monkeypatch.setattr("venv.create", lambda folder, with_pip: folder.mkdir(exist_ok=True))
+    (tmp_path / ".venv/lib/python3.11/site-packages/torch-2.13.0+cpu.dist-info").mkdir(parents=True)
+    training, everything = quickstart["TRAINING"], quickstart["EVERYTHING"]
+    for wanted in (training, training, everything, training, everything):
+        quickstart["install"](wanted)
+    assert installed == [("-c", "constraints.txt", "-e", "."), ("-c", "constraints.txt", "-e", ".[test]")]
+
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\nnumpy==2.0\n")
+    quickstart["install"](training)
+    assert len(installed) == 3

@@ -22,7 +22,7 @@ from tests.helpers import bounds
 pytestmark = [pytest.mark.fp8, pytest.mark.numerics]
 CPU = torch.device("cpu")
 RECIPES = [recipe for recipe in get_args(Fp8Recipe) if recipe != "none"]
-# of the layers that share an input, and of a layer behind the first of them
+# Widths of two layers that share an input. A row-parallel layer follows the first one.
 SIZE = 32
 OUT = (48, 16)
 Layers = tuple[list[SharedInputLinear], RowLinear]

@@ -29,8 +29,9 @@ def test_new_folder_leaves_nothing_of_a_failure_and_all_of_others(tmp_path: Path
         output.mkdir()  # another process's, in the meantime
     with pytest.raises(OSError, match="No space left on device: '.*full'"), new_folder(tmp_path / "full"):
         raise OSError(errno.ENOSPC, "No space left on device")
+    # An error of a source is not one of the new folder, so its message does not name the folder.
     with pytest.raises(OSError, match="Connection reset by peer$"), new_folder(tmp_path / "full"):
-        raise OSError(errno.ECONNRESET, "Connection reset by peer")  # of what was read
+        raise OSError(errno.ECONNRESET, "Connection reset by peer")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp"] and not list(output.iterdir())
 
 

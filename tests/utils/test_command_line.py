@@ -16,6 +16,6 @@ from megatape.utils.command_line import typed_command
     ],
 )
 def test_typed_command(words: list[str], command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user can type it again, wherever the program lies and whatever a launcher adds."""
+    """The user can type the result again, wherever the program lies and whatever a launcher adds."""
     monkeypatch.setattr(sys, "argv", words)
     assert typed_command() == command

@@ -23,7 +23,8 @@ def test_deepspeed_gets_the_planned_limits(raw_config: dict[str, Any]) -> None:
     section = engine_options(config, 1).deepspeed["zero_optimization"]
     assert section["stage3_prefetch_bucket_size"] == limits.prefetch
     assert section["stage3_max_live_parameters"] == limits.max_live_parameters
-    assert section["stage3_max_reuse_distance"] == 0  # as accounting/gathered_weights.py simulates
+    # accounting/gathered_weights.py simulates DeepSpeed with this distance.
+    assert section["stage3_max_reuse_distance"] == 0
     assert limits.persistence_threshold == config.model.hidden_size
     assert section["stage3_param_persistence_threshold"] == limits.persistence_threshold
 

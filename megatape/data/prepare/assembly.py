@@ -27,7 +27,8 @@ class Prepared(NamedTuple):
         counts: Sum of the units' counts, or None if another process or an earlier attempt has summed them up.
     """
 
-    index: Index  # type: ignore[assignment]  # of tuple
+    # The name hides a method of tuples.
+    index: Index  # type: ignore[assignment]
     counts: CorpusCounts | None
 
 

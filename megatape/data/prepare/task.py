@@ -15,7 +15,8 @@ class Task(NamedTuple):
     nobody.
     """
 
-    index: int = 0  # type: ignore[assignment]  # of tuple
+    # The names hide methods of tuples.
+    index: int = 0  # type: ignore[assignment]
     count: int = 1  # type: ignore[assignment]
 
 

@@ -12,7 +12,7 @@ from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.lab.benchmark.cells import milliseconds_cell, ratio_cell
 from megatape.lab.benchmark.measured_model import PARTS, TRAINING_PARTS, Cost, MeasuredLlama, prepare
 from megatape.lab.benchmark.models import Shape, compute_precision, paper_config
-from megatape.lab.benchmark.timing import Timer, ratio, spread
+from megatape.lab.benchmark.timing import Timer, describe_device, ratio, spread
 from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
 from megatape.utils.tables import markdown
@@ -77,20 +77,17 @@ def _check_counts() -> str:
 
 def _describe(shape: Shape, rounds: int, device: torch.device) -> str:
     """Describe what is measured, where and how."""
-    num_threads = torch.get_num_threads()
     if device.type == "cuda":
-        where = torch.cuda.get_device_name(device)
         how = "with CUDA events"
     else:
-        where = f"a CPU with {num_threads} threads"
         kind = "wall"
-        if num_threads == 1:
+        if torch.get_num_threads() == 1:
             kind = "processor"
         how = f"in {kind} time (CPU times say little about GPU times)"
     return (
         f"{plural(shape.model.num_layers, 'layer')} of width {shape.model.hidden_size}, N {shape.length}, batch {shape.batch}, "
-        f"{compute_precision(device)} on {where}; {rounds} rounds over the encodings, timed {how}: medians, quartiles in "
-        f"parentheses, ratios to {BASELINE} in the same round."
+        f"{compute_precision(device)} on {describe_device(device)}; {rounds} rounds over the encodings, "
+        f"timed {how}: medians, quartiles in parentheses, ratios to {BASELINE} in the same round."
     )
 
 

@@ -15,9 +15,9 @@ from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, SHAPE
 from megatape.nn.parameters import spec_of
 
-# Standard deviations of position weights, which are zero only before training. Gains reach this size in 50 steps; W_up has
-# that of W_down.
+# Standard deviations of position weights, which are zero only before training. Gains reach this size in 50 steps.
 GAIN_STD = 0.06
+# W_up varies as much as W_down does initially.
 UP_STD = 0.02
 
 

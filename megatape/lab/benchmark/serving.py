@@ -12,7 +12,7 @@ from megatape.lab.benchmark.exported import LLAMA
 from megatape.lab.benchmark.gpu.serving import ServingResult, times_beside_llama
 from megatape.lab.benchmark.peak_memory import peak_memory
 from megatape.lab.benchmark.sessions import NUM_DECODED, Decoder, Workload, read
-from megatape.lab.benchmark.timing import Timer
+from megatape.lab.benchmark.timing import Timer, describe_device
 from megatape.utils.tables import markdown
 from megatape.utils.units import plural
 
@@ -59,14 +59,12 @@ def report(
     """
     shape = models[LLAMA].config
     device = timer.device
+    how = "CPU time, of all threads"
     if device.type == "cuda":
-        where = torch.cuda.get_device_name(device)
         how = "times between CUDA events"
-    else:
-        where = f"a CPU, {torch.get_num_threads()} threads"
-        how = "CPU time, of all threads"
+    layers = plural(shape.num_hidden_layers, "layer")
     yield (
-        f"{plural(shape.num_hidden_layers, 'layer')} of width {shape.hidden_size}, {dtype} on {where}; medians of "
+        f"{layers} of width {shape.hidden_size}, {dtype} on {describe_device(device)}; medians of "
         f"{timer.rounds} rounds over the models ({how}); ratios to {LLAMA}'s in the same round."
     )
     yield cache_table(measure_cache(models, device))

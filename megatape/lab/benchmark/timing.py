@@ -118,3 +118,10 @@ def captured(action: Callable[[], object]) -> Callable[[], None]:
 def _repeat(action: Callable[[], object], count: int) -> None:
     for _ in range(count):
         action()
+
+
+def describe_device(device: torch.device) -> str:
+    """Return the name of a GPU, or the number of threads that a CPU computes with."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"a CPU, {torch.get_num_threads()} threads"

@@ -7,11 +7,11 @@ from megatape.config import Config
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
-from megatape.training.startup.division_check import check_division
 from megatape.model.requirements import attention_requirements
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.training.startup.attention_choice import AttentionChoice
+from megatape.training.startup.division_check import check_division
 from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
 from megatape.zero.distributed import own_device
 from megatape.zero.engine import Engine

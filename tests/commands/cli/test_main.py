@@ -102,7 +102,7 @@ def test_bad_input_is_one_line(name: str, command: Command, tmp_path: Path, monk
 
 
 def test_the_commands_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of 80 columns and 40 lines, each command on a line of its own below its use."""
+    """The help has at most 80 columns and 40 lines, and each command has a line of its own below its use."""
     with pytest.raises(SystemExit):
         main.main(["--help"])
     lines = capsys.readouterr().out.splitlines()

@@ -50,7 +50,8 @@ def test_attention_in_one_pass() -> None:
             {
                 Operation(Attention(AttentionBackend.SDPA, Direction.FORWARD, 64), 3, 1): 2,
                 Operation(Attention(AttentionBackend.SDPA, Direction.BACKWARD, 64), 7, 1): 1,
-                Operation(Kernel.PRODUCT, 5, 7): -1,  # what torch.compile saves
+                # torch.compile saves this product.
+                Operation(Kernel.PRODUCT, 5, 7): -1,
             }
         )
     }

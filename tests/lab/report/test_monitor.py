@@ -27,7 +27,7 @@ from tests.helpers.slow import slow_but
 from tests.helpers.small_run import small_config
 from tests.helpers.workers import Workers
 
-# of a terminal whose screen was put aside
+# A terminal gets this when the monitor gives back the screen that was put aside.
 LEAVE = b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
 

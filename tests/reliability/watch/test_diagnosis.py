@@ -34,7 +34,8 @@ def test_ranks_that_work() -> None:
 @pytest.mark.parametrize(
     ("timeout", "failure", "max_silence"),
     [
-        (STEP, None, STEP),  # of the phase
+        # The timeout of the phase decides.
+        (STEP, None, STEP),
         (1800.0, None, TIMEOUTS.silence),
         (STEP, FAILURE, TIMEOUTS.suspicion),
     ],

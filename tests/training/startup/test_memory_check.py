@@ -1,6 +1,5 @@
 """The check of the memory before the first step, and its remedy."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,10 @@ from megatape.accounting.fitting_change import smallest_fitting_change
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_total
 from megatape.config import Config, parse_config
-from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.training.startup.memory_check import check_memory
-from megatape.training.startup.memory_plan import MemoryPlan
 from tests.helpers.command import Command
-
-ONE = Topology(rank=0, local_rank=0, world_size=1, local_size=1)
+from tests.helpers.memory_plans import memory_plan
 
 
 @pytest.fixture
@@ -25,16 +21,10 @@ def config(raw_config: dict[str, Any]) -> Config:
     return parse_config(raw_config, "test")
 
 
-def plan_of(config: Config) -> MemoryPlan:
-    """Return the planned memory of a run on one rank."""
-    layout = partial(TrainingLayout.from_config, config, 1)
-    return MemoryPlan(ONE, layout, partial(smallest_fitting_change, config, 1))
-
-
 def test_refuses_a_run_that_cannot_fit(config: Config) -> None:
-    check_memory(plan_of(config), lambda: 2.0**40)
+    check_memory(memory_plan(config), lambda: 2.0**40)
     with pytest.raises(OutOfMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
-        check_memory(plan_of(config), lambda: 2.0**20, patience=0)
+        check_memory(memory_plan(config), lambda: 2.0**20, patience=0)
     assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
 
 
@@ -42,15 +32,15 @@ def test_accepts_a_run_that_may_fit(config: Config) -> None:
     """Measured peaks are up to 20% below the plan."""
     memory = plan_total(TrainingLayout.from_config(config, 1), on_gpu=False)
     total = memory.device_total + sum(memory.host.values())
-    check_memory(plan_of(config), lambda: 0.97 * total, patience=0)
+    check_memory(memory_plan(config), lambda: 0.97 * total, patience=0)
     with pytest.raises(OutOfMemory):
-        check_memory(plan_of(config), lambda: 0.5 * total, patience=0)
+        check_memory(memory_plan(config), lambda: 0.5 * total, patience=0)
 
 
 def test_waits_for_memory_of_ending_processes(config: Config) -> None:
     """When a run is started again, processes of its last start may still hold memory: a refusal would end it for good."""
     measured = iter([2.0**20, 2.0**40])
-    check_memory(plan_of(config), lambda: next(measured), patience=0.5)
+    check_memory(memory_plan(config), lambda: next(measured), patience=0.5)
     assert next(measured, None) is None
 
 

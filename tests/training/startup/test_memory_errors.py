@@ -1,22 +1,17 @@
 """Errors of exhausted memory: one line with a remedy."""
 
 import errno
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from megatape.accounting.fitting_change import smallest_fitting_change
-from megatape.accounting.layout import TrainingLayout
 from megatape.config import Config, parse_config
-from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.training.startup.memory_errors import explained_memory_errors
-from megatape.training.startup.memory_plan import MemoryPlan
+from tests.helpers.memory_plans import memory_plan
 
-ONE = Topology(rank=0, local_rank=0, world_size=1, local_size=1)
 ERRORS = {
     "CUDA": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total of 79 GiB"),
     "CPU": RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"),
@@ -32,17 +27,11 @@ def config(raw_config: dict[str, Any]) -> Config:
     return parse_config(raw_config, "test")
 
 
-def plan_of(config: Config) -> MemoryPlan:
-    """Return the planned memory of a run on one rank."""
-    layout = partial(TrainingLayout.from_config, config, 1)
-    return MemoryPlan(ONE, layout, partial(smallest_fitting_change, config, 1))
-
-
 @pytest.mark.parametrize(("made", "status"), [(0, ExitStatus.USER_ERROR), (3, ExitStatus.DIED)])
 @pytest.mark.parametrize("error", ERRORS)
 def test_out_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
     """A traceback of 48 lines hid the remedy. A run that made steps is restarted, a run that made none is not."""
-    with pytest.raises(OutOfMemory) as found, explained_memory_errors(plan_of(config), lambda: made):
+    with pytest.raises(OutOfMemory) as found, explained_memory_errors(memory_plan(config), lambda: made):
         raise ERRORS[error]
     text = str(found.value)
     assert found.value.status == status and "\n" not in text
@@ -60,6 +49,6 @@ OTHER_ERRORS = [
 
 @pytest.mark.parametrize("error", OTHER_ERRORS, ids=lambda error: type(error).__name__)
 def test_other_errors_are_unchanged(config: Config, error: Exception) -> None:
-    with pytest.raises(type(error)) as found, explained_memory_errors(plan_of(config)):
+    with pytest.raises(type(error)) as found, explained_memory_errors(memory_plan(config)):
         raise error
     assert found.value is error

@@ -6,14 +6,9 @@ from pathlib import Path
 import pytest
 
 from megatape.checkpoint.environment import RunEnvironment
-from megatape.checkpoint.reader import CheckpointReader
-from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.reliability.lease import Lease
-from megatape.reliability.run_log import RunLog
-from megatape.reliability.watch.pace import Pace
-from megatape.run_folder import RunFolder
 from megatape.training.startup.resuming import resumed_checkpoint
+from tests.helpers.run_environments import accept, copied_run
 
 FIXTURE = Path(__file__).parents[2] / "compatibility" / "fixtures" / "run"
 LAST_STEP = 4
@@ -22,15 +17,7 @@ LAST_STEP = 4
 @pytest.fixture
 def environment(tmp_path: Path) -> RunEnvironment:
     """Environment of a run with two checkpoints."""
-    shutil.copytree(FIXTURE, tmp_path / "run")
-    folder = RunFolder(tmp_path / "run")
-    lease = Lease(folder.lease)
-    topology = Topology(0, 1, 0)
-    return RunEnvironment(folder, lease, topology, RunLog(folder, lease, topology), Pace())
-
-
-def accept(reader: CheckpointReader) -> None:
-    """Accept every checkpoint."""
+    return copied_run(tmp_path / "run")
 
 
 def test_the_newest_and_a_named_checkpoint(environment: RunEnvironment) -> None:

@@ -40,7 +40,7 @@ OPTION_OF = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for.
+    """Choices of the user for one study of fine-tuning.
 
     Attributes:
         base: Folder of the base: a model of transformers or an import of one.

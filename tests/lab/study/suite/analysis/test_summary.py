@@ -40,7 +40,8 @@ def test_false_findings_where_seeds_learn_or_not(records: list[Record], monkeypa
     exact_p = hypothesis_tests.exact_p
     by_count = cache(lambda seeds, a, b: exact_p(np.arange(seeds) < a, np.arange(seeds) < b))
     monkeypatch.setattr(hypothesis_tests, "exact_p", lambda a, b: by_count(len(a), int(a.sum()), int(b.sum())))
-    monkeypatch.setattr(hypothesis_tests, "seeds_needed", lambda *_: None)  # which takes the most time, and decides nothing
+    # Computing the number of seeds needed takes the most time, and decides nothing.
+    monkeypatch.setattr(hypothesis_tests, "seeds_needed", lambda *_: None)
 
     def marked(seeds: int, all_or_nothing_spread: float = ALL_OR_NOTHING) -> bool:
         found = []
