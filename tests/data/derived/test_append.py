@@ -119,7 +119,7 @@ def merged_copy(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_append_follows_no_link_and_replaces_no_file(folders: list[Path], tmp_path: Path) -> None:
-    """Neither the lock nor a file listed in the index is replaced."""
+    """Appending replaces neither the lock nor a file listed in the index."""
     victim = tmp_path / ".bashrc"
     victim.write_text("kept")
     lock = folders[0] / "append.lock"

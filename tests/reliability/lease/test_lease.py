@@ -45,7 +45,7 @@ def test_removed_by_hand(path: Path) -> None:
 
 
 def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
-    """Neither before nor after another run may have taken over; then it is waited for, until somebody asks for the end."""
+    """The holder keeps the lease while the server is away, and after the expiry it waits for the server until asked to end."""
     clock = Clock()
     lease = take(path, clock=clock)
     warnings = list[str]()

@@ -20,7 +20,7 @@ from megatape.reliability.lease.timeouts import LeaseTimeouts
 from tests.helpers.leases import TIMEOUTS, Clock, elsewhere, take
 from tests.helpers.workers import ROOT
 
-YEARS = 10**8  # in seconds
+YEARS_SECONDS = 10**8
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_an_old_lease_is_watched_before_it_is_replaced(path: Path) -> None:
     holder.release()
 
 
-@pytest.mark.parametrize("offset", [YEARS, -YEARS], ids=["future", "past"])
+@pytest.mark.parametrize("offset", [YEARS_SECONDS, -YEARS_SECONDS], ids=["future", "past"])
 def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
     """Whatever a wrong clock has given it for a time: a dead holder is replaced, a live one is not."""
     holder = take(path, holder=elsewhere())
@@ -154,7 +154,7 @@ def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> No
     path.write_text(content)
     with pytest.raises(ValueError, match="unknown process"):
         check_free(path, TIMEOUTS)
-    timeouts = replace(TIMEOUTS, expiry=TIMEOUTS.expiry if content else YEARS)
+    timeouts = replace(TIMEOUTS, expiry=TIMEOUTS.expiry if content else YEARS_SECONDS)
     lease = Lease(path, timeouts)
     started = time.monotonic()
     assert any(lease.attempt() for _ in range(50)), "waits without end"

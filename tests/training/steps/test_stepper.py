@@ -146,7 +146,7 @@ def test_a_transient_fault_costs_no_step() -> None:
 
 
 def test_skipped_steps_are_not_computed() -> None:
-    """Neither planned ones nor ones without targets reach the model or the policy, and ranks still exchange their status."""
+    """Steps to skip, and steps without targets, reach neither the model nor the policy. Ranks still exchange their status."""
     run = Run([3.0], StubLoader(masked=STEP), planned=0)
     planned, masked, computed = run.steps(3)
     assert planned.skip_reason is SkipReason.PLANNED and masked.skip_reason is SkipReason.NO_TARGETS
