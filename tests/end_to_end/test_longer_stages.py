@@ -13,7 +13,7 @@ STEPS = 40
 
 @pytest.mark.slow
 def test_stages(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A run goes from 32 to 64 to 128 tokens, as in docs/lora_and_long_context.md. Two ranks share each sample of its last stage.
+    """A run goes from 32 to 128 tokens as in docs/lora_and_long_context.md. Two ranks share each sample of its last stage.
 
     Fails if a stage does not begin with the weights of the one before: its first loss would be that of a new model.
     """
