@@ -37,7 +37,7 @@ To let your shell complete commands, options, names and paths, save the script f
 | zsh | `megatape completion zsh` | `_megatape` in a folder of `fpath` |
 | fish | `megatape completion fish` | `~/.config/fish/completions/megatape.fish` |
 
-On a terminal, losses, warnings and errors have colours. Set `NO_COLOR` to turn them off.
+On a terminal, losses, warnings and errors have colors. Set `NO_COLOR` to turn them off.
 """
 CONFIG_HEAD = """# Configuration
 

@@ -153,7 +153,7 @@ def _import_file(name: str, path: Path) -> None:
     if not path.is_file():
         raise UserError(f"{OPTION} {path}: no such file")
     path = path.resolve()
-    # Child processes must find the module, and the module its neighbours.
+    # Child processes must find the module, and the module its neighbors.
     sys.path.append(str(path.parent))
     invalidate_caches()  # The file may be new in its folder.
     spec = None

@@ -280,7 +280,7 @@ RULES: dict[str, Entry] = {
     ),
     "personal_data": Entry("megatape.data.cleaning.quality:PersonalData", "replaces e-mail and public IPv4 addresses"),
     "urls": Entry("megatape.data.cleaning.urls:Urls", "drops or keeps listed domains and URLs"),
-    "license": Entry("megatape.data.cleaning.filters:License", "drops other licences, by a field of the record"),
+    "license": Entry("megatape.data.cleaning.filters:License", "drops other licenses, by a field of the record"),
     "repeated_lines": Entry("megatape.data.cleaning.repeated_lines:RepeatedLines", "removes lines of earlier documents"),
     "repeated_paragraphs": Entry(
         "megatape.data.cleaning.repeated_lines:RepeatedParagraphs", "removes paragraphs of earlier documents"

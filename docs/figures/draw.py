@@ -17,7 +17,7 @@ from megatape.lab.pictures import DARK, LIGHT, dark_version, style
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"
 SUITE = "Rates from a grid, eight tasks, five seeds"
-COLOURS = {"tape": "C0", "rope": "C1", "path": "C2", "other": "C7"}
+COLORS = {"tape": "C0", "rope": "C1", "path": "C2", "other": "C7"}
 
 
 def table(page: str, heading: str) -> dict[str, list[str]]:
@@ -69,7 +69,7 @@ def _draw_equivariance(axes: Axes) -> None:
     for name, color in (("tape_no_equivariance", "other"), ("rope", "rope"), ("tape", "tape")):
         values = [float(value) for value in rows[name]]
         label = "tape without equivariance" if color == "other" else name
-        axes.plot(range(1, len(values) + 1), values, "o-", color=COLOURS[color], label=label, markersize=3.5)
+        axes.plot(range(1, len(values) + 1), values, "o-", color=COLORS[color], label=label, markersize=3.5)
     axes.set_yscale("log")
     axes.set_ylim(1e-6, 1e3)
     _titles(
@@ -90,13 +90,13 @@ def _draw_cost(axes: Axes) -> None:
         "memory": {name: numbers(flops[name][7]) for name in ("tape", "fire")},
     }
     for place, name in ((-0.5, "tape"), (0.5, "fire")):
-        color = COLOURS["tape" if name == "tape" else "other"]
+        color = COLORS["tape" if name == "tape" else "other"]
         heights = [values[name][0] for values in groups.values()]
         places = [index + place * 0.3 for index in range(len(groups))]
         axes.bar(places, heights, 0.27, color=color, label=name)
         for x, height in zip(places, heights, strict=True):
             axes.text(x, height + 0.015, f"{height:.2f}", ha="center", fontsize=7.5)
-    axes.axhline(1, color=COLOURS["rope"], linewidth=1.5, label="rope = 1")
+    axes.axhline(1, color=COLORS["rope"], linewidth=1.5, label="rope = 1")
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylim(0, 1.75)
     _titles(axes, "Cost beside RoPE", "155M shape on a CPU,\nas a multiple of RoPE's (lower is better)")
@@ -109,12 +109,12 @@ def _draw_accuracy(axes: Axes) -> None:
     rows = {name: cells for name, cells in found.items() if "±" in cells[0]}
     shown = {"path": 0.2, "rope": -0.1, "tape": 0.1}  # and where it is beside the middle of its task
     others = [[numbers(cell)[0] for cell in cells] for name, cells in rows.items() if name not in shown]
-    grey = axes.plot(list(zip(*others, strict=True)), "o", color=COLOURS["other"], alpha=0.5, markersize=3)
-    grey[0].set_label(f"{len(others)} others")
+    gray = axes.plot(list(zip(*others, strict=True)), "o", color=COLORS["other"], alpha=0.5, markersize=3)
+    gray[0].set_label(f"{len(others)} others")
     for name, offset in shown.items():
         means, deviations = zip(*map(numbers, rows[name]), strict=True)
         places = [index + offset for index in range(len(tasks))]
-        axes.errorbar(places, means, deviations, fmt="o", color=COLOURS[name], markersize=4, elinewidth=0.8, label=name)
+        axes.errorbar(places, means, deviations, fmt="o", color=COLORS[name], markersize=4, elinewidth=0.8, label=name)
     axes.set_xticks(range(len(tasks)), [fill(task.replace("_", " "), 9) for task in tasks])
     axes.tick_params(axis="x", labelsize=7)
     axes.set_ylim(-3, 118)

@@ -95,7 +95,7 @@ def lines(joined: tuple[str, ...], shape: Mapping[str, int]) -> list[list[int]]:
     """Return the ranks along the joined axes, one list for each position on the other axes.
 
     Args:
-        joined: Names of neighbouring axes, outermost first.
+        joined: Names of neighboring axes, outermost first.
         shape: Size of every axis, outermost first.
     """
     mesh = torch.arange(prod(shape.values()), device="cpu").view(*shape.values())

@@ -35,7 +35,7 @@ class ForgetGates(TokenFeatures):
 class GateSums(SequenceFeatures):
     """c, float64 [B, N, H/T, 1]. It runs across documents, because only differences within one of them count.
 
-    c reaches -11,000 after 16k tokens, where neighbouring float32 numbers are 1e-3 apart. The carry is the last c.
+    c reaches -11,000 after 16k tokens, where neighboring float32 numbers are 1e-3 apart. The carry is the last c.
     """
 
     def forward(

@@ -1,4 +1,4 @@
-"""Style of all pictures and pages, for light and dark colour schemes, and charts that several of them share."""
+"""Style of all pictures and pages, for light and dark color schemes, and charts that several of them share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ CAP_POINTS = 3
 
 @dataclass(frozen=True)
 class Scheme:
-    """Colours as #rrggbb. Every kind of text has a contrast of at least 4.5 to 1 with ground and panel.
+    """Colors as #rrggbb. Every kind of text has a contrast of at least 4.5 to 1 with ground and panel.
 
     Attributes:
         ground: Background of pages and pictures.
@@ -25,7 +25,7 @@ class Scheme:
         quiet: Less important text.
         line: Lines and borders.
         link: Links.
-        curves: Colours of curves, in the order of use.
+        curves: Colors of curves, in the order of use.
     """
 
     ground: str
@@ -62,8 +62,8 @@ def save(path: Path, draw: Callable[["Figure"], object], title: str = "") -> Non
 
     Args:
         path: File that ends in .png.
-        draw: Draws on an empty figure. Curves have the scheme's colours in turn, then again with dashes. "C0" to "C9" name
-            the colours.
+        draw: Draws on an empty figure. Curves have the scheme's colors in turn, then again with dashes. "C0" to "C9" name
+            the colors.
         title: Title above the picture. "$" does not start a formula.
     """
     from matplotlib.figure import Figure
@@ -105,8 +105,8 @@ def style(scheme: Scheme) -> Iterator[None]:
         scheme.quiet: ("xtick.color", "ytick.color"),
         scheme.text: ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"),
     }
-    for colour, names in names_of_colour.items():
-        settings |= dict.fromkeys(names, colour)
+    for color, names in names_of_colour.items():
+        settings |= dict.fromkeys(names, color)
     with matplotlib.rc_context(settings):
         yield
 

@@ -1,4 +1,4 @@
-"""Lines of this package's loggers on the terminal: stream, colour, and the rank that prints them."""
+"""Lines of this package's loggers on the terminal: stream, color, and the rank that prints them."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ BOLD = "\x1b[1m"
 RED = "\x1b[31m"
 YELLOW = "\x1b[33m"
 RESET = "\x1b[0m"
-COLOURS = {logging.WARNING: YELLOW, logging.ERROR: RED}
+COLORS = {logging.WARNING: YELLOW, logging.ERROR: RED}
 # Loss in the line of a step.
 LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")
 
@@ -47,15 +47,15 @@ class LineHandler(logging.Handler):
 
 
 def _coloured(text: str, level: int) -> str:
-    """Return a line with the colour of its level. If it has none, the loss is bold."""
-    colour = COLOURS.get(level)
-    if colour is None:
+    """Return a line with the color of its level. If it has none, the loss is bold."""
+    color = COLORS.get(level)
+    if color is None:
         return LOSS.sub(rf"{BOLD}\g<0>{RESET}", text)
-    return f"{colour}{text}{RESET}"
+    return f"{color}{text}{RESET}"
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal whose user wants colours (https://no-color.org)."""
+    """Whether a stream is a terminal whose user wants colors (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()

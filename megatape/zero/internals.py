@@ -1,4 +1,4 @@
-"""Changes to DeepSpeed's behaviour by private names, read from version 0.19.8.
+"""Changes to DeepSpeed's behavior by private names, read from version 0.19.8.
 
 tests/zero/test_internals.py lists these names and those of zero/layouts.py, checks them against a running engine, and fails
 with the name that another version does not have.

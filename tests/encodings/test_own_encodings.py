@@ -43,7 +43,7 @@ def test_identities() -> None:
         assert not torch.allclose(model(*inputs), expected(*inputs), atol=1e-3), encoding
         for parameter in (parameter for key, parameter in model.named_parameters() if key.endswith(name)):
             parameter.data.zero_()
-        if encoding == "forgetting":  # equal gates of neighbours cancel: c is constant
+        if encoding == "forgetting":  # equal gates of neighbors cancel: c is constant
             for block in model.blocks:
                 block.attention.sequence_features.weight.data.fill_(-1.0)
         assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)

@@ -160,7 +160,7 @@ def test_dry_run(source: Source, tmp_path: Path, command: Command) -> None:
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_rules_about_records(tmp_path: Path, command: Command, kind: str) -> None:
-    """URLs and licences of nested fields; scores are kept in one pass and in two; domains are counted in the report."""
+    """URLs and licenses of nested fields; scores are kept in one pass and in two; domains are counted in the report."""
     folder = tmp_path / "records"
     folder.mkdir()
     sites = ["www.first.example", "first.example:80", "second.example", "blocked.example", "sub.blocked.example"]

@@ -147,10 +147,10 @@ def ask_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[Any]
             run = build_trainer(
                 config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto")
             )
-            ask = signalling(lambda *_: None, signal.SIGTERM, topology.rank == 1)
+            ask = signaling(lambda *_: None, signal.SIGTERM, topology.rank == 1)
             hook = partial(lambda run, step, ask, *_: run.state.step + 1 == step and ask() or None, run, step, ask)
             run.engine.deepspeed.module.register_forward_pre_hook(hook)
-            begin = signalling(Callbacks.on_start, signal.SIGTERM, topology.rank == 1 and run.state.step == step > 0)
+            begin = signaling(Callbacks.on_start, signal.SIGTERM, topology.rank == 1 and run.state.step == step > 0)
             with patch.object(Callbacks, "on_start", begin):
                 results.setdefault(name, []).append([run.train(), run.state.step])
     return results
@@ -168,13 +168,13 @@ def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
         if place == "nohup":
             ignoring = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         name, number = ("save", signal.SIGHUP) if place == "nohup" else (place, signal.SIGTERM)
-        with patch.object(owner, name, signalling(getattr(owner, name), number, topology.rank == 1)):
+        with patch.object(owner, name, signaling(getattr(owner, name), number, topology.rank == 1)):
             results[place] = [run.train(), run.state.step]
     signal.signal(signal.SIGHUP, ignoring)
     return results
 
 
-def signalling(function: Callable[..., Any], number: signal.Signals, really: bool) -> Callable[..., Any]:
+def signaling(function: Callable[..., Any], number: signal.Signals, really: bool) -> Callable[..., Any]:
     """The function, which sends this process a signal before it begins, if `really`."""
 
     def wrapped(*arguments: Any) -> Any:

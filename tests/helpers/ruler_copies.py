@@ -12,13 +12,13 @@ HOTPOT = (
 ESSAYS = "baber/paul_graham_essays/train.jsonl"
 PUNKT = "nltk_data/tokenizers/punkt_tab/english"
 BABILONG = "RMT-team/babilong-1k-samples"
-COLOURS = ("red", "green", "blue", "yellow", "black", "white", "brown", "grey")
+COLORS = ("red", "green", "blue", "yellow", "black", "white", "brown", "gray")
 
 
 def write_copies(folder: Path) -> Path:
     """The files, with texts made here: Python's documentation as essays, and facts about numbered rooms."""
-    facts = [(f"Room {number}", f"Room {number} is {colour}.") for number, colour in enumerate(COLOURS * 3)]
-    questions = [f"Which colour has {title}?" for title, _ in facts]
+    facts = [(f"Room {number}", f"Room {number} is {color}.") for number, color in enumerate(COLORS * 3)]
+    questions = [f"Which color has {title}?" for title, _ in facts]
     paragraphs = [
         {
             "context": fact,

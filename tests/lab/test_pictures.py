@@ -11,9 +11,9 @@ from megatape.lab.pictures import DARK, LIGHT, Scheme, bars, dark_version, save
 from tests.helpers.contrast import contrast
 
 
-def rgb(colour: str) -> str:
-    """A colour #rrggbb as a browser writes it."""
-    return f"rgb({', '.join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))})"
+def rgb(color: str) -> str:
+    """A color #rrggbb as a browser writes it."""
+    return f"rgb({', '.join(str(int(color[place : place + 2], 16)) for place in (1, 3, 5))})"
 
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
@@ -28,7 +28,7 @@ def test_contrast(scheme: Scheme) -> None:
 
 
 def test_both_schemes(tmp_path: Path) -> None:
-    """The same picture, in each scheme's colours; a title is no formula."""
+    """The same picture, in each scheme's colors; a title is no formula."""
     path = tmp_path / "picture.png"
     save(path, lambda figure: bars(figure, {"a": (50.0, 1.0), "b": (100.0, None)}, "%"), "$\\frac$ a_b")
     pictures = {scheme: Image.open(file).convert("RGB") for scheme, file in ((LIGHT, path), (DARK, dark_version(path)))}
@@ -39,7 +39,7 @@ def test_both_schemes(tmp_path: Path) -> None:
 
 
 def test_many_curves(tmp_path: Path) -> None:
-    """The eleventh has the first one's colour, with dashes."""
+    """The eleventh has the first one's color, with dashes."""
     drawn = []
 
     def draw(figure: Figure) -> None:

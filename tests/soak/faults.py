@@ -1,4 +1,4 @@
-"""What happens to the processes of a run: they are killed, stopped and signalled, and their disk becomes full."""
+"""What happens to the processes of a run: they are killed, stopped and signaled, and their disk becomes full."""
 
 import os
 import signal

@@ -28,7 +28,7 @@ from tests.soak.verdict import compare
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # on a busy machine
 def test_two_minutes(tmp_path: Path) -> None:
-    """Killed, stopped, signalled, corrupted, on a full disk and on other ranks, runs end as those that nobody disturbed.
+    """Killed, stopped, signaled, corrupted, on a full disk and on other ranks, runs end as those that nobody disturbed.
 
     One minute of disturbances; undisturbed runs and the end of the last round take the other."""
     soak(60.0, 7, tmp_path / "soak")

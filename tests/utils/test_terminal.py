@@ -1,4 +1,4 @@
-"""Lines of ranks: content, stream, colours, and readers that have gone."""
+"""Lines of ranks: content, stream, colors, and readers that have gone."""
 
 import io
 import logging
@@ -28,9 +28,9 @@ def test_lines_of_ranks(
     assert capsys.readouterr() == ("", "raised here\n")
 
 
-@pytest.mark.parametrize(("variable", "coloured"), [(None, True), ("NO_COLOR", False), ("TERM", False)])
-def test_colours_of_a_terminal(variable: str | None, coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses, warnings and errors; NO_COLOR and a terminal without colours are respected."""
+@pytest.mark.parametrize(("variable", "colored"), [(None, True), ("NO_COLOR", False), ("TERM", False)])
+def test_colours_of_a_terminal(variable: str | None, colored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses, warnings and errors; NO_COLOR and a terminal without colors are respected."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     if variable:
@@ -45,7 +45,7 @@ def test_colours_of_a_terminal(variable: str | None, coloured: bool, monkeypatch
     written = [stream.getvalue() for stream in streams.values()]
     plain = ["step 1/2  loss 2.5000  validation loss 2.25 (unigram 3)\n", "slow\n"]
     wanted = ["step 1/2  \x1b[1mloss 2.5000\x1b[0m  \x1b[1mvalidation loss 2.25\x1b[0m (unigram 3)\n", "\x1b[33mslow\x1b[0m\n"]
-    if coloured:
+    if colored:
         assert written == wanted
     else:
         assert written == plain

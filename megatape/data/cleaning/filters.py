@@ -1,4 +1,4 @@
-"""Documents by their length, language and licence."""
+"""Documents by their length, language and license."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -77,11 +77,11 @@ class Language(TextRule):
 
 @dataclass(frozen=True)
 class License(DocumentRule):
-    """Drops documents with other licences. If the field is a list of licences, all of them must be allowed.
+    """Drops documents with other licenses. If the field is a list of licenses, all of them must be allowed.
 
     Attributes:
         allow: Names or patterns such as `cc-by-*`. Case does not matter.
-        field: Name of the field with the licence, such as `license`, or `metadata.license` inside another field.
+        field: Name of the field with the license, such as `license`, or `metadata.license` inside another field.
     """
 
     allow: Annotated[tuple[str, ...], Field(min_length=1)]

@@ -13,7 +13,7 @@ from megatape.utils.units import plural
 # Maximum number of names shown for an input.
 NUM_NAMES = 10
 # Files that accompany data and have no documents. They are reported, but do not count towards the limit.
-COMPANIONS = ("readme*", "license*", "licence*", "_*", "*.md5", "*.sha1", "*.sha256", "md5sum*", "sha1sum*", "sha256sum*")
+COMPANIONS = ("readme*", "license*", "license*", "_*", "*.md5", "*.sha1", "*.sha256", "md5sum*", "sha1sum*", "sha256sum*")
 # Folder of an unfinished preparation, often the one that resumes. It is reported, but does not count towards the limit.
 UNFINISHED = "*.partial/"
 

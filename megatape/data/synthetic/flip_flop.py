@@ -1,4 +1,4 @@
-"""Flip-flop language modelling: a memory of one bit, and instructions to write, ignore and read (Liu et al. 2023).
+"""Flip-flop language modeling: a memory of one bit, and instructions to write, ignore and read (Liu et al. 2023).
 
 A text such as `w1i0i1r1w0r0`: a bit follows every instruction; after `r` it is the one of the last `w`, in between bits are
 random. The first instruction is `w`, the last is `r`.

@@ -8,7 +8,7 @@ Source: Rambaud et al., "MapFormer: Self-Supervised Learning of Cognitive Maps w
 Positional Embeddings", https://arxiv.org/abs/2511.19279: 16 symbols or a blank, only places visited
 before count; 128 steps on a torus of side 64, half of it blank, for training, and for tests 64
 steps, side 32 and 20% blanks, and 512 steps, side 128 and 80% blanks. Differences: blanks are not
-scored, or `sparse` would have 80% for a model that always says blank; steps to all neighbours are
+scored, or `sparse` would have 80% for a model that always says blank; steps to all neighbors are
 equally likely; size tiny has half the steps and half the side; a ring has the side of the torus.
 """
 

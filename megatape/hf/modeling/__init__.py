@@ -1,1 +1,1 @@
-"""Modelling code of exports, which transformers runs without MegaTAPE."""
+"""Modeling code of exports, which transformers runs without MegaTAPE."""

@@ -387,7 +387,7 @@ class TapeModel(TapePreTrainedModel):
 
 
 class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
-    """Model with a language modelling head."""
+    """Model with a language modeling head."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 

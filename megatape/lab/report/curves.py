@@ -17,7 +17,7 @@ import numpy as np
 
 from megatape.lab.report.run import Run
 
-# Maximum points per curve. Longer runs are averaged over neighbouring steps.
+# Maximum points per curve. Longer runs are averaged over neighboring steps.
 MAX_POINTS = 1000
 # Maximum number of intervals of steps whose time the page knows.
 MAX_TIMES = 200

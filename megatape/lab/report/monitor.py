@@ -24,7 +24,7 @@ from megatape.utils.units import format_bytes
 PANEL_WIDTH = 52
 # Number of the latest events that a panel lists.
 NUM_EVENTS = 4
-COLOURS = {
+COLORS = {
     RunState.TRAINING: "green",
     RunState.SILENT: "yellow",
     RunState.STOPPED: "yellow",
@@ -83,9 +83,9 @@ def _stale(error: Exception) -> str:
 
 def _panel(run: Run, state: Progress, width: int) -> Panel:
     rows = Table.grid(padding=(0, 1))
-    colour = COLOURS.get(state.state, "blue")
-    rows.add_row(_text(state.state, colour), _text(state.note))
-    rows.add_row("", ProgressBar(total=1.0, completed=state.done, complete_style=colour, finished_style=colour))
+    color = COLORS.get(state.state, "blue")
+    rows.add_row(_text(state.state, color), _text(state.note))
+    rows.add_row("", ProgressBar(total=1.0, completed=state.done, complete_style=color, finished_style=color))
     for name, headline in state.figures.items():
         note = _text(f"  {headline.note}", "dim")
         rows.add_row(_text(name, "dim"), _text(headline.value, "bold") + note)
@@ -94,7 +94,7 @@ def _panel(run: Run, state: Progress, width: int) -> Panel:
     events = [line for line in history(run) if "checkpoint" not in line.event]
     for line in events[-NUM_EVENTS:]:
         rows.add_row(_text(line.time[11:], "dim"), _text(f"{line.event} after step {line.steps}  {line.detail}"))
-    return Panel(rows, title=_text(run.name, "bold"), width=width, border_style=colour)
+    return Panel(rows, title=_text(run.name, "bold"), width=width, border_style=color)
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ MAX_MAPS = 2000
 # Maximum numbers of steps and layers of one run.
 MAX_STEPS = 30
 MAX_LAYERS = 12
-# Quantile of a layer's values that gets the full colour.
+# Quantile of a layer's values that gets the full color.
 FULL_COLOUR = 0.995
 
 

@@ -27,7 +27,7 @@ from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.atomic import write_atomically
 from megatape.utils.units import format_count
 
-# Maximum points per curve. More lengths are pooled with their neighbours.
+# Maximum points per curve. More lengths are pooled with their neighbors.
 MAX_POINTS = 20
 MAX_FAILURES = 12
 
@@ -148,7 +148,7 @@ def _chart(records: list[Record], task: str, split: str, encodings: list[str]) -
 def _places(records: list[Record]) -> dict[int, float]:
     """Choose the horizontal coordinates of lengths or distances.
 
-    Neighbouring lengths are pooled until a pool has its share of all answers. The last pool may be smaller: it has the short
+    Neighboring lengths are pooled until a pool has its share of all answers. The last pool may be smaller: it has the short
     lengths, which have many answers.
 
     Returns:

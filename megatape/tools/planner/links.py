@@ -48,7 +48,7 @@ def links(layout: TrainingLayout, gpus_per_node: int) -> dict[RankGroup, LinkByt
 
 
 def _group_sizes(layout: TrainingLayout, gpus_per_node: int) -> dict[RankGroup, _GroupSize]:
-    """Return the size of each group of ranks. Ranks of tensor groups are neighbours, then those of sequence groups."""
+    """Return the size of each group of ranks. Ranks of tensor groups are neighbors, then those of sequence groups."""
     parallel = layout.workload.parallel
     copy_ranks = layout.zero.hpz_ranks
     replicas_in_node = max(1, gpus_per_node // parallel.tp)  # ranks of a node with the same share of the model

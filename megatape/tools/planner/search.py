@@ -44,7 +44,7 @@ class Search:
         be faster. After the time limit, only settings found before it follow.
 
         The search is best-first. Each group (one tensor-parallel size, one ZeRO stage) starts at its fastest settings. Settings
-        that do not fit are replaced by their neighbours, one step further down a grid. The heap is ordered by seconds: the
+        that do not fit are replaced by their neighbors, one step further down a grid. The heap is ordered by seconds: the
         estimate of settings that fit, a lower bound for settings that are not examined yet.
         """
         fitting: list[SettingIndex] = []
@@ -81,10 +81,10 @@ class Search:
                 # Settings below are no faster. Nearly equal bounds are rounded to the same one, so that simpler settings go
                 # first.
                 seconds = BOUND_STEP ** floor(log(candidate.seconds.middle, BOUND_STEP))
-            for neighbour in self._space.neighbours_below(index):
-                if neighbour not in seen:
-                    seen.add(neighbour)
-                    heappush(heap, (seconds, False, neighbour))
+            for neighbor in self._space.neighbours_below(index):
+                if neighbor not in seen:
+                    seen.add(neighbor)
+                    heappush(heap, (seconds, False, neighbor))
 
     def preferred(self) -> tuple[list[SettingIndex], SettingIndex | None]:
         """Search for the settings to advise.

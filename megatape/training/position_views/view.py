@@ -97,7 +97,7 @@ class PositionView:
         blue = np.where(shares < 0, 1, fading)
         layers = np.stack([red, fading, blue], -1)
 
-        # A grey line separates the layers.
+        # A gray line separates the layers.
         lined = np.pad(layers, ((0, 0), (0, 0), (0, 1), (0, 0)), constant_values=0.5)
         side_by_side = lined.swapaxes(0, 1).reshape(len(self.tokens), -1, 3)
         pixels = (255 * side_by_side).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Licences. test_rule.py has length and language."""
+"""Licenses. test_rule.py has length and language."""
 
 from typing import Any
 

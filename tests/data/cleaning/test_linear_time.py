@@ -37,7 +37,7 @@ MOST = 2**16
 
 
 def document(text: str) -> Document:
-    """A document whose URL and licence are as long as its text."""
+    """A document whose URL and license are as long as its text."""
     return Document(text, "", f"https://{text.replace(' ', '/')}", fields={"license": text})
 
 

@@ -88,7 +88,7 @@ def test_recall_and_precision() -> None:
 
 
 def test_a_chain_of_overlapping_texts_keeps_those_that_differ() -> None:
-    """Windows of one stream only resemble their neighbours. Earlier versions dropped all but the first."""
+    """Windows of one stream only resemble their neighbors. Earlier versions dropped all but the first."""
     words = [f"word{number}" for number in range(2000)]
     windows = [" ".join(words[first : first + 200]) for first in range(0, 800, 20)]
     decider = OnePass(Cleaning(parse_rules(["near_duplicates:bands=42,rows=3"])))

@@ -233,7 +233,7 @@ def test_data_sets_of_the_hub(command: Command, tmp_path: Path, tokenizer: Token
 
 
 def test_a_dry_run_shows_tokens(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Without colours where the output is no terminal; dropped and bad records are told; nothing is written."""
+    """Without colors where the output is no terminal; dropped and bad records are told; nothing is written."""
     (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
     records = [{"prompt": "a", "answer": ""}, {"prompt": 1}, *PAIRS]
     file = write_lines(tmp_path / "a.jsonl", records)

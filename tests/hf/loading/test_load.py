@@ -46,8 +46,8 @@ def plant(folder: Path, kind: str) -> None:
     payload = PAYLOAD.format(name=kind)
     own = "class Model: pass\nclass Tokenizer: pass\n"
     match kind:
-        case "modelling" | "configuration":
-            path = folder / ("modeling_tape.py" if kind == "modelling" else "configuration_tape.py")
+        case "modeling" | "configuration":
+            path = folder / ("modeling_tape.py" if kind == "modeling" else "configuration_tape.py")
             path.write_text(path.read_text() + payload)
         case "tokenizer":
             (folder / "tokenization_own.py").write_text(payload + own)
@@ -78,7 +78,7 @@ class Answer(NamedTuple):
     markers: list[str]
 
 
-HARMLESS = ("modelling", "configuration", "tokenizer", "auto_map", "repository", "custom_generate", "adapter")
+HARMLESS = ("modeling", "configuration", "tokenizer", "auto_map", "repository", "custom_generate", "adapter")
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
         "PYTHONPATH": str(ROOT),
     }
 
-    plan["trusted"] = [*plan["generate modelling"], "--trust-remote-code"]
+    plan["trusted"] = [*plan["generate modeling"], "--trust-remote-code"]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     result = subprocess.run(
         [sys.executable, "-m", "tests.helpers.attack", str(tmp_path / "plan.json")],
@@ -130,7 +130,7 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
     answers = {name: Answer(*answer) for name, answer in json.loads(result.stdout.splitlines()[-1]).items()}
     clean = answers["generate clean"]
     assert clean.status == 0 and clean.output.startswith("1+2=")
-    assert answers["trusted"] == clean._replace(markers=["modelling"], errors=answers["trusted"].errors)
+    assert answers["trusted"] == clean._replace(markers=["modeling"], errors=answers["trusted"].errors)
     assert not any(answer.markers for name, answer in answers.items() if name != "trusted")
     assert not (tmp_path / "network").exists()
     for kind in HARMLESS:

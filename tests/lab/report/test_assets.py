@@ -101,8 +101,8 @@ def test_page(browser: "Chrome", page: Path) -> None:
     widest = "Math.max(...[...document.querySelectorAll('svg text, svg path')].map((one) => one.getBoundingClientRect().right))"
     assert values(browser, widest) <= values(browser, "document.documentElement.clientWidth")
     pixels = np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB"))
-    colours, counts = np.unique(pixels @ np.array([2**16, 2**8, 1]), return_counts=True)
-    assert len(colours) > 20 and counts.max() < 0.99 * counts.sum()
+    colors, counts = np.unique(pixels @ np.array([2**16, 2**8, 1]), return_counts=True)
+    assert len(colors) > 20 and counts.max() < 0.99 * counts.sum()
 
     assert [entry for entry in browser.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")] == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -347,15 +347,13 @@ def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
 
 def test_dark_and_narrow(browser: "Chrome", page: Path) -> None:
     """Text has a contrast of 4.5 to 1 in light and dark, and a telephone's width is not exceeded."""
-    colours = (
-        "[getComputedStyle(document.body)[arguments[0]], getComputedStyle(document.querySelector('.quiet'))[arguments[0]]]"
-    )
+    colors = "[getComputedStyle(document.body)[arguments[0]], getComputedStyle(document.querySelector('.quiet'))[arguments[0]]]"
     grounds = set()
     for scheme in ("light", "dark"):
         feature = {"name": "prefers-color-scheme", "value": scheme}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-        ground = browser.execute_script(f"return {colours}", "backgroundColor")[0]
-        texts = browser.execute_script(f"return {colours}", "color")
+        ground = browser.execute_script(f"return {colors}", "backgroundColor")[0]
+        texts = browser.execute_script(f"return {colors}", "color")
         assert min(contrast(text, ground) for text in texts) >= 4.5, scheme
         grounds.add(ground)
     assert len(grounds) == 2

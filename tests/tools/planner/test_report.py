@@ -57,7 +57,7 @@ def test_weights_trained(plan: Command) -> None:
 
 
 def test_dry_run_prints_the_plan(plan: Command, command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """With FP8, whose speed is not modelled, that is told, too."""
+    """With FP8, whose speed is not modeled, that is told, too."""
     raw_config["model"]["mlp_size"] = 48
     raw_config |= {"training": raw_config["training"] | {"precision": "bfloat16", "fp8": "rowwise"}, "zero": {"stage": 2}}
     planned = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]

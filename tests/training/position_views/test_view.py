@@ -132,7 +132,7 @@ def test_corrupted(tmp_path: Path, fault: str) -> None:
 
 
 def test_picture() -> None:
-    """Layers of any size are red on the diagonal, with a grey line between them."""
+    """Layers of any size are red on the diagonal, with a gray line between them."""
     picture = some_view(num_layers=2, num_tokens=4, scale=50).picture(magnified=1)
     assert picture.shape == (4, 2 * 5, 3)
     assert picture[0, 0].tolist() == picture[3, 8].tolist() == [255, 0, 0]

@@ -109,12 +109,12 @@ class CarriedFile:
 
     def _shares_line(self, index: int, begin: int, end: int) -> bool:
         """Whether the statement with this index shares its first or last line with another statement."""
-        neighbours = []
+        neighbors = []
         if index > 0:
-            neighbours.append(self._body[index - 1].end_lineno)
+            neighbors.append(self._body[index - 1].end_lineno)
         if index + 1 < len(self._body):
-            neighbours.append(first_line(self._body[index + 1]))
-        return begin in neighbours or end in neighbours
+            neighbors.append(first_line(self._body[index + 1]))
+        return begin in neighbors or end in neighbors
 
     def _make_relative(self, node: Import, lines: list[bytes]) -> None:
         """Rewrite an import statement in `lines`, so that it imports from the folder of the export."""

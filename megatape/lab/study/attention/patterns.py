@@ -20,7 +20,7 @@ from megatape.lab.study.attention.layer_inputs import dot_products, probabilitie
 # Maximum number of layers to show.
 MAX_COLUMNS = 6
 PANEL_INCHES = 2.0
-# Share of the absolute values that a colour scale covers. A few large ones, such as those of a first token that draws all
+# Share of the absolute values that a color scale covers. A few large ones, such as those of a first token that draws all
 # attention, would leave the rest white.
 SCALE_QUANTILE = 0.99
 
@@ -121,7 +121,7 @@ def maps(examined: ExaminedModel, layers: list[int]) -> tuple[list[Tensor], list
 
 
 def draw_panels(figure: Figure, rows: Sequence[Row], layers: list[int]) -> None:
-    """Draw a panel for each row and layer. Each row has a colour scale of its own."""
+    """Draw a panel for each row and layer. Each row has a color scale of its own."""
     width = PANEL_INCHES * len(layers) + 2
     height = PANEL_INCHES * len(rows) + 0.5
     figure.set_size_inches(width, height)

@@ -18,7 +18,7 @@ def draw_extension(figure: Figure, rows: list[Row], original: int) -> None:
     losses, measured = figure.axes
     losses.set_yscale("linear")
     measured.set_yscale("log")
-    measured.axvline(original, color="grey", linewidth=0.8)
+    measured.axvline(original, color="gray", linewidth=0.8)
     lengths = list(rows[0].outcomes[0].curve)
     measured.set_xticks(lengths, [str(length) for length in lengths])
     # Numbers in place of powers of ten.

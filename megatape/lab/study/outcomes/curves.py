@@ -33,7 +33,7 @@ def draw_curves(figure: Figure, rows: list[Row]) -> None:
     """
     figure.set_size_inches(13, 5)
     losses, measured = figure.subplots(1, 2)
-    # Both sides have the same colour.
+    # Both sides have the same color.
     styles = rcParams["axes.prop_cycle"]()
     for (label, outcomes), style in zip(rows, styles, strict=False):
         if outcomes[0].scaling is None:
