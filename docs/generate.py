@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from docs import reference
-from tests.helpers.import_graph import LAYERS, PARTS_OF_DATA, description_of
+from tests.helpers.checks.import_graph import LAYERS, PARTS_OF_DATA, description_of
 
 EXAMPLES = ("train", "load_export", "add_encoding")
 LIST_WIDTH = 17  # columns of a layer's name in the list of layers

@@ -20,8 +20,8 @@ from megatape.model.build import build_model
 from megatape.model.recorded_streams import recorded_streams
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it also runs as a script
-from tests.helpers import bounds, reference_format
-from tests.helpers.bounds import relative_difference
+from tests.helpers.checks import bounds, reference_format
+from tests.helpers.checks.bounds import relative_difference
 
 # A gradient that is zero in exact arithmetic (FIRE's output bias, which softmax ignores) is pure rounding. So gradients are
 # compared relative to at least a hundredth of the largest gradient in the file; a tenth of the smallest real one still shows.

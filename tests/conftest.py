@@ -22,9 +22,9 @@ from megatape import imports, registry
 from megatape.commands.cli.main import main
 from megatape.reliability.signals import STOPPING
 from megatape.utils.terminal import show_lines
-from tests.helpers.command import Command
-from tests.helpers.planted import plant
-from tests.helpers.small_run import prepare_words, small_config
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.planted import plant
+from tests.helpers.runs.small_run import prepare_words, small_config
 
 show_lines()
 

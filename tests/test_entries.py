@@ -8,7 +8,7 @@ import pytest
 from megatape import registry
 from megatape.config import families_with
 from megatape.entries import ConfigurableEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry
-from tests.helpers.raw_config import parse
+from tests.helpers.runs.raw_config import parse
 
 TABLES: dict[str, dict[str, Any]] = {
     name: table

@@ -6,7 +6,7 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from tests.helpers.import_graph import (
+from tests.helpers.checks.import_graph import (
     LAYERS,
     LAYERS_THAT_IMPORT,
     MODULES,
@@ -50,7 +50,7 @@ def is_inside(module: str, package: str) -> bool:
 
 def test_every_layer_is_listed() -> None:
     present = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
-    assert sorted(LAYERS) == sorted(present - {"__init__", "__pycache__"}), "LAYERS in tests/helpers/import_graph.py"
+    assert sorted(LAYERS) == sorted(present - {"__init__", "__pycache__"}), "LAYERS in tests/helpers/checks/import_graph.py"
 
 
 def test_no_upward_import() -> None:

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 from megatape.moved_modules import MOVED, RENAMED, current_name
-from tests.helpers.import_graph import MODULES, ROOT
-from tests.helpers.load import scaled
+from tests.helpers.checks.import_graph import MODULES, ROOT
+from tests.helpers.processes.load import scaled
 
 IMPORTS = """
 import warnings

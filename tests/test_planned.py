@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.slow import slow_but
-from tests.helpers.workers import ROOT
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.processes.workers import ROOT
 
 PLANNED: dict[str, Any] = runpy.run_path(str(ROOT / "docs/planned.py"))
 PAGE = (ROOT / "docs/results/planned.md").read_text()

@@ -11,7 +11,7 @@ from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.utils.json_lines import MAX_LINE_BYTES
-from tests.helpers.run_context import make_context
+from tests.helpers.runs.run_context import make_context
 
 
 @pytest.mark.parametrize("end", [b"\n", b""], ids=["whole", "torn"])

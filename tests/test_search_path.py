@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from megatape.search_path import drop_start_folders, named_folders
-from tests.helpers.import_graph import ROOT
-from tests.helpers.load import scaled
-from tests.helpers.planted import fresh_environment, plant, planted_that_ran
+from tests.helpers.checks.import_graph import ROOT
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.planted import fresh_environment, plant, planted_that_ran
 
 # The program that pip installs for `megatape`.
 CONSOLE_SCRIPT = "import sys\nfrom megatape.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())\n"

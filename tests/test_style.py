@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.helpers.import_graph import PACKAGE
+from tests.helpers.checks.import_graph import PACKAGE
 
 MAX_BODY_LINES = 60
 # Files of tables, whose order is that of their subjects, not of their dependencies.

@@ -12,8 +12,8 @@ from megatape.accounting.memory import plan_memory
 from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.workload import Workload
 from megatape.config import load_config
-from tests.helpers.plan_cases import configure
-from tests.helpers.slow import slow_but
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.planner.plan_cases import configure
 
 # A longer and deeper run than the fixture's.
 LONG = {"data.sequence_length": 256, "model.max_positions": 256, "model.num_layers": 5}

@@ -17,9 +17,9 @@ from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
 from megatape.utils.torch_internals import fused_on_shapes
-from tests.helpers.plan_cases import configure
-from tests.helpers.slow import slow_but
-from tests.helpers.workers import run_workers
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.planner.plan_cases import configure
+from tests.helpers.processes.workers import run_workers
 
 # Three sizes: the fixture's own, a wider one with grouped queries, a longer and deeper one.
 SIZES: dict[str, dict[str, Any]] = {

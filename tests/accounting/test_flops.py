@@ -16,8 +16,8 @@ from megatape.config import ModelConfig
 from megatape.encodings.path import CHUNK
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
-from tests.helpers.models import SHAPE
-from tests.helpers.paper import paper
+from tests.helpers.models.paper import paper
+from tests.helpers.models.small_models import SHAPE
 
 
 def test_flops_of_the_paper() -> None:

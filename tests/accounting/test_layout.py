@@ -7,7 +7,7 @@ import pytest
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.workload import Workload
 from megatape.errors import ConfigError
-from tests.helpers.plan_cases import configure
+from tests.helpers.planner.plan_cases import configure
 
 CHANGES = {"parallel.tp": 2, "parallel.sp": 2, "training.micro_batch_size": 2, "training.global_batch_size": 8}
 

@@ -12,9 +12,9 @@ from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.parameters import count_parameters
 from megatape.accounting.trace import run_pass
 from megatape.accounting.workload import Workload
-from tests.helpers.plan_cases import configure
-from tests.helpers.slow import slow_but
-from tests.helpers.workers import run_workers
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.planner.plan_cases import configure
+from tests.helpers.processes.workers import run_workers
 
 
 @pytest.mark.slow
@@ -109,5 +109,5 @@ def test_host_memory_equals_deepspeeds(raw_config: dict[str, Any], tmp_path: Pat
     raw_config |= {"zero": {"stage": stage, "offload_optimizer": True}}
     raw_config["training"]["precision"] = "bfloat16"
     planned = plan_memory(TrainingLayout.from_config(configure(raw_config, "x", {}), 2), on_gpu=False).host
-    for held in run_workers("tests.helpers.plan_cases:host_tensors", 2, raw_config, tmp_path / "workers"):
+    for held in run_workers("tests.helpers.planner.plan_cases:host_tensors", 2, raw_config, tmp_path / "workers"):
         assert {part.value: size for part, size in planned.items()} == pytest.approx(held, rel=0.001)

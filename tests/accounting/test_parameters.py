@@ -1,7 +1,7 @@
 """Number of parameters of the paper's shape."""
 
 from megatape.accounting.parameters import count_parameters
-from tests.helpers.paper import paper
+from tests.helpers.models.paper import paper
 
 
 def test_parameters_of_the_paper() -> None:

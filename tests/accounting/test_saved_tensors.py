@@ -14,8 +14,8 @@ from megatape.config import ActivationCheckpointing as Mode
 from megatape.config import ModelConfig
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
-from tests.helpers.models import SHAPE, random_model, tokens_and_positions
-from tests.helpers.slow import slow_but
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
 
 
 @pytest.mark.parametrize("checkpointing", slow_but(["full"], ["none", "full"]))

@@ -7,8 +7,8 @@ import pytest
 from megatape.accounting.gathered_weights import EventKind
 from megatape.accounting.trace import SHALLOW, Pass, deep_pass, one_pass, run_pass
 from megatape.accounting.workload import Workload
-from tests.helpers.plan_cases import configure
-from tests.helpers.slow import slow_but
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.planner.plan_cases import configure
 
 LORA = {
     "model.lora": {"rank": 3, "alpha": 1.0, "dropout": 0.1, "targets": ["query", "up"]},

@@ -12,8 +12,8 @@ from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.accounting.workload import Workload
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent
 from megatape.utils.units import format_bytes
-from tests.helpers.plan_cases import configure
-from tests.helpers.workers import run_workers
+from tests.helpers.planner.plan_cases import configure
+from tests.helpers.processes.workers import run_workers
 
 FROZEN = {"training.trainable": ["position", "norms", "embeddings", "blocks.*.mlp.up.weight"]}
 LORA: dict[str, Any] = {
@@ -122,7 +122,7 @@ def test_planned_bytes_equal_sent_bytes(
     raw_config["training"] |= {"global_batch_size": 8 // sample_ranks, "micro_batch_size": 2}
     raw_config["parallel"] = {"tp": tensor_size, "sp": sequence_size, "cp": context_size}
     results = run_workers(
-        "tests.helpers.plan_cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers"
+        "tests.helpers.planner.plan_cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers"
     )
     weights = _group_of_weights(4, tensor_size, sequence_size, context_size)
     for number, (name, changes) in enumerate(cases.items()):

@@ -13,8 +13,8 @@ from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.accounting.whole_matrices import plan_matrices
 from megatape.distributed.traffic import ALL_TO_ALL
 from megatape.tools.planner.report import report
-from tests.helpers.plan_cases import configure
-from tests.helpers.workers import run_workers
+from tests.helpers.planner.plan_cases import configure
+from tests.helpers.processes.workers import run_workers
 
 CASES: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0},
@@ -48,7 +48,7 @@ def test_planned_bytes_equal_sent_bytes(
     """By four ranks, in sum, exactly; and the traffic of ZeRO and tensor parallelism is that of AdamW."""
     muon_config["parallel"] = {"tp": tensor_size, "sp": sequence_size}
     payload = {"config": muon_config, "cases": CASES}
-    results = run_workers("tests.helpers.plan_cases:count_cases", 4, payload, tmp_path / "workers")
+    results = run_workers("tests.helpers.planner.plan_cases:count_cases", 4, payload, tmp_path / "workers")
     for number, (name, changes) in enumerate(CASES.items()):
         config = configure(muon_config, name, changes)
         counted = [rank[number] for rank in results]

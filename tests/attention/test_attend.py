@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import bounds
-from tests.helpers.attention import SHAPES, initial_state, inputs, moving, plain, random_document_starts
-from tests.helpers.bounds import assert_close
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.attention import SHAPES, initial_state, inputs, moving, plain, random_document_starts
 
 pytestmark = pytest.mark.numerics
 

@@ -23,7 +23,7 @@ from megatape.encodings.tape import TapeUpdate
 from megatape.model.build import build_model
 from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
-from tests.helpers.slow import slow_but
+from tests.helpers.checks.slow import slow_but
 
 # Device, needs of the encoding, head size, precision, document masks -> backend.
 CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {

@@ -16,11 +16,11 @@ from megatape.encodings import encoding_of
 from megatape.encodings.alibi import slopes
 from megatape.encodings.fire import WIDTH
 from megatape.encodings.t5 import buckets
-from tests.helpers import bounds
-from tests.helpers.attention import SHAPES
-from tests.helpers.biased_attention import check, inputs
-from tests.helpers.bounds import assert_close
-from tests.helpers.models import SHAPE
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.attention import SHAPES
+from tests.helpers.models.biased_attention import check, inputs
+from tests.helpers.models.small_models import SHAPE
 
 pytestmark = pytest.mark.numerics
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from megatape.attention.block_masks import document_blocks
-from tests.helpers.attention import random_document_starts
+from tests.helpers.models.attention import random_document_starts
 
 
 @pytest.mark.parametrize("length", [40, 128, 513, 640])

@@ -17,12 +17,13 @@ from megatape.attention.shifted import ShiftedSparse, num_pairs, num_unshifted_h
 from megatape.distributed.mesh import Axis
 from megatape.model.block import Attention
 from megatape.model.transformer import Transformer
-from tests.helpers import bounds
-from tests.helpers.attention import random_document_starts
-from tests.helpers.bounds import assert_close
-from tests.helpers.models import random_model, tokens_and_positions
-from tests.helpers.runs import tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.attention import random_document_starts
+from tests.helpers.models.small_models import random_model, tokens_and_positions
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 pytestmark = pytest.mark.numerics
 
@@ -172,7 +173,7 @@ def test_same_on_tensor_parallel_ranks(raw_config: dict[str, Any], tmp_path: Pat
     for ranks, runs in ((1, alone), (2, divided)):
         cases = [{"name": name, "set": changes | {"zero.stage": 0, "parallel.tp": ranks}} for name, changes in runs.items()]
         payload = {"config": raw_config, "cases": cases}
-        results = run_workers("tests.helpers.training_cases:train_cases", ranks, payload, tmp_path / f"workers-{ranks}")
+        results = run_workers(TRAIN_CASES, ranks, payload, tmp_path / f"workers-{ranks}")
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
     trained = {name: tensors(folder / name / "checkpoints/step-00000003", "exp_avg") for name in alone | divided}
     for name in ("plain", "masked"):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from megatape.attention.split_values import MAX_VALUE_WIDTH
-from tests.helpers import bounds
-from tests.helpers.attention import initial_state, moving, widths
-from tests.helpers.bounds import assert_close
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.attention import initial_state, moving, widths
 
 pytestmark = pytest.mark.numerics
 

@@ -9,8 +9,8 @@ import pytest
 from megatape.checkpoint.compatibility import check_end_token, check_same_data, check_same_settings, recipe_changes
 from megatape.config import differences, parse_config
 from megatape.data.tokenizers.files import load_tokenizer
-from tests.helpers.imported import write_llama3
-from tests.helpers.raw_config import RAW, parse
+from tests.helpers.models.imported import write_llama3
+from tests.helpers.runs.raw_config import RAW, parse
 
 PRINTS = {"data": "d" * 64, "tokenizer": "t" * 64}
 

@@ -11,7 +11,7 @@ from megatape.checkpoint.hashed_files import write_file
 from megatape.checkpoint.manifest import MANIFEST, load_manifest, save_manifest
 from megatape.checkpoint.records import BaseRecord
 from megatape.errors import CheckpointError, UserError
-from tests.helpers.manifests import BASE, rewrite
+from tests.helpers.runs.manifests import BASE, rewrite
 
 
 def save(folder: Path, *features: Feature) -> dict[str, Any]:

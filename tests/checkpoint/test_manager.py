@@ -19,8 +19,8 @@ from megatape.training.callbacks.callback import Callback
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.utils.json_files import MAX_DEPTH
 from megatape.utils.json_lines import read_lines
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 STEPS = 3
 

@@ -10,7 +10,7 @@ import pytest
 
 from megatape.checkpoint.hashed_files import write_file
 from megatape.checkpoint.manifest import MANIFEST, check_hashes, load_manifest, save_manifest
-from tests.helpers.manifests import BASE, rewrite
+from tests.helpers.runs.manifests import BASE, rewrite
 
 FILES = {"a": b"first", "b": b"second", "c": b"third"}
 

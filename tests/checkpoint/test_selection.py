@@ -16,9 +16,9 @@ from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
-from tests.helpers.run_environments import accept, copied_run
-from tests.helpers.runs import flip_byte
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_environments import accept, copied_run
+from tests.helpers.runs.run_folders import flip_byte
 
 FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run"
 FIRST = "step-00000002"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatape.commands.cli.table import COMMANDS
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 pytest.importorskip("shtab")
 SHELLS = ("bash", "zsh", "fish")

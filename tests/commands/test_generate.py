@@ -21,9 +21,9 @@ from megatape.errors import UserError
 from megatape.hf.generation.sampling import Sampling
 from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.hf.loading.loaded_model import LoadedModel
-from tests.helpers.conversations import MESSAGES, PLAIN, adopted
-from tests.helpers.imported import write_qwen
-from tests.helpers.tiny_models import save_tiny
+from tests.helpers.data.conversations import MESSAGES, PLAIN, adopted
+from tests.helpers.models.imported import write_qwen
+from tests.helpers.models.tiny_models import save_tiny
 
 CASES = {
     "--prompts nowhere.jsonl": "--prompts nowhere.jsonl: no such file: give a .jsonl or .txt file",

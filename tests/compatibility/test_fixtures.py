@@ -26,9 +26,10 @@ from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.model.init import initial_weight
 from megatape.nn.targets import IGNORE_INDEX
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 pytestmark = pytest.mark.numerics
 
@@ -68,9 +69,7 @@ def test_a_run_resumes(tmp_path: Path) -> None:
     shutil.copytree(FIRST, tmp_path / "run" / "checkpoints" / FIRST.name)
     shutil.copyfile(RUN / "metrics.jsonl", tmp_path / "run" / "metrics.jsonl")
     payload = {"config": raw, "cases": [{"name": "run", "resume": "auto"}]}
-    assert run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers") == [
-        [{"step": 2, "samples": 16}]
-    ]
+    assert run_workers(TRAIN_CASES, 1, payload, tmp_path / "workers") == [[{"step": 2, "samples": 16}]]
     for kind in KINDS:
         file = f"{kind}-00000.safetensors"
         ours, theirs = load_file(tmp_path / "run" / "checkpoints" / LAST.name / file), load_file(LAST / file)
@@ -103,9 +102,7 @@ def test_checkpoints_of_formats_4_and_5(tmp_path: Path) -> None:
     config = json.loads((saved / "state.json").read_text())["config"] | {"run": {"directory": str(tmp_path)}}
     config["data"]["path"] = str(DATA)
     cases = [{"name": path.name, "resume": str(path), "set": {"training.steps": 3}} for path in (saved, averaged)]
-    results = run_workers(
-        "tests.helpers.training_cases:train_cases", 1, {"config": config, "cases": cases}, tmp_path / "workers"
-    )
+    results = run_workers(TRAIN_CASES, 1, {"config": config, "cases": cases}, tmp_path / "workers")
     assert results[0] == [{"step": 2, "samples": 16}] * 2
     after = [load_file(tmp_path / path.name / "checkpoints/step-00000003/ema-00000.safetensors") for path in (saved, averaged)]
     weights = [

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.load import scaled
-from tests.helpers.workers import Workers
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import Workers
 
 PLUGINS = Path(__file__).parent / "fixtures" / "plugins"
 # Runs the code of the export, as a user of transformers would.

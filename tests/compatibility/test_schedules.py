@@ -17,9 +17,10 @@ from megatape.config import load_config, load_recorded_config, parse_config
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_trained
 from megatape.optim.schedules import LearningRate
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 pytestmark = pytest.mark.numerics
 
@@ -69,7 +70,7 @@ def test_runs_resume(tmp_path: Path) -> None:
         settings = {f"schedule.{key}": value for key, value in schedule.items()}
         cases.append({"name": kind, "resume": str(checkpoint_of(kind)), "set": settings})
     payload = {"config": raw, "cases": cases}
-    (results,) = run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers")
+    (results,) = run_workers(TRAIN_CASES, 1, payload, tmp_path / "workers")
     assert results == [{"step": 4, "samples": 32}] * len(KINDS)
     for kind in KINDS:
         found = metrics_of(tmp_path / kind / "metrics.jsonl")
@@ -86,6 +87,6 @@ def test_a_new_run_is_refused(tmp_path: Path) -> None:
     raw["data"]["path"] = str(FIXTURES / "data")
     raw["run"]["directory"] = str(tmp_path)
     payload = {"config": raw, "cases": [{"name": "new"}]}
-    ((result,),) = run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers")
+    ((result,),) = run_workers(TRAIN_CASES, 1, payload, tmp_path / "workers")
     assert "schedule.kind cosine_restarts is only for resuming" in result["error"]
     assert result["error"].endswith("set it to wsd or cosine")

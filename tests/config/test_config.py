@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.raw_config import MIXTURE, mixed, parse
+from tests.helpers.runs.raw_config import MIXTURE, mixed, parse
 
 
 @pytest.mark.parametrize(

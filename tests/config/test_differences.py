@@ -1,7 +1,7 @@
 """Fields on which two configurations differ."""
 
 from megatape.config import ResumeRule, differences
-from tests.helpers.raw_config import MIXTURE, parse
+from tests.helpers.runs.raw_config import MIXTURE, parse
 
 
 def test_differences() -> None:

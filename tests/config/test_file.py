@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.config import load_config, parse_config
-from tests.helpers.raw_config import RAW, parse
+from tests.helpers.runs.raw_config import RAW, parse
 
 
 def test_resolved_configuration_parses_to_itself() -> None:

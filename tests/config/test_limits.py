@@ -16,7 +16,7 @@ from megatape.config.model import ENCODING_LIMITS
 from megatape.config.section import Section
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, LIMITS, EncodingEntry
-from tests.helpers.raw_config import parse
+from tests.helpers.runs.raw_config import parse
 
 STEPS = Incompatibility[Config](
     setting="training.steps {training.steps}",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.raw_config import parse
+from tests.helpers.runs.raw_config import parse
 
 
 def test_defaults_that_follow_other_fields() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
-from tests.helpers.raw_config import parse
+from tests.helpers.runs.raw_config import parse
 
 EARLIER_KEYS = (
     "original_length",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.data_directory import BOS, EOS, VOCAB_SIZE, Documents, MakeDirectory, small_tokenizer, write_ids
+from tests.helpers.data.data_directory import BOS, EOS, VOCAB_SIZE, Documents, MakeDirectory, small_tokenizer, write_ids
 
 
 @pytest.fixture(scope="session")

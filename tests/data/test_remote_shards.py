@@ -16,10 +16,10 @@ from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.entries import Shard
 from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
-from tests.helpers.batches import mixture_of
-from tests.helpers.data_directory import Documents, MakeDirectory, first_byte
-from tests.helpers.load import scaled
-from tests.helpers.web import Fault, Web, served
+from tests.helpers.data.data_directory import Documents, MakeDirectory, first_byte
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.web import Fault, Web, served
+from tests.helpers.runs.batches import mixture_of
 
 LENGTH = 16
 WINDOW = 2

@@ -12,7 +12,7 @@ from megatape.distributed.collectives import all_gather, every_rank, gather_toke
 from megatape.distributed.layout import channels_to_tokens, local_tokens, own_rows, tokens_to_channels
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import Topology
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
 
 RANKS = 2
 

@@ -15,7 +15,7 @@ from megatape.distributed.exchange import on_all, on_main
 from megatape.distributed.serialization import decode, encode
 from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, MissingPath, NotSaved, PathError, UserError, path_error
-from tests.helpers.workers import ROOT, run_workers
+from tests.helpers.processes.workers import ROOT, run_workers
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from torch import Tensor
 from megatape.distributed.layout import heads_to_tokens, states_before_chunks, tokens_to_heads, zigzag
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import Topology
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
 
 RANKS = 2
 # B = 2 samples of N = 6 tokens; queries of 4 heads, keys of 2, and a wider state of 2.

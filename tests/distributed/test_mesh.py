@@ -13,7 +13,7 @@ from megatape.distributed.collectives import all_gather
 from megatape.distributed.mesh import fake_axis, lines, make_mesh
 from megatape.distributed.topology import Topology
 from megatape.distributed.traffic import ALL_GATHER, CountTraffic
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
 
 SIZES = {"data": 2, "sequence": 3, "tensor": 4}
 SIZES_OF_ALL = {"data": 2, "context": 2, "sequence": 3, "tensor": 2}

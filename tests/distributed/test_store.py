@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from megatape.distributed.store import Messages, open_store
 from megatape.distributed.topology import Topology
-from tests.helpers.workers import free_port, run_workers
+from tests.helpers.processes.workers import free_port, run_workers
 
 TIMEOUT = timedelta(seconds=10)
 

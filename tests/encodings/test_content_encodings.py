@@ -19,9 +19,9 @@ from megatape.model.transformer import Transformer
 from megatape.nn.gathered_input import begin_gather
 from megatape.nn.parameters import spec_of
 from megatape.registry import ENCODINGS
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close, relative_difference
-from tests.helpers.models import SHAPE, random_model, tokens_and_positions
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close, relative_difference
+from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
 
 pytestmark = pytest.mark.numerics
 

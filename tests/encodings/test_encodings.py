@@ -24,9 +24,9 @@ from megatape.model.build import build_model
 from megatape.model.recorded_streams import recorded_streams
 from megatape.nn.parameters import spec_of
 from megatape.registry import ENCODINGS
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close, relative_difference
-from tests.helpers.models import SHAPE, random_model, tokens_and_positions
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close, relative_difference
+from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
 
 pytestmark = pytest.mark.numerics
 

@@ -14,10 +14,10 @@ from megatape.accounting.parameters import count_parameters
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import ModelConfig
 from megatape.imports import import_given
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.models import SHAPE, random_model, tokens_and_positions
-from tests.helpers.workers import ROOT, Workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
+from tests.helpers.processes.workers import ROOT, Workers
 
 FILES = {
     "kerple": "examples/add_encoding.py",

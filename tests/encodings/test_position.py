@@ -10,9 +10,9 @@ from torch import Tensor
 from megatape.attention.rotation import PositionState, rotate
 from megatape.encodings.rope import rotary_state
 from megatape.model.recorded_streams import recorded_streams
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.models import SHAPE, random_model, tokens_and_positions
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
 
 pytestmark = pytest.mark.numerics
 

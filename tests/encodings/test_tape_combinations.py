@@ -10,9 +10,9 @@ from torch import Tensor
 
 from megatape.encodings.selective_rope import Phases
 from megatape.model.transformer import Transformer
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close, relative_difference
-from tests.helpers.models import random_model, tokens_and_positions
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close, relative_difference
+from tests.helpers.models.small_models import random_model, tokens_and_positions
 
 pytestmark = pytest.mark.numerics
 

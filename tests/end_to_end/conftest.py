@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.small_run import small_config
-from tests.helpers.workers import run_workers
-
-CASES = "tests.helpers.training_cases:train_cases"
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.small_run import small_config
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +19,7 @@ def trained(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     raw_config = small_config(data_directory, folder / "run")
     raw_config["checkpoint"] = {"interval": 1, "keep": 2}
     raw_config["evaluation"]["interval"] = 100
-    run_workers(CASES, 2, {"config": raw_config, "cases": [{"name": "base"}]}, folder / "workers")
+    run_workers(TRAIN_CASES, 2, {"config": raw_config, "cases": [{"name": "base"}]}, folder / "workers")
     folder = Path(raw_config["run"]["directory"]) / "base" / "checkpoints"
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000003", "step-00000004"], "keep-last-2"
     return raw_config

@@ -27,8 +27,8 @@ from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
 from megatape.utils.json_lines import read_lines
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import Workers, run_workers
+from tests.helpers.processes.workers import Workers, run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 MODULE = "tests.end_to_end.test_background_saves"
 STAGES: dict[str, dict[str, Any]] = {

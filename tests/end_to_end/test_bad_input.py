@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from megatape.checkpoint.reader import CheckpointReader
-from tests.helpers.runs import flip_byte
-from tests.helpers.workers import run_workers
-
-CASES = "tests.helpers.training_cases:train_cases"
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import flip_byte
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Path) -> None:
@@ -45,7 +44,7 @@ def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: P
         {"name": "hopeless", "resume": "auto"},
         {"name": "base", "resume": str(root / "base" / "checkpoints" / "step-00000003")},
     ]
-    results = run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")[0]
+    results = run_workers(TRAIN_CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")[0]
     assert results[: len(newest)] == [{"step": 3, "samples": 24}] * len(newest)
     for path in newest.values():
         found = sorted(entry.name for entry in path.parent.iterdir())
@@ -121,7 +120,7 @@ def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory:
         ),
     ]
     cases = [case for case, _ in expected]
-    for rank, results in enumerate(run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")):
+    for rank, results in enumerate(run_workers(TRAIN_CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")):
         for (case, parts), result in zip(expected, results, strict=True):
             for part in parts:
                 assert part in result.get("error", ""), (rank, case, result)
@@ -134,5 +133,5 @@ def test_tokenizer_of_the_shards_is_checked(finished: dict[str, Any], data_direc
     shutil.copytree(data_directory, copied)
     flip_byte(copied / "tokenizer.model")
     cases = [{"name": "tokenizer", "set": {"data.path": str(copied)}}]
-    result = run_workers(CASES, 1, {"config": finished, "cases": cases}, tmp_path / "workers")[0][0]
+    result = run_workers(TRAIN_CASES, 1, {"config": finished, "cases": cases}, tmp_path / "workers")[0][0]
     assert "tokenizer.model" in result["error"]

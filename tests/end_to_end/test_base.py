@@ -15,12 +15,12 @@ from megatape.checkpoint.hashed_files import hash_file
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
-from tests.helpers.command import Command
-from tests.helpers.runs import flip_byte, tensors
-from tests.helpers.tiny_models import save_tiny
-from tests.helpers.workers import WITH_TRANSFORMERS, run_workers
+from tests.helpers.models.tiny_models import save_tiny
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import WITH_TRANSFORMERS, run_workers
+from tests.helpers.runs.run_folders import flip_byte, tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 STAGES: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0},
     "stage2": {"zero.stage": 2, "training.precision": "bfloat16"},
@@ -51,14 +51,14 @@ def test_resuming(tuning: dict[str, Any], tmp_path: Path) -> None:
     """Runs go on bit for bit, on two data and two tensor-parallel ranks; and what one process wrote is read there."""
     tuning["checkpoint"]["interval"] = 2
     plain = {"name": "plain", "set": {"zero.stage": 0, "training.steps": 2}}
-    run_workers(CASES, 1, {"config": tuning, "cases": [plain]}, tmp_path / "workers-1")
+    run_workers(TRAIN_CASES, 1, {"config": tuning, "cases": [plain]}, tmp_path / "workers-1")
     cases: list[dict[str, Any]] = []
     for name, changes in STAGES.items():
         case = {"name": name, "set": changes | {"parallel.tp": 2}}
         cases += [case, case | {"name": f"{name}-resumed", "resume": str(of_run(tuning, name, 2))}]
         cases += [case | {"name": f"{name}-moved", "resume": str(of_run(tuning, "plain", 2)), "only_save": True}]
         cases[-1]["allow_changes"] = True  # of precision
-    results = run_workers(CASES, 4, {"config": tuning, "cases": cases}, tmp_path / "workers-4")
+    results = run_workers(TRAIN_CASES, 4, {"config": tuning, "cases": cases}, tmp_path / "workers-4")
     assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
     origin = CheckpointReader(tmp_path / "origin")
@@ -101,7 +101,7 @@ def test_what_is_left_out(tuning: dict[str, Any], tmp_path: Path) -> None:
         {"name": "new", "set": {"training.init_from": None}},
     ]
     results = run_workers(
-        CASES,
+        TRAIN_CASES,
         2,
         {"config": tuning, "cases": [case | {"only_save": True} for case in cases]},
         tmp_path / "w",
@@ -141,7 +141,9 @@ def test_other_bases_are_refused(tuning: dict[str, Any], trained: dict[str, Any]
     """Each with its reason, and no checkpoint is set aside for it. --base says where it is, in all commands."""
     root = Path(tuning["run"]["directory"])
     origin = tmp_path / "origin"
-    run_workers(CASES, 2, {"config": tuning, "cases": [{"name": "run", "set": {"training.steps": 2}}]}, tmp_path / "workers")
+    run_workers(
+        TRAIN_CASES, 2, {"config": tuning, "cases": [{"name": "run", "set": {"training.steps": 2}}]}, tmp_path / "workers"
+    )
     checkpoint = of_run(tuning, "run", 2)
     merged = tmp_path / "merged"
     export(verified_checkpoint(checkpoint), merged)
@@ -178,7 +180,7 @@ def test_other_bases_are_refused(tuning: dict[str, Any], trained: dict[str, Any]
         {"name": "run", "resume": "auto"},
     ]
     found[1]["only_save"] = True
-    results = run_workers(CASES, 2, {"config": tuning, "cases": cases + found}, tmp_path / "workers")
+    results = run_workers(TRAIN_CASES, 2, {"config": tuning, "cases": cases + found}, tmp_path / "workers")
     for rank in results:
         for (case, told), result in zip(wrong, rank, strict=False):
             assert told in result.get("error", ""), (case, result)

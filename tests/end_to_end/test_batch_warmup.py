@@ -11,11 +11,11 @@ import torch
 from megatape.config import load_config
 from megatape.run_folder import RunFolder, read_steps
 from megatape.utils.units import format_count
-from tests.helpers.command import Command
-from tests.helpers.runs import compare, step_tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import compare, step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 LENGTH = 32
 SIZES = [4, 4, 4, 8, 8, 16, 16, 16]  # 10 samples end in the third step, and 22 in the fifth
 WARMUP = [{"tokens": 10 * LENGTH, "samples": 4}, {"tokens": 22 * LENGTH, "samples": 8}]
@@ -40,7 +40,7 @@ def raw(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
         cases = [{"name": "straight"}, {"name": "resumed"} | second, {"name": "decayed", "set": wsd}]
         two = [{"name": "two", "set": {"zero.stage": 2}}]
         for ranks, some in ((1, cases), (2, two)):
-            results = run_workers(CASES, ranks, {"config": raw_config, "cases": some}, folder / f"workers-{ranks}")[0]
+            results = run_workers(TRAIN_CASES, ranks, {"config": raw_config, "cases": some}, folder / f"workers-{ranks}")[0]
             assert not any("error" in result for result in results), results
     return raw_config
 
@@ -84,7 +84,7 @@ def test_branches_in_the_warmup(raw: dict[str, Any], folder: Path, command: Comm
     assert (config.training.steps, config.schedule.lengths["decay"]) == (6, 24 * LENGTH)
     raw = config.model_dump() | {"run": {"directory": str(folder)}}
     payload = {"config": raw, "cases": [{"name": "branch", "resume": "auto"}]}
-    assert run_workers(CASES, 1, payload, folder / "workers-branch")[0] == [{"step": 4, "samples": 20}]
+    assert run_workers(TRAIN_CASES, 1, payload, folder / "workers-branch")[0] == [{"step": 4, "samples": 20}]
     for field in ("step", "loss", "lr", "samples", "digest"):
         assert [line[field] for line in lines(folder / "branch")] == [line[field] for line in lines(folder / "decayed")], field
     assert [round(line["lr"] / 1e-2, 9) for line in lines(folder / "branch")][4:] == [1.0, round(2 / 3, 9)]

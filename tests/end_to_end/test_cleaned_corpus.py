@@ -21,9 +21,9 @@ from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.classifiers import fasttext_model
-from tests.helpers.command import Command
-from tests.helpers.data_directory import hashes_of, small_tokenizer, texts_of
+from tests.helpers.data.classifiers import fasttext_model
+from tests.helpers.data.data_directory import hashes_of, small_tokenizer, texts_of
+from tests.helpers.processes.command import Command
 
 RULES_OF_CORPUS = ["length:minimum=10", "personal_data", "near_duplicates"]
 

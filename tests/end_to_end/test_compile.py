@@ -12,9 +12,9 @@ from megatape.model.build import build_model
 from megatape.model.compilation import CompiledBlock
 from megatape.model.transformer import Transformer
 from megatape.training.startup import build_engine
-from tests.helpers.runs import compare
-from tests.helpers.training_cases import train_cases
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import compare
+from tests.helpers.runs.training_cases import train_cases
 
 
 @pytest.mark.slow

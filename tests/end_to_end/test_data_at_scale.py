@@ -18,7 +18,7 @@ from megatape.data.shards.shard_file import ShardFile
 from megatape.data.shards.writer import MEMBER_TOKENS
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.mixture import Mixture
-from tests.helpers.load import scaled
+from tests.helpers.processes.load import scaled
 
 SHARDS = 3072
 MEMBERS = 97

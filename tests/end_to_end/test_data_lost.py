@@ -22,8 +22,8 @@ from megatape.reliability.watch.watch import Watch
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps.prefetch import Prefetcher
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 WATCHED = WatchTimeouts(period=0.1)
 

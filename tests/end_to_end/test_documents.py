@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.workers import run_workers
-
-CASES = "tests.helpers.training_cases:train_cases"
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def losses(config: dict[str, Any], name: str) -> list[float]:
 @pytest.mark.slow
 def test_ranks_and_resuming(config: dict[str, Any], tmp_path: Path) -> None:
     root = Path(config["run"]["directory"])
-    run_workers(CASES, 1, {"config": config, "cases": [{"name": "one", "set": {"zero.stage": 0}}]}, tmp_path / "w1")
+    run_workers(TRAIN_CASES, 1, {"config": config, "cases": [{"name": "one", "set": {"zero.stage": 0}}]}, tmp_path / "w1")
     half = str(root / "one" / "checkpoints" / "step-00000003")
     cases = [
         {"name": "data"},
@@ -43,7 +42,7 @@ def test_ranks_and_resuming(config: dict[str, Any], tmp_path: Path) -> None:
         {"name": "whole", "set": {"data.prompt_end": "2"}},
         {"name": "packed", "set": {"data.samples": "packed", "data.prompt_end": None}, "resume": half},
     ]
-    results = run_workers(CASES, 2, {"config": config, "cases": cases}, tmp_path / "w2")[0]
+    results = run_workers(TRAIN_CASES, 2, {"config": config, "cases": cases}, tmp_path / "w2")[0]
     straight = losses(config, "one")
     for name in ("data", "tensor"):
         assert_close(losses(config, name), straight, bounds.TRAINED, what=name)

@@ -15,14 +15,14 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.command import Command
-from tests.helpers.run_data import open_run_data
-from tests.helpers.runs import step_tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.run_folders import step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 DECAY = 0.5
 MUON = {"optimizer.kind": "muon"}
 FOUR = {"zero.stage": 3, "parallel.tp": 2}
@@ -67,7 +67,7 @@ def runs(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def train(raw: dict[str, Any], ranks: int, cases: list[dict[str, Any]]) -> None:
     place = Path(raw["run"]["directory"]) / f"workers-{ranks}"
-    results = run_workers(CASES, ranks, {"config": raw, "cases": cases}, place, 300)[0]
+    results = run_workers(TRAIN_CASES, ranks, {"config": raw, "cases": cases}, place, 300)[0]
     assert not any("error" in result for result in results), results
 
 
@@ -175,7 +175,7 @@ def test_what_is_refused(runs: dict[str, Any], folder: Path, command: Command) -
 def test_frozen_weights_have_none(runs: dict[str, Any], folder: Path) -> None:
     """Their average is what they are."""
     case = {"name": "frozen", "set": {"training.frozen": ["embeddings"], "training.steps": 1, "zero.stage": 3}}
-    (result,) = run_workers(CASES, 1, {"config": runs, "cases": [case]}, folder / "workers-frozen")[0]
+    (result,) = run_workers(TRAIN_CASES, 1, {"config": runs, "cases": [case]}, folder / "workers-frozen")[0]
     assert "error" not in result, result
     checkpoint = RunFolder(folder / "frozen").checkpoint(1)
     reader = CheckpointReader(checkpoint)

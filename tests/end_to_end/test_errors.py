@@ -15,7 +15,7 @@ from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
-from tests.helpers.workers import Workers
+from tests.helpers.processes.workers import Workers
 
 ERRORS = {
     "user": UserError("the base was removed: put it back"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.load import scaled
+from tests.helpers.processes.load import scaled
 
 ROOT = Path(__file__).parents[2]
 SMALL = [

@@ -20,12 +20,14 @@ from megatape.hf.families import family_of
 from megatape.tools.cluster.slurm.job_array import JobArray
 from megatape.tools.cluster.slurm.job_script import render_job
 from megatape.tools.cluster.slurm.submission import take_snapshot
-from tests.helpers.bounds import TRAINED, assert_close
-from tests.helpers.command import Command
-from tests.helpers.jobs import new_job
-from tests.helpers.workers import ROOT, Workers
+from tests.helpers.checks.bounds import TRAINED, assert_close
+from tests.helpers.cluster.jobs import new_job
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import ROOT, Workers
 
-OPTIMIZER = (ROOT / "tests/helpers/own_optimizer.py").read_text().replace("tests.helpers.own_optimizer", "{module}")
+OPTIMIZER = (
+    (ROOT / "tests/helpers/models/own_optimizer.py").read_text().replace("tests.helpers.models.own_optimizer", "{module}")
+)
 FILES = {
     "slopes": """
 import torch

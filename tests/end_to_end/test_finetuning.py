@@ -16,11 +16,11 @@ from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.training.example_dataset import ExampleDataset
-from tests.helpers.command import Command
-from tests.helpers.runs import compare
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import compare
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 N = 64
 
 
@@ -58,7 +58,7 @@ def test_the_loss_is_the_mean_over_all_answers(config: dict[str, Any], tmp_path:
             }
             for name, size, changes in cases
         ]
-        results = run_workers(CASES, world_size, {"config": config, "cases": given}, tmp_path / f"workers-{world_size}")
+        results = run_workers(TRAIN_CASES, world_size, {"config": config, "cases": given}, tmp_path / f"workers-{world_size}")
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
     for name, _, _ in runs[1][2:] + runs[2]:
         compare(root / name.split("/")[0] / "plain", root / name, step=2)
@@ -77,7 +77,7 @@ def test_resuming(config: dict[str, Any], tmp_path: Path) -> None:
         {"name": "alone", "set": {"data.mask_documents": False}, "resume": half},
         {"name": "packed", "set": {"data.samples": "packed"}, "resume": half},
     ]
-    results = run_workers(CASES, 2, {"config": config, "cases": cases}, tmp_path / "workers")[0]
+    results = run_workers(TRAIN_CASES, 2, {"config": config, "cases": cases}, tmp_path / "workers")[0]
     assert results[1] == {"step": 2, "samples": 16}
     for kind in ("weight", "exp_avg", "exp_avg_sq"):
         straight, resumed = (
@@ -121,7 +121,7 @@ def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[s
     answers = {"data.path": str(data), "data.samples": "examples"}
     start = {"training.init_from": str(root / "base" / "checkpoints" / "step-00000004"), "training.steps": 40}
     cases = [{"name": "base"}, {"name": "finetuned", "set": answers | start}]
-    results = run_workers(CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")[0]
+    results = run_workers(TRAIN_CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")[0]
     assert [result.get("error") for result in results] == [None, None]
     entries = [json.loads(line) for line in (root / "finetuned" / "metrics.jsonl").read_text().splitlines()]
     entropy = ExampleDataset(data, "train", N).unigram_entropy

@@ -25,8 +25,8 @@ from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps.prefetch import Prefetcher
 from megatape.utils import retries
 from megatape.utils.json_lines import read_lines
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import Workers, run_workers
+from tests.helpers.processes.workers import Workers, run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=90.0, poll_interval=0.02)
 TARGET = "tests.end_to_end.test_folder_away:train_without_folder"

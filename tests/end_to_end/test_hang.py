@@ -25,7 +25,7 @@ from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.steps.stepper import Stepper
 from megatape.zero.engine import Engine
-from tests.helpers.workers import Workers
+from tests.helpers.processes.workers import Workers
 
 # seconds; a busy machine may keep a rank that is well from its heartbeat for some
 SHORT = 2.0

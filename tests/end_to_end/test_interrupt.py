@@ -31,9 +31,9 @@ from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
 from megatape.utils.json_lines import read_lines
-from tests.helpers.load import scaled
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import ROOT, Workers, free_port, run_workers
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT, Workers, free_port, run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 START = "import sys; from megatape.commands.cli.main import main; sys.exit(main(sys.argv[1:]))"
 

@@ -18,7 +18,7 @@ from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.optim.adamw import AdamWOptions
 from megatape.tools.planner.memory_requirements import memory_requirements
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from tests.helpers.slow import slow_but
+from tests.helpers.checks.slow import slow_but
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.json"))

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from megatape.checkpoint.manifest import load_manifest
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.covering import Row, covering_array, full_product
-from tests.helpers.runs import step_tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.checks.covering import Row, covering_array, full_product
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 pytestmark = pytest.mark.numerics
 
-CASES = "tests.helpers.training_cases:train_cases"
 BATCH = 16
 STEPS = 3
 AT_A_TIME = 60  # layouts whose checkpoints are on disk
@@ -145,7 +145,7 @@ def check(config: dict[str, Any], rows: Iterable[Row], folder: Path) -> None:
     needed = {name_of(row): row for pair in pairs for row in pair}.values()
     for ranks in sorted(set(map(num_ranks, needed))):
         cases = [case_of(row) for row in needed if num_ranks(row) == ranks]
-        results = run_workers(CASES, ranks, {"config": config, "cases": cases}, folder / f"workers-{ranks}", 900)[0]
+        results = run_workers(TRAIN_CASES, ranks, {"config": config, "cases": cases}, folder / f"workers-{ranks}", 900)[0]
         assert {case["name"]: result["error"] for case, result in zip(cases, results, strict=True) if "error" in result} == {}
     runs = Path(config["run"]["directory"])
     for row, plain in pairs:

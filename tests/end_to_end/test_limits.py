@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 ROOT = Path(__file__).parents[2]
 DEEP = '{"a":' * 100_000

@@ -20,11 +20,11 @@ from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from megatape.utils.torch_internals import FakeTensorMode
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.models import SHAPE, random_model
-from tests.helpers.plan_cases import configure
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.small_models import SHAPE, random_model
+from tests.helpers.planner.plan_cases import configure
+from tests.helpers.processes.workers import run_workers
 
 SMALL: dict[str, Any] = SHAPE | {"num_layers": 2, "num_heads": 2}
 FEW = ("tape", "rope")

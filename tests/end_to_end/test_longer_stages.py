@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.workers import Workers
+from tests.helpers.processes.workers import Workers
 
 STEPS = 40
 

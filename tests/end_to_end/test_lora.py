@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.runs import tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 TARGETS = ["query", "key", "value", "output", "gate", "up", "down"]
 # Of four ranks, two divide the model. Dropout is drawn again where activations are recomputed, and for other micro-batches.
 DIVIDED: dict[str, dict[str, Any]] = {
@@ -34,7 +34,9 @@ def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> N
     plain = [{"name": "plain", "set": {"zero.stage": 0}}]
     divided = [{"name": name, "set": changes | {"parallel.tp": 2}} for name, changes in DIVIDED.items()]
     for world_size, cases in ((1, plain), (4, divided)):
-        results = run_workers(CASES, world_size, {"config": raw_config, "cases": cases}, tmp_path / f"workers-{world_size}")
+        results = run_workers(
+            TRAIN_CASES, world_size, {"config": raw_config, "cases": cases}, tmp_path / f"workers-{world_size}"
+        )
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
     first, last = (tensors(folder / "plain" / f"checkpoints/step-0000000{step}", "weight") for step in (1, 3))

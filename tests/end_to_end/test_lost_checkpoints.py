@@ -15,11 +15,11 @@ from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.utils.atomic import write_atomically
-from tests.helpers.run_context import make_context
-from tests.helpers.runs import flip_byte
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_context import make_context
+from tests.helpers.runs.run_folders import flip_byte
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 NAMES = ["step-00000003", "step-00000004"]
 
 
@@ -98,7 +98,7 @@ def test_step_0_is_never_a_surprise(finished: dict[str, Any], data_directory: Pa
     ]
     before = {case["name"]: (_names(runs[case["name"]]), _recorded(runs[case["name"]])) for case, _ in refused}
     cases = [case for case, _ in refused] + [case for case, _ in continued]
-    for rank, results in enumerate(run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")):
+    for rank, results in enumerate(run_workers(TRAIN_CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")):
         for (case, parts), result in zip(refused, results, strict=False):
             for part in parts:
                 assert part in result.get("error", ""), (rank, case, result)
@@ -159,7 +159,7 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
         {"name": "metrics", "resume": "auto", "set": {"training.steps": 5}},
         {"name": "data", "set": {"data.path": str(data)}, "only_save": True, "remove": str(data)},
     ]
-    both = run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")
+    both = run_workers(TRAIN_CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")
     for not_finite, large, always, last, *rest in both:
         assert "TrainingDiverged" in not_finite["error"] and "step-00000005 was not written: weight of" in not_finite["error"]
         assert "TrainingDiverged" in large["error"]  # in the background a validation loss may be the first to be seen

@@ -8,9 +8,9 @@ from megatape.config import load_config, parse_config
 from megatape.lab.report.page import write_report
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.submission import take_snapshot
-from tests.helpers.command import Command
-from tests.helpers.web import served
-from tests.helpers.workers import Workers
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.web import served
+from tests.helpers.processes.workers import Workers
 
 PASSWORD = "pa55-of-mine"
 

@@ -8,9 +8,8 @@ import pytest
 
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.schedule import Phase, Schedule
-from tests.helpers.workers import run_workers
-
-CASES = "tests.helpers.training_cases:train_cases"
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def test_a_run_on_a_mixture(mixed: dict[str, Any], data_directory: Path, tmp_pat
         refused | {"set": {"data.annealing": [later[0] | {"tokens": 8 * 4 * 32 - 1}]}},
         refused | {"set": {"training.steps": 10**4}},
     ]
-    results = run_workers(CASES, 2, {"config": mixed, "cases": cases}, tmp_path / "workers")[0]
+    results = run_workers(TRAIN_CASES, 2, {"config": mixed, "cases": cases}, tmp_path / "workers")[0]
     assert results[:2] == [{"step": 0, "samples": 0}, {"step": 4, "samples": 32}]
     assert "trained with data.mixture.rare.weight 0.5, the configuration says 1" in results[2]["error"]
     assert "has seen 1,024 tokens with these changes of the weights: none; data.annealing says" in results[3]["error"]

@@ -14,13 +14,13 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close, assert_within, relative_difference
-from tests.helpers.run_data import open_run_data
-from tests.helpers.runs import step_tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close, assert_within, relative_difference
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.run_folders import step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 KINDS = ("weight", "momentum_buffer", "exp_avg", "exp_avg_sq")
 BATCH = 16
 MODEL = {"model.num_kv_heads": 4, "model.qk_norm": True, "zero.sub_group_size": 3000}
@@ -119,7 +119,7 @@ def train_beside_torch(raw: dict[str, Any], topology: Topology) -> list[tuple[in
 def train(config: dict[str, Any], cases: list[dict[str, Any]], ranks: int, failing: int = 0) -> list[dict[str, Any]]:
     """The results of the cases, of which the last `failing` are errors."""
     place = Path(config["run"]["directory"]) / "workers" / cases[0]["name"]
-    results = run_workers(CASES, ranks, {"config": config, "cases": cases}, place, 900)[0]
+    results = run_workers(TRAIN_CASES, ranks, {"config": config, "cases": cases}, place, 900)[0]
     assert [result.get("error") for result in results[: len(cases) - failing]] == [None] * (len(cases) - failing)
     return results
 

@@ -10,10 +10,10 @@ import pytest
 from megatape.data.shards.index import build_index
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.training.order import sample_index
-from tests.helpers.data_directory import small_tokenizer
-from tests.helpers.workers import run_workers
+from tests.helpers.data.data_directory import small_tokenizer
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 LENGTH = 32
 SAMPLES = 8
 STEPS = 6
@@ -58,7 +58,7 @@ def test_no_targets(config: dict[str, Any], tmp_path: Path) -> None:
     none = write_data(tmp_path / "none", {"train": range(SAMPLES), "validation": range(0)})
     unmeasured = write_data(tmp_path / "unmeasured", {"train": range(0), "validation": range(SAMPLES)})
     cases = [{"name": path.name, "set": {"data.path": str(path)}} for path in (some, none, unmeasured)]
-    results = run_workers(CASES, 2, {"config": config, "cases": cases}, tmp_path / "workers")[0]
+    results = run_workers(TRAIN_CASES, 2, {"config": config, "cases": cases}, tmp_path / "workers")[0]
     run = Path(config["run"]["directory"])
 
     assert results[0] == {"step": 0, "samples": 0}

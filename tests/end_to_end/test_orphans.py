@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.helpers.load import scaled
-from tests.helpers.workers import ROOT, free_port
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT, free_port
 
 
 @pytest.mark.slow

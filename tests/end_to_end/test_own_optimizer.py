@@ -20,12 +20,12 @@ from megatape.model.transformer import Transformer
 from megatape.nn import parameters
 from megatape.optim.optimizer import Group
 from megatape.optim.schedules import learning_rate
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.own_optimizer import SPECTRAL, STAIRS
-from tests.helpers.plan_cases import configure
-from tests.helpers.training_cases import train_cases
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.own_optimizer import SPECTRAL, STAIRS
+from tests.helpers.planner.plan_cases import configure
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import train_cases
 
 HIGHEST = 0.9  # the bound of norms, whose weights start at 1
 # Name of a run -> ranks, tensor-parallel ranks, stage.

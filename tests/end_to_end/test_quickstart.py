@@ -16,7 +16,7 @@ import pytest
 from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
 from megatape.lab.report import summary
-from tests.helpers.workers import ROOT
+from tests.helpers.processes.workers import ROOT
 
 # Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
 LINES = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.strangers import pretend_success
-from tests.helpers.workers import Workers
+from tests.helpers.processes.strangers import pretend_success
+from tests.helpers.processes.workers import Workers
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from megatape.distributed.topology import Topology
 from megatape.nn import norm, product
 from megatape.nn.remat import Remat, identity, remat_of, saved_for
-from tests.helpers.training_cases import train_cases
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import train_cases
 
 
 @pytest.mark.slow

@@ -15,12 +15,12 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 KINDS: dict[str, dict[str, Any]] = {
     "stage3_bfloat16": {"zero.stage": 3, "training.precision": "bfloat16"},
     "stage0": {"zero.stage": 0},
@@ -40,7 +40,7 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
             if step:
                 _copy(root, kind + origin, kind + part, step)
         cases = [{"name": kind + part, "set": KINDS[kind], "resume": "auto"} for kind in kinds]
-        starts = run_workers(CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / f"workers{part}")[0]
+        starts = run_workers(TRAIN_CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / f"workers{part}")[0]
         assert [start["step"] for start in starts] == [step] * len(kinds)
 
     for kind in kinds:
@@ -58,7 +58,7 @@ def test_fewer_steps_than_are_done(raw_config: dict[str, Any], tmp_path: Path) -
     """Nothing is trained, so the folder keeps the configuration by which it was."""
     raw_config["training"]["steps"] = 3
     cases = [{"name": "run", "resume": "auto"}, {"name": "run", "resume": "auto", "set": {"training.steps": 2}}]
-    run_workers(CASES, 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     assert load_config(Path(raw_config["run"]["directory"]) / "run" / "config.json").training.steps == 3
     assert "already at step 3 of training.steps 2" in (tmp_path / "workers" / "rank0.log").read_text()
 
@@ -90,7 +90,7 @@ def test_other_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"] |= {"steps": 8, "micro_batch_size": 2}
     raw_config["checkpoint"] = {"interval": 4, "keep": 10}
     first = {"name": "first", "set": {"zero.stage": 3, "parallel.tp": 2}}
-    run_workers(CASES, 4, {"config": raw_config, "cases": [first]}, tmp_path / "w0")
+    run_workers(TRAIN_CASES, 4, {"config": raw_config, "cases": [first]}, tmp_path / "w0")
     root = Path(raw_config["run"]["directory"])
     previous = "first"
     for number, (world_size, tensor_size, stage) in enumerate([(1, 1, 1), (4, 1, 2), (2, 2, 3), (2, 1, 0), (4, 4, 3)]):
@@ -101,7 +101,7 @@ def test_other_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
             {"name": name, "set": changes, "resume": "auto", "only_save": True},
             {"name": f"{name}-on", "set": changes, "resume": str(source)},
         ]
-        starts = run_workers(CASES, world_size, {"config": raw_config, "cases": cases}, tmp_path / f"w{number + 1}")[0]
+        starts = run_workers(TRAIN_CASES, world_size, {"config": raw_config, "cases": cases}, tmp_path / f"w{number + 1}")[0]
         assert starts == [{"step": 4, "samples": 32}] * 2
         for file in ("weight-00000", "exp_avg-00000", "exp_avg_sq-00000"):
             assert _hash(root / name, 4, file) == _hash(root / "first", 4, file), (name, file)

@@ -22,9 +22,9 @@ from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.zero.engine import Engine
-from tests.helpers.run_data import open_run_data
-from tests.helpers.small_run import small_config
-from tests.helpers.workers import Workers
+from tests.helpers.processes.workers import Workers
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.small_run import small_config
 
 # tokens of a sample and of what has a tag, samples of a shard
 LENGTH = 32

@@ -18,11 +18,11 @@ from megatape.config import OptimizerConfig
 from megatape.config.section import Compared
 from megatape.distributed.topology import Topology
 from megatape.optim.optimizer import Group
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.plan_cases import configure
-from tests.helpers.training_cases import train_cases
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.planner.plan_cases import configure
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import train_cases
 
 STAGES = (0, 1, 2, 3)
 

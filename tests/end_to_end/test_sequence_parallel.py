@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from megatape.registry import ENCODINGS
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.runs import compare, step_tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import compare, step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 # Each option is trained plain, at stage 0 on one process, and compared with divided samples.
 OPTIONS: dict[str, dict[str, Any]] = {
     "tape": {"model.num_kv_heads": 4, "model.attention_bias": "qkvo", "model.qk_norm": True},
@@ -64,7 +64,9 @@ def topology(data: int, sequence: int, tensor: int, context: int = 1) -> dict[st
     return {"parallel.sp": sequence, "parallel.tp": tensor, "parallel.cp": context}
 
 
-def train(config: dict[str, Any], folder: Path, world_size: int, cases: list[dict[str, Any]], function: str = CASES) -> None:
+def train(
+    config: dict[str, Any], folder: Path, world_size: int, cases: list[dict[str, Any]], function: str = TRAIN_CASES
+) -> None:
     results = run_workers(function, world_size, {"config": config, "cases": cases}, folder / f"workers-{world_size}", 580)
     assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
@@ -135,7 +137,7 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
 @pytest.mark.numerics
 def test_sums_along_the_sequence(config: dict[str, Any], folder: Path) -> None:
     """A stand-in for encodings that need them exchanges the states before the chunks of two context-parallel ranks."""
-    function = "tests.helpers.accumulated:train"
+    function = "tests.helpers.models.accumulated:train"
     divided = STAGES["stage2"] | topology(1, 1, 1, 2)
     config["model"]["encoding"] = "accumulated"
     train(config, folder, 1, [{"name": "plain/accumulated", "set": STAGES["stage0"]}], function)

@@ -15,8 +15,8 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 # Name of a run -> steps whose loss is not finite, its changes of the configuration, and the step that it resumes from.
 RUNS: dict[str, tuple[list[int], dict[str, Any], int | None]] = {

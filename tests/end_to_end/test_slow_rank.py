@@ -16,7 +16,7 @@ from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.utils.json_lines import read_lines
-from tests.helpers.workers import Workers
+from tests.helpers.processes.workers import Workers
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.data_directory import small_tokenizer
-from tests.helpers.sources import read, tar_of, write_parquet
-from tests.helpers.web import Fault, served
+from tests.helpers.data.data_directory import small_tokenizer
+from tests.helpers.data.sources import read, tar_of, write_parquet
+from tests.helpers.processes.web import Fault, served
 
 TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
 

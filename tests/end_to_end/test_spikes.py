@@ -22,8 +22,8 @@ from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps import spike_policy
 from megatape.training.trainer import Trainer
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 SPIKE = 14  # step whose samples give a loss of twenty times the usual, 8 samples a step
 # Name of a run -> its changes of the configuration, how often the loss of the step jumps when it is computed, and the step that

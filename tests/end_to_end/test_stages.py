@@ -13,9 +13,10 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.inputs import on_device
 from megatape.training.startup.build_trainer import build_trainer
-from tests.helpers.run_data import open_run_data
-from tests.helpers.runs import compare, step_tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.run_folders import compare, step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 DIVIDED = {"zero.stage": 3, "parallel.tp": 2, "training.activation_checkpointing": "selective"}
 # Encodings differ in what a checkpoint holds of them: one of each kind of parameter, and one that draws positions.
@@ -30,7 +31,6 @@ BFLOAT16: dict[str, dict[str, Any]] = {
     "3": {"stage": 3},
     "1 offload": {"stage": 1, "offload_optimizer": True},
 }
-CASES = "tests.helpers.training_cases:train_cases"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
             on_two.append(case)
     for world_size, cases in ((1, plain), (2, on_two), (4, on_four + resumed)):
         results = run_workers(
-            CASES, world_size, {"config": config, "cases": cases}, folder / f"workers-encodings-{world_size}", 600
+            TRAIN_CASES, world_size, {"config": config, "cases": cases}, folder / f"workers-encodings-{world_size}", 600
         )
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
     for option in options:

@@ -35,13 +35,13 @@ from megatape.training.startup.initial_state import initial_state
 from megatape.zero.kinds import WEIGHT
 from megatape.zero.state import ZeroState
 from megatape.zero.tensors import ReadBlock
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.run_data import open_run_data
-from tests.helpers.tiny_models import MODELS, save_tiny
-from tests.helpers.workers import WITH_TRANSFORMERS, run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.tiny_models import MODELS, save_tiny
+from tests.helpers.processes.workers import WITH_TRANSFORMERS, run_workers
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 # One each of float32 and the other precisions; the dtype is that of the source's files.
 DTYPES = {"llama": torch.float16, "mistral": torch.bfloat16, "qwen2": torch.bfloat16}
 ONLY_SAVE = {"only_save": True}
@@ -90,7 +90,7 @@ def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Ca
     With TAPE the shared weights are the source's, and those of the encoding are those of a new model."""
     cases = [case_of(imported(name, "rope"), name, set={"parallel.tp": 2}, **ONLY_SAVE) for name in MODELS]
     cases += [case_of(imported("qwen3", "tape"), "tape", set={"parallel.tp": 2}, **ONLY_SAVE)]
-    results = run_workers(CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers")
+    results = run_workers(TRAIN_CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers")
     assert results[0] == [{"step": 0, "samples": 0}] * len(cases)
     for name, (model_class, _, _) in MODELS.items():
         checkpoint = verified_checkpoint(run_of(base, name) / AT_ZERO)
@@ -146,7 +146,7 @@ def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., P
         case | {"name": f"{case['name']}-resumed", "resume": str(checkpoint(case["name"], steps // 2))} for case in divided
     ]
     for world_size, cases in ((1, plain), (4, divided + resumed)):
-        results = run_workers(CASES, world_size, {"config": base, "cases": cases}, tmp_path / f"workers-{world_size}")
+        results = run_workers(TRAIN_CASES, world_size, {"config": base, "cases": cases}, tmp_path / f"workers-{world_size}")
         assert [result.get("step", result) for result in results[0]] == [
             steps // 2 if "resume" in case else 0 for case in cases
         ]
@@ -195,9 +195,9 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
         {"name": name, "set": {"training.init_from": str(origin)} | changes, "only_save": True}
         for name, changes in kinds.items()
     ]
-    *started, refused = run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers", imports=WITH_TRANSFORMERS)[
-        0
-    ]
+    *started, refused = run_workers(
+        TRAIN_CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers", imports=WITH_TRANSFORMERS
+    )[0]
     assert started == [{"step": 0, "samples": 0}] * 7
     log = (tmp_path / "workers" / "rank0.log").read_text()
     assert log.count("warning: the tokenizer of the data") == 1
@@ -241,7 +241,7 @@ def test_other_models_are_refused(base: dict[str, Any], imported: Callable[..., 
     content[-1] ^= 1
     (tmp_path / "changed" / "model.safetensors").write_bytes(content)
     cases = [case_of(tmp_path / "import", "changed")]
-    for (result,) in run_workers(CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers"):
+    for (result,) in run_workers(TRAIN_CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers"):
         assert result["error"].startswith("UserError: training.init_from: rank ") and "has changed since" in result["error"]
 
 
@@ -253,7 +253,7 @@ def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
     raw["run"]["directory"] = str(shutil.copytree(trained["run"]["directory"], tmp_path / "run"))
     cases = [{"name": "base", "set": gone, "resume": "auto"}, {"name": "new", "set": gone, "resume": "auto"}]
     payload = {"config": raw, "cases": cases}
-    results = run_workers(CASES, 2, payload, tmp_path / "workers")[0]
+    results = run_workers(TRAIN_CASES, 2, payload, tmp_path / "workers")[0]
     assert results[0] == {"step": 4, "samples": 32}
     assert results[1]["error"].startswith("MissingPath: training.init_from") and "no such folder" in results[1]["error"]
 

@@ -15,10 +15,11 @@ from megatape.accounting.trace import run_pass
 from megatape.accounting.workload import Workload
 from megatape.config import parse_config
 from megatape.model.trainable import check_trainable, freeze
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.runs import tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 CHOSEN = ["position", "norm.weight", "head.weight", "blocks.1.mlp.down.weight"]  # the first block's input has no gradient
 TOPOLOGIES: dict[tuple[int, int], dict[str, dict[str, Any]]] = {
@@ -49,9 +50,7 @@ def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> N
             if name in RESUMED:
                 cases += [case | {"name": f"{name}-resumed", "resume": str(folder / name / "checkpoints/step-00000002")}]
         workers = tmp_path / f"workers-{world_size}"
-        results = run_workers(
-            "tests.helpers.training_cases:train_cases", world_size, {"config": raw_config, "cases": cases}, workers
-        )
+        results = run_workers(TRAIN_CASES, world_size, {"config": raw_config, "cases": cases}, workers)
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
     first, last = (folder / "plain" / f"checkpoints/step-0000000{step}" for step in (1, 3))
@@ -82,7 +81,7 @@ def test_bfloat16(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Frozen weights are stored as what they compute with."""
     raw_config["training"] |= {"steps": 1, "trainable": CHOSEN, "precision": "bfloat16"}
     cases = [{"name": f"stage{stage}", "set": {"zero.stage": stage}} for stage in (2, 3)]
-    run_workers("tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers(TRAIN_CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     for case in cases:
         weights = tensors(Path(raw_config["run"]["directory"]) / str(case["name"]) / "checkpoints/step-00000001", "weight")
         head = weights["head.weight"]

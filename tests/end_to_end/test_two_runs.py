@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.workers import Workers
+from tests.helpers.processes.workers import Workers
 
 
 def test_the_second_run_is_refused_until_the_first_is_dead(raw_config: dict[str, Any], tmp_path: Path) -> None:

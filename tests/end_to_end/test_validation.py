@@ -9,14 +9,13 @@ import pytest
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.data_directory import small_tokenizer
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.data.data_directory import small_tokenizer
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 pytestmark = pytest.mark.numerics
-
-CASES = "tests.helpers.training_cases:train_cases"
 
 
 def last_metrics(folder: Path) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def test_each_input_has_its_loss(raw_config: dict[str, Any], tmp_path: Path) -> 
     mixed = {"name": "mixed", "set": {"data.path": "", "data.mixture": {"web": {"path": str(tmp_path / "data")}}}}
     for world_size, case in ((1, alone), (2, mixed)):
         folder = tmp_path / f"workers-{world_size}"
-        results = run_workers(CASES, world_size, {"config": raw_config, "cases": [case]}, folder)[0]
+        results = run_workers(TRAIN_CASES, world_size, {"config": raw_config, "cases": [case]}, folder)[0]
         assert not any("error" in result for result in results), results
 
     entry = last_metrics(run / "alone")

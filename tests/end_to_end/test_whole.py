@@ -15,12 +15,12 @@ from megatape.data.shards.document_tables import DocumentTables
 from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
 from megatape.run_folder import RunFolder, read_metrics
-from tests.helpers.command import Command
-from tests.helpers.data_directory import hashes_of
-from tests.helpers.load import scaled
-from tests.helpers.preparation import DRIVER
-from tests.helpers.web import Fault, Web, served
-from tests.helpers.workers import Workers
+from tests.helpers.data.data_directory import hashes_of
+from tests.helpers.data.preparation import DRIVER
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.web import Fault, Web, served
+from tests.helpers.processes.workers import Workers
 
 VOCAB_SIZE = 400
 REAL = Path(__file__).parents[3] / "shared" / "data" / "c4" / "en"

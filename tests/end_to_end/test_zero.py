@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.runs import step_tensors
-from tests.helpers.workers import run_workers
-
-CASES = "tests.helpers.training_cases:train_cases"
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def config(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 
 def _train(config: dict[str, Any], cases: dict[str, dict[str, Any]], ranks: int, folder: Path) -> None:
     payload = {"config": config, "cases": [{"name": name, "set": changes} for name, changes in cases.items()]}
-    results = run_workers(CASES, ranks, payload, folder / "workers", 300)
+    results = run_workers(TRAIN_CASES, ranks, payload, folder / "workers", 300)
     assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
 

@@ -12,9 +12,10 @@ from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.bias import DistanceBias
 from megatape.registry import BACKENDS
 from tests.gpu import GPU
-from tests.helpers import attention, biased_attention, bounds
-from tests.helpers.attention import initial_state, random_document_starts
-from tests.helpers.bounds import relative_difference
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import relative_difference
+from tests.helpers.models import attention, biased_attention
+from tests.helpers.models.attention import initial_state, random_document_starts
 
 pytestmark = [*GPU, pytest.mark.numerics]
 

@@ -10,10 +10,10 @@ from megatape.attention.attend import backends_by_priority
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from tests.gpu import GPU
-from tests.helpers import bounds
-from tests.helpers.attention import random_document_starts
-from tests.helpers.bounds import relative_difference
-from tests.helpers.models import random_model, tokens_and_positions
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import relative_difference
+from tests.helpers.models.attention import random_document_starts
+from tests.helpers.models.small_models import random_model, tokens_and_positions
 
 pytestmark = [*GPU, pytest.mark.numerics]
 

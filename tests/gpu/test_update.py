@@ -8,9 +8,9 @@ from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE
 from megatape.encodings.tape import TapeUpdate
 from tests.gpu import GPU
-from tests.helpers import bounds
-from tests.helpers.bounds import relative_difference
-from tests.helpers.models import SHAPE
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import relative_difference
+from tests.helpers.models.small_models import SHAPE
 
 pytestmark = [*GPU, pytest.mark.numerics]
 

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from megatape.data.tokenizers.sentencepiece import train_tokenizer
 from megatape.hf.exporting.exporter import export
-from tests.helpers.exports import ALL_SHAPES, Exported
-from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
-from tests.helpers.tiny_models import save_tiny
+from tests.helpers.models.exports import ALL_SHAPES, Exported
+from tests.helpers.models.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
+from tests.helpers.models.tiny_models import save_tiny
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from megatape.config.scaling import Llama3Scaling
 from megatape.hf.architecture import read_architecture
 from megatape.hf.pretrained import read_pretrained
-from tests.helpers.tiny_models import save_tiny
+from tests.helpers.models.tiny_models import save_tiny
 
 
 def test_settings_of_earlier_versions_are_read(tiny: Callable[..., Any], tmp_path: Path) -> None:

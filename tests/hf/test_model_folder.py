@@ -10,8 +10,8 @@ import torch
 from megatape.errors import UserError
 from megatape.hf.importing.importer import import_model
 from megatape.hf.model_folder import FolderKind, open_model_folder
-from tests.helpers.exports import Exported
-from tests.helpers.tiny_models import save_tiny
+from tests.helpers.models.exports import Exported
+from tests.helpers.models.tiny_models import save_tiny
 
 CHECKPOINT = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
 

@@ -35,8 +35,8 @@ from megatape.nn import loss
 from megatape.nn.kernels import loss as loss_kernel
 from megatape.nn.loss import LossFormula
 from megatape.nn.targets import IGNORE_INDEX
-from tests.helpers import biased_attention
-from tests.helpers.attention import initial_state, inputs, plain, random_document_starts
+from tests.helpers.models import biased_attention
+from tests.helpers.models.attention import initial_state, inputs, plain, random_document_starts
 from tests.kernels.launches import Launch, launches, loss_launches, rotation_launches, update_launches
 
 TALL = Tile(32, 16, 1, 1)

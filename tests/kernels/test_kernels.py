@@ -14,8 +14,8 @@ import torch
 from megatape.attention.attend import backends_by_priority, get_backend
 from megatape.attention.backend import AttentionRequirements
 from megatape.registry import AUTO
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_within
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_within
 
 pytestmark = pytest.mark.numerics
 

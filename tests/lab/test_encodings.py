@@ -4,7 +4,7 @@ import pytest
 
 from megatape.config import ModelConfig
 from megatape.lab.encodings import parse_encodings, with_encoding
-from tests.helpers.models import SHAPE
+from tests.helpers.models.small_models import SHAPE
 
 
 def test_encodings_by_name() -> None:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from megatape.lab.pictures import DARK, LIGHT, Scheme, bars, dark_version, save
-from tests.helpers.contrast import contrast
+from tests.helpers.checks.contrast import contrast
 
 
 def rgb(color: str) -> str:

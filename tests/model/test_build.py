@@ -19,10 +19,10 @@ from megatape.model.memory import ChunkedBlock, RebuiltSumBlock, RecomputedBlock
 from megatape.model.sample_division import SequenceParallelBlock
 from megatape.nn.linear import linear
 from megatape.nn.remat import Remat
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.models import SHAPE, random_model, tokens_and_positions
-from tests.helpers.slow import slow_but
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
 
 
 def doubled_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:

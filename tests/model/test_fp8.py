@@ -13,7 +13,7 @@ from megatape.model.transformer import Transformer
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.linear import Linear
 from megatape.nn.product import linear
-from tests.helpers.models import random_model, tokens_and_positions
+from tests.helpers.models.small_models import random_model, tokens_and_positions
 
 pytestmark = pytest.mark.fp8
 PRODUCTS = {f"attention.{name}" for name in ("query", "key", "value", "output")} | {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests import check_golden
-from tests.helpers import bounds, reference_format
-from tests.helpers.bounds import assert_within
+from tests.helpers.checks import bounds, reference_format
+from tests.helpers.checks.bounds import assert_within
 
 pytestmark = pytest.mark.numerics
 

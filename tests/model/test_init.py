@@ -8,7 +8,7 @@ from megatape.config import LoraConfig, ModelConfig
 from megatape.distributed.mesh import SINGLE
 from megatape.model.init import ROWS, initial_block, initial_weight
 from megatape.nn.parameters import Uniform, parameter
-from tests.helpers.models import SHAPE as BUILDER_SHAPE
+from tests.helpers.models.small_models import SHAPE as BUILDER_SHAPE
 
 SHAPE = (2 * ROWS + 37, 6)
 

@@ -12,7 +12,7 @@ import pytest
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import Axis
 from megatape.model.build import build_model
-from tests.helpers.models import SHAPE
+from tests.helpers.models.small_models import SHAPE
 
 RECORDED = json.loads((Path(__file__).parent / "parameter_names.json").read_text())
 

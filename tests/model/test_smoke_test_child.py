@@ -18,7 +18,7 @@ def test_a_crash_is_left_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that asks lives on, also where a user's own module brings the backend."""
     monkeypatch.setitem(BACKENDS, "crashing", BACKENDS["blocked"])  # removed after the test
     monkeypatch.setattr("megatape.imports._given", {})
-    import_given("tests.helpers.crashing_backend")
+    import_given("tests.helpers.models.crashing_backend")
     need = AttentionRequirements("cpu", False, "none", 16, torch.float32, masked=False)
     trial = BackendTrial(2, 16, 40, CPU)
     assert smoke_test_in_child("crashing", [need], trial) == f"its process ended with status {-signal.SIGABRT}"

@@ -17,7 +17,7 @@ from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import Linear, Projection, RowLinear, SharedInputLinear
 from megatape.nn.product import linear
 from megatape.nn.remat import Remat, remat
-from tests.helpers import bounds
+from tests.helpers.checks import bounds
 
 pytestmark = [pytest.mark.fp8, pytest.mark.numerics]
 CPU = torch.device("cpu")

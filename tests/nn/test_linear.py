@@ -21,7 +21,7 @@ from megatape.nn.gathered_input import begin_gather
 from megatape.nn.linear import SharedInputLinear, project
 from megatape.nn.recompute import recompute
 from megatape.nn.remat import Remat, remat
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
 
 # halves of two samples and of one
 BATCH = 3

@@ -20,9 +20,9 @@ from megatape.nn.loss import LossFormula
 from megatape.nn.targets import IGNORE_INDEX
 from megatape.tools.planner.counting import count
 from megatape.tools.planner.operations import Kernel
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close, assert_within, relative_difference
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close, assert_within, relative_difference
+from tests.helpers.processes.workers import run_workers
 
 pytestmark = pytest.mark.numerics
 

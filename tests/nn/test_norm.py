@@ -13,8 +13,8 @@ from megatape.accounting.saved_tensors import record_saved
 from megatape.nn import norm
 from megatape.nn.norm import RMSNorm
 from megatape.nn.remat import Remat
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
 
 pytestmark = pytest.mark.numerics
 

@@ -14,9 +14,9 @@ from megatape.optim.muon import Muon, orthogonalize
 from megatape.optim.muon_options import MuonOptions, matrix_flops
 from megatape.optim.optimizer import build_optimizer
 from megatape.registry import ENCODINGS
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.models import random_model
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.small_models import random_model
 
 SHAPES = [(24, 24), (40, 16), (16, 40), (1, 8)]
 RATE = 0.02

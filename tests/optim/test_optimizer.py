@@ -5,7 +5,7 @@ from torch import nn
 
 from megatape.optim.adamw import AdamWOptions
 from megatape.optim.optimizer import Group, build_optimizer
-from tests.helpers.models import random_model
+from tests.helpers.models.small_models import random_model
 
 CONFIG = AdamWOptions(learning_rate=1e-3, weight_decay=0.1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.workers import ROOT
+from tests.helpers.processes.workers import ROOT
 
 RANK = """
     import os, signal, sys, time

@@ -12,7 +12,7 @@ import pytest
 
 from megatape.distributed.topology import Topology
 from megatape.reliability.shared_folder import SECRET_BYTES, check_shared, share_secret, wait_until_visible
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
 
 
 def test_appears_late(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.helpers.workers import ROOT, Workers, free_port
+from tests.helpers.processes.workers import ROOT, Workers, free_port
 
 LIMIT = 180.0  # seconds without a line of output, after which a start makes no progress; much, for a busy machine
 
@@ -99,7 +99,7 @@ class Start:
 
 
 class ForkedStart(Start):
-    """Ranks that the server of tests/helpers/workers.py forks, which takes less time than all their imports."""
+    """Ranks that the server of tests/helpers/processes/workers.py forks, which takes less time than all their imports."""
 
     def __init__(self, words: list[str], num_ranks: int, folder: Path) -> None:
         self._workers = Workers(words, num_ranks, folder, "tests.soak.rank:main")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.run_folder import RunFolder
-from tests.helpers.small_run import prepare_words, small_config
+from tests.helpers.runs.small_run import prepare_words, small_config
 from tests.soak.disk import small_disk
 from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.journal import Journal

@@ -14,8 +14,9 @@ import pytest
 
 from megatape.run_folder import RunFolder
 from megatape.utils.atomic import write_atomically
-from tests.helpers.runs import flip_byte
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import flip_byte
+from tests.helpers.runs.training_cases import TRAIN_CASES
 from tests.soak.__main__ import main
 from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.launch import Failure
@@ -134,7 +135,7 @@ def test_what_the_verdict_notices(raw_config: dict[str, Any], tmp_path: Path) ->
     raw_config["checkpoint"] = {"interval": 2}
     raw_config["evaluation"]["interval"] = 2
     cases = [{"name": "undisturbed"}, {"name": "run"}]
-    run_workers("tests.helpers.training_cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     root = Path(raw_config["run"]["directory"])
     for name, (change, *noticed) in CASES.items():
         for fixed, text in zip((False, True), noticed, strict=True):

@@ -13,8 +13,8 @@ from megatape.checkpoint.partial_folder import PARTIAL
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.commands.cli.main import main
 from megatape.run_folder import RunFolder, read_metrics
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_within, relative_difference
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_within, relative_difference
 from tests.soak.launch import Failure
 
 MEASURED = ("seconds", "peak_memory")  # of metrics.jsonl, which no two runs have in common

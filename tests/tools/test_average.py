@@ -11,12 +11,11 @@ from megatape.checkpoint.features import FEATURES_FORMAT
 from megatape.checkpoint.manifest import load_manifest
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import load_config
-from tests.helpers.command import Command
-from tests.helpers.data_directory import linked_snapshot
-from tests.helpers.runs import flip_byte, step_tensors
-from tests.helpers.workers import run_workers
-
-CASES = "tests.helpers.training_cases:train_cases"
+from tests.helpers.data.data_directory import linked_snapshot
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import flip_byte, step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
     raw_config["checkpoint"] = {"interval": 1, "keep": 9}
     if not (folder / "stable").exists():
         cases = [{"name": "stable"}, {"name": "other", "set": {"training.seed": 5, "training.steps": 1}}]
-        results = run_workers(CASES, 1, {"config": raw_config, "cases": cases}, folder / "workers")[0]
+        results = run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, folder / "workers")[0]
         assert not any("error" in result for result in results), results
     return folder / "stable"
 
@@ -76,7 +75,7 @@ def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path
         {"name": "branch", "resume": "auto"},
         {"name": "begun", "set": {"training.init_from": str(average)}, "only_save": True},
     ]
-    results = run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")[0]
+    results = run_workers(TRAIN_CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")[0]
     assert results == [{"step": 2, "samples": 16}, {"step": 0, "samples": 0}]
     mean = verified_checkpoint(average)
     begun = step_tensors(tmp_path / "begun", "weight", 0)

@@ -11,12 +11,12 @@ import torch
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
-from tests.helpers.command import Command
-from tests.helpers.data_directory import linked_snapshot
-from tests.helpers.runs import step_tensors
-from tests.helpers.workers import run_workers
+from tests.helpers.data.data_directory import linked_snapshot
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import step_tensors
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 STEP = 8 * 32  # tokens
 
 
@@ -40,7 +40,7 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
             {"name": "whole", "set": {"training.steps": 6} | {f"schedule.{key}": value for key, value in whole.items()}},
             {"name": "decayed", "set": {"schedule.kind": "linear"}},
         ]
-        results = run_workers(CASES, 1, {"config": raw_config, "cases": cases}, folder / "workers")[0]
+        results = run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, folder / "workers")[0]
         assert not any("error" in result for result in results), results
     return folder / "stable"
 
@@ -58,7 +58,10 @@ def test_branch_equals_a_run_configured_with_its_decay(stable: Path, command: Co
     assert (config.training.steps, config.run.directory) == (6, str(out))
     case = {"name": out.name, "resume": "auto"}
     results = run_workers(
-        CASES, 1, {"config": config.model_dump() | {"run": {"directory": str(stable.parent)}}, "cases": [case]}, out / "workers"
+        TRAIN_CASES,
+        1,
+        {"config": config.model_dump() | {"run": {"directory": str(stable.parent)}}, "cases": [case]},
+        out / "workers",
     )
     assert results[0] == [{"step": 3, "samples": 24}]
 

@@ -12,12 +12,12 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder
 from megatape.tools.ledger import CorpusUsage
-from tests.helpers.command import Command
-from tests.helpers.reports import train_with_own_module
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.report_folders import train_with_own_module
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
-CASES = "tests.helpers.training_cases:train_cases"
 MIXTURE = {"a": {"weight": 2.0}, "b": {"weight": 1.0}}
 
 
@@ -25,7 +25,7 @@ MIXTURE = {"a": {"weight": 2.0}, "b": {"weight": 1.0}}
 def runs(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run on two tensor-parallel ranks of two data-parallel ones, resumed on one rank; another on a mixture, in which a
     step is left out."""
-    from tests.helpers.small_run import small_config
+    from tests.helpers.runs.small_run import small_config
 
     folder = tmp_path_factory.mktemp("proof")
     raw = small_config(data_directory, folder)
@@ -33,15 +33,15 @@ def runs(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     alone: dict[str, Any] = {"training.steps": 5, "checkpoint.interval": 3, "checkpoint.keep": 9, "data.sequence_length": 700}
     alone |= {"model.max_positions": 700, "model.num_layers": 1, "model.encoding": "rope"}  # no matter, and quick
     cases = [{"name": "alone", "set": alone | {"parallel.tp": 2}}]
-    run_workers(CASES, 4, {"config": raw, "cases": cases}, folder / "four")
+    run_workers(TRAIN_CASES, 4, {"config": raw, "cases": cases}, folder / "four")
     last = folder / "alone" / "checkpoints" / "step-00000005"
     mixed = {name: corpus | {"path": str(data_directory)} for name, corpus in MIXTURE.items()}
     del raw["data"]["path"]
     cases = [{"name": "mixed", "set": {"data.mixture": mixed, "training.skip_samples": [[9, 9]]}}]
-    run_workers(CASES, 1, {"config": raw, "cases": cases}, folder / "mixed-workers")
+    run_workers(TRAIN_CASES, 1, {"config": raw, "cases": cases}, folder / "mixed-workers")
     raw["data"] = {"path": str(data_directory), "sequence_length": 32}
     cases = [{"name": "alone", "resume": str(last), "set": alone | {"training.steps": 8, "parallel.tp": 1}}]
-    (result,) = run_workers(CASES, 1, {"config": raw, "cases": cases}, folder / "one")
+    (result,) = run_workers(TRAIN_CASES, 1, {"config": raw, "cases": cases}, folder / "one")
     assert "error" not in result[0], result
     return folder
 

@@ -9,7 +9,7 @@ from megatape.errors import DataError, NotSaved
 from megatape.training.saving import SaveSchedule
 from megatape.training.state import TrainState
 from megatape.training.steps.output import StepOutput
-from tests.helpers.step_outputs import make_output
+from tests.helpers.runs.step_outputs import make_output
 
 
 class Checkpoints:

@@ -20,8 +20,8 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.zero import compiler
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 # Operators whose result the host waits for.
 READS = {"_local_scalar_dense", "nonzero", "equal"}

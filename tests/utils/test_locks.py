@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from megatape.utils.locks import locked
-from tests.helpers.load import scaled
+from tests.helpers.processes.load import scaled
 
 
 def test_a_lock_that_is_removed(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from megatape.utils import project_files
 from megatape.utils.project_files import install_command, project_file
-from tests.helpers.command import Command
-from tests.helpers.load import scaled
-from tests.helpers.workers import ROOT
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT
 
 
 @pytest.fixture(scope="module")

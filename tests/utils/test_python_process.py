@@ -17,8 +17,8 @@ from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.supervise.supervisor import supervise
 from megatape.utils.python_process import child_environment, launcher_environment, python_command
-from tests.helpers.import_graph import ROOT
-from tests.helpers.planted import planted_that_ran
+from tests.helpers.checks.import_graph import ROOT
+from tests.helpers.processes.planted import planted_that_ran
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.utils import torch_internals
-from tests.helpers.workers import ROOT
+from tests.helpers.processes.workers import ROOT
 
 VERSION = "2.13.0"  # from which they were read
 # torch.library's operators and modules of torch._inductor that only Triton's users know, told apart by their files.

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from megatape.distributed.topology import Topology
-from tests.helpers.training_cases import train_cases
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import train_cases
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from megatape.config import Config, parse_config
 from megatape.nn.linear import Linear
 from megatape.zero.deepspeed_config import stage3_limits
 from megatape.zero.engine_options import engine_options
-from tests.helpers.load import scaled
-from tests.helpers.workers import ROOT
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT
 
 
 def test_deepspeed_gets_the_planned_limits(raw_config: dict[str, Any]) -> None:

@@ -15,8 +15,8 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 # Weights that are divided over tensor-parallel ranks, and held whole by each.
 DIVIDED = "blocks.1.attention.query.weight"

@@ -13,8 +13,8 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import ROOT, run_workers
+from tests.helpers.processes.workers import ROOT, run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 VERSION = "0.19.8"  # Version of DeepSpeed that the names were read from.
 ALLOWED = (("zero", "internals.py"), ("zero", "layouts.py"))  # Folder and name of the files with private names.

@@ -13,8 +13,8 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.inputs import on_device
 from megatape.training.startup.build_trainer import build_trainer
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 STAGES: list[dict[str, Any]] = [
     {"stage": 1},

@@ -15,10 +15,10 @@ from megatape.distributed.layout import zigzag
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import Topology
 from megatape.distributed.traffic import SHIFT, CountTraffic
-from tests.helpers import bounds
-from tests.helpers.attention import initial_state, inputs, random_document_starts
-from tests.helpers.bounds import assert_close
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.attention import initial_state, inputs, random_document_starts
+from tests.helpers.processes.workers import run_workers
 
 RANKS = 3  # more than the heads of keys
 # B, N, H, L, R: chunks shorter than a block of rows and longer, of which a block has parts of both

@@ -5,10 +5,10 @@ import torch
 
 from megatape.attention.backends import flex
 from megatape.attention.split_values import MAX_VALUE_WIDTH
-from tests.helpers import bounds
-from tests.helpers.attention import initial_state, moving, random_document_starts, widths
-from tests.helpers.biased_attention import check
-from tests.helpers.bounds import assert_close
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.attention import initial_state, moving, random_document_starts, widths
+from tests.helpers.models.biased_attention import check
 
 pytestmark = [pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"), pytest.mark.numerics]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
-from tests.helpers.import_graph import ROOT
+from tests.helpers.checks.import_graph import ROOT
 
 
 @pytest.fixture

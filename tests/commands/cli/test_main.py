@@ -32,9 +32,9 @@ from megatape.commands.study.options import RunsOptions
 from megatape.errors import MissingPath, UserError
 from megatape.registry import RULES, SOURCES
 from megatape.utils import software
-from tests.helpers.command import Command
-from tests.helpers.command_options import Options
-from tests.helpers.workers import ROOT
+from tests.helpers.checks.command_options import Options
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import ROOT
 
 LEAVES = [name for name in COMMANDS if not is_group(name)]
 NOWHERE = ["--config", "nowhere.json"]

@@ -9,7 +9,7 @@ from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.sources.document import Decision, Document
 from megatape.errors import UserError
-from tests.helpers.classifiers import fasttext_model, save_classifier
+from tests.helpers.data.classifiers import fasttext_model, save_classifier
 
 ENGLISH = "This is a text in English,\nand nothing else."
 GERMAN = "Auf dem Tisch liegt ein Buch, und der Hund schläft."

@@ -8,7 +8,7 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
-from tests.helpers.rules import PROSE, verdict
+from tests.helpers.data.rules import PROSE, verdict
 
 
 def test_decontamination(tmp_path: Path) -> None:

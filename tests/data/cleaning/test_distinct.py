@@ -23,10 +23,10 @@ from megatape.data.sources.document import Document
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError
-from tests.helpers.command import Command
-from tests.helpers.data_directory import hashes_of, write_documents
-from tests.helpers.preparation import UNIT_BYTES, text_of, write_lines
-from tests.helpers.slow import slow_but
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.data.data_directory import hashes_of, write_documents
+from tests.helpers.data.preparation import UNIT_BYTES, text_of, write_lines
+from tests.helpers.processes.command import Command
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.document import Document
 from megatape.registry import RULES
-from tests.helpers.classifiers import fasttext_model, save_classifier
-from tests.helpers.data_directory import small_tokenizer
-from tests.helpers.preparation import write_lines
-from tests.helpers.rules import PROSE
+from tests.helpers.data.classifiers import fasttext_model, save_classifier
+from tests.helpers.data.data_directory import small_tokenizer
+from tests.helpers.data.preparation import write_lines
+from tests.helpers.data.rules import PROSE
 
 DRAW = random.Random(0)
 LETTERS = "".join(DRAW.choices(string.ascii_letters + string.digits + "+/", k=2**20))

@@ -10,7 +10,7 @@ from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.sources.document import Document
 from megatape.registry import RULES
-from tests.helpers.rules import PROSE, verdict
+from tests.helpers.data.rules import PROSE, verdict
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.word_runs import WORD, hash_runs
-from tests.helpers.rules import verdict
+from tests.helpers.data.rules import verdict
 
 CHINESE = "天地玄黃宇宙洪荒日月盈昃辰宿列張寒來暑往秋收冬藏閏餘成歲律呂調陽雲騰致雨露結為霜金生麗水玉出崑岡劍號巨闕珠稱夜光"
 

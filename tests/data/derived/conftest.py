@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.merged_folders import prepared
+from tests.helpers.data.merged_folders import prepared
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from megatape.data.derived.merge import merge
 from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
-from tests.helpers.data_directory import (
+from tests.helpers.data.data_directory import (
     hashes_of,
     read_all,
 )
-from tests.helpers.merged_folders import check_whole, rename_table
+from tests.helpers.data.merged_folders import check_whole, rename_table
 
 
 def test_append_adds_documents_and_keeps_existing_files(folders: list[Path], tmp_path: Path) -> None:

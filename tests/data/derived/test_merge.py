@@ -23,8 +23,7 @@ from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
-from tests.helpers.command import Command
-from tests.helpers.data_directory import (
+from tests.helpers.data.data_directory import (
     Documents,
     MakeDirectory,
     flip,
@@ -33,7 +32,8 @@ from tests.helpers.data_directory import (
     make_earlier,
     read_all,
 )
-from tests.helpers.merged_folders import check_whole, places_of, prepared, rename_table
+from tests.helpers.data.merged_folders import check_whole, places_of, prepared, rename_table
+from tests.helpers.processes.command import Command
 
 EARLIER = Path(__file__).parents[2] / "compatibility" / "fixtures" / "earlier_data" / "version-2"
 

@@ -27,8 +27,8 @@ from megatape.data.sources.source import Source
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.helpers.command import Command
-from tests.helpers.data_directory import flip, hashes_of, read_all
+from tests.helpers.data.data_directory import flip, hashes_of, read_all
+from tests.helpers.processes.command import Command
 
 
 @dataclass(frozen=True)

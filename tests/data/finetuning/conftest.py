@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.examples import prepare  # noqa: F401 (a fixture)
-from tests.helpers.imported import FAMILIES
-from tests.helpers.sources import no_hub  # noqa: F401 (a fixture)
+from tests.helpers.data.examples import prepare  # noqa: F401 (a fixture)
+from tests.helpers.data.sources import no_hub  # noqa: F401 (a fixture)
+from tests.helpers.models.imported import FAMILIES
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from megatape.data.finetuning.chat import Chat, ShareGPT
 from megatape.data.finetuning.format import Limits, RecordDropped
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError
-from tests.helpers.conversations import MESSAGES, conversation
+from tests.helpers.data.conversations import MESSAGES, conversation
 
 
 def test_without_a_template(tokenizer: Tokenizer) -> None:

@@ -21,9 +21,9 @@ from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.tokenizers.files import json_tokenizer, load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.errors import RecordError, UserError
-from tests.helpers.conversations import MARKED, MESSAGES, PLAIN, adopted, conversation
-from tests.helpers.examples import write_lines
-from tests.helpers.imported import EDGE_CASES, FAMILIES
+from tests.helpers.data.conversations import MARKED, MESSAGES, PLAIN, adopted, conversation
+from tests.helpers.data.examples import write_lines
+from tests.helpers.models.imported import EDGE_CASES, FAMILIES
 
 FORGETFUL = PLAIN.replace("{{ message.content }}", "{{ message.content if loop.last else message.content[:2] }}")
 # Like templates dropping earlier thoughts: the prompt of each answer stays the same, but the answer changes.

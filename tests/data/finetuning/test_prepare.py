@@ -10,8 +10,8 @@ import pytest
 from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.command import Command
-from tests.helpers.examples import PAIRS, Prepare, examples, learned, words, write_lines
+from tests.helpers.data.examples import PAIRS, Prepare, examples, learned, words, write_lines
+from tests.helpers.processes.command import Command
 
 
 def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Path) -> None:

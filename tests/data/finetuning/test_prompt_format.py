@@ -12,7 +12,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError
-from tests.helpers.examples import PAIRS, Prepare, examples, learned, words
+from tests.helpers.data.examples import PAIRS, Prepare, examples, learned, words
 
 
 @pytest.mark.parametrize("family", [None, "llama3", "qwen", "llama2"])

@@ -8,7 +8,7 @@ from megatape.data.finetuning.format import Limits, RecordDropped
 from megatape.data.finetuning.scrolls import Answering, Scrolls, Summarizing, first_words
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.examples import words
+from tests.helpers.data.examples import words
 
 
 def test_questions_of_scrolls(tokenizer: Tokenizer) -> None:

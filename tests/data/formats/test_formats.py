@@ -20,8 +20,8 @@ from megatape.data.formats.megatron import Megatron
 from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.registry import TOKEN_FORMATS
-from tests.helpers.command import Command
-from tests.helpers.run_data import open_run_data
+from tests.helpers.processes.command import Command
+from tests.helpers.runs.run_data import open_run_data
 
 THEIRS = Path(__file__).parent / "token_files"
 DOCUMENTS = [np.array([1, *range(3, 3 + length), 2]) for length in (5, 0, 300, 70)]

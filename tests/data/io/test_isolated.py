@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
-from tests.helpers.planted import planted_that_ran
+from tests.helpers.processes.planted import planted_that_ran
 
 
 def answers(count: int, end: str) -> Iterator[int]:

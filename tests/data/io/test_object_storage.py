@@ -20,7 +20,7 @@ from megatape.data.io.retries import Retries
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.errors import PathError
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 TEXTS = [f"Document {number}" for number in range(300)]
 QUICK = Retries(count=2, wait=0.01)

@@ -21,7 +21,7 @@ from megatape.data.io.files import copy_file, file_states, is_url, open_file
 from megatape.data.io.inputs import find_files, relative
 from megatape.data.io.retries import Attempts, Retries
 from megatape.errors import PathError, UserError
-from tests.helpers.web import Fault, Web, served
+from tests.helpers.processes.web import Fault, Web, served
 
 QUICK = Retries(count=3, wait=0.01, timeout=0.5)
 CONTENT = random.Random(0).randbytes(3_000_000)

@@ -27,10 +27,10 @@ from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.command import Command
-from tests.helpers.data_directory import texts_of
-from tests.helpers.load import scaled
-from tests.helpers.planted import planted_that_ran
+from tests.helpers.data.data_directory import texts_of
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.planted import planted_that_ran
 
 ROOT = Path(__file__).parents[3]
 REAL_C4 = ROOT.parent / "shared" / "data" / "c4" / "en"

@@ -26,9 +26,9 @@ from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.helpers.data_directory import edit_index
-from tests.helpers.imported import write_llama2
-from tests.helpers.preparation import NUM_FILES, UNIT_BYTES, text_of, write_lines
+from tests.helpers.data.data_directory import edit_index
+from tests.helpers.data.preparation import NUM_FILES, UNIT_BYTES, text_of, write_lines
+from tests.helpers.models.imported import write_llama2
 
 
 @dataclass(frozen=True)

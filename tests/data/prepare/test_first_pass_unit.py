@@ -16,8 +16,8 @@ from megatape.data.prepare.progress import UnitPass
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.helpers.data_directory import flip, hashes_of, small_tokenizer
-from tests.helpers.preparation import UNIT_BYTES, prepare_until, write_lines
+from tests.helpers.data.data_directory import flip, hashes_of, small_tokenizer
+from tests.helpers.data.preparation import UNIT_BYTES, prepare_until, write_lines
 
 
 def test_unprintable_names_are_escaped(tmp_path: Path, tokenizer: Tokenizer) -> None:

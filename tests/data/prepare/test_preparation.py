@@ -29,10 +29,10 @@ from megatape.data.shards.ledger import check_ledger
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.helpers.command import Command
-from tests.helpers.data_directory import hashes_of
-from tests.helpers.load import scaled
-from tests.helpers.preparation import DRIVER, NUM_FILES, UNIT_BYTES, text_of, write_lines
+from tests.helpers.data.data_directory import hashes_of
+from tests.helpers.data.preparation import DRIVER, NUM_FILES, UNIT_BYTES, text_of, write_lines
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.load import scaled
 
 RULES = ["length:minimum=20", "near_duplicates"]
 

@@ -16,8 +16,8 @@ from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.entries import SPLITS
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.helpers.data_directory import read_all
-from tests.helpers.preparation import UNIT_BYTES, prepare_until, text_of, write_lines
+from tests.helpers.data.data_directory import read_all
+from tests.helpers.data.preparation import UNIT_BYTES, prepare_until, text_of, write_lines
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from megatape.data.prepare.progress import UnitPass
 from megatape.data.prepare.status import preparation_status
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.command import Command
-from tests.helpers.preparation import UNIT_BYTES, prepare_until, write_lines
+from tests.helpers.data.preparation import UNIT_BYTES, prepare_until, write_lines
+from tests.helpers.processes.command import Command
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from megatape.data.prepare.training_sample import sample_texts
 from megatape.data.sources.document import Decision, Document
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 SIZE = 100  # bytes of a document
 

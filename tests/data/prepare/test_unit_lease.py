@@ -22,8 +22,8 @@ from megatape.reliability.lease import LeaseTimeouts
 from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.lease.holder import this_process
 from megatape.utils.atomic import write_atomically
-from tests.helpers.load import scaled
-from tests.helpers.workers import ROOT
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=120.0, poll_interval=1.0)
 QUICK = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, poll_interval=0.05)

@@ -13,8 +13,8 @@ from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.training.dataset import TokenDataset
-from tests.helpers.data_directory import Documents, MakeDirectory, first_byte, flip, member_of
-from tests.helpers.load import scaled
+from tests.helpers.data.data_directory import Documents, MakeDirectory, first_byte, flip, member_of
+from tests.helpers.processes.load import scaled
 
 
 def read_all(directory: Path, root: Path | None) -> np.ndarray:

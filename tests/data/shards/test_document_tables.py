@@ -18,7 +18,7 @@ from megatape.data.shards.table_writer import TableWriter
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 
 @pytest.fixture

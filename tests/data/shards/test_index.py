@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.data.shards.index import load_index
-from tests.helpers.data_directory import Documents, MakeDirectory, edit_index, make_earlier
+from tests.helpers.data.data_directory import Documents, MakeDirectory, edit_index, make_earlier
 
 ANSWERS = {"file": "a.npy", "sha256": "", "examples": 1, "tokens": 1, "longest": 2, "unigram_entropy": 0.0}
 

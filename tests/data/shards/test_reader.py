@@ -19,7 +19,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.shards.shard_file import MAX_DESCRIPTORS, ShardFile
 from megatape.utils import retries
-from tests.helpers.data_directory import (
+from tests.helpers.data.data_directory import (
     Documents,
     MakeDirectory,
     edit_index,

@@ -18,7 +18,7 @@ from megatape.data.shards.table_file import TableFile
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 COLUMNS: dict[str, Any] = {
     "tokens": pa.array([3, 4], pa.int64()),

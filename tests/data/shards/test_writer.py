@@ -12,7 +12,7 @@ from megatape.data.shards.entries import token_dtype
 from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import load_index
 from megatape.data.shards.writer import SplitWriter
-from tests.helpers.data_directory import Documents, MakeDirectory, read_all
+from tests.helpers.data.data_directory import Documents, MakeDirectory, read_all
 
 
 @pytest.mark.parametrize("vocab_size, dtype", [(100, "uint16"), (65_536, "uint16"), (65_537, "uint32")])

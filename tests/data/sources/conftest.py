@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.sources import json_lines, no_hub  # noqa: F401 (no_hub is a fixture)
+from tests.helpers.data.sources import json_lines, no_hub  # noqa: F401 (no_hub is a fixture)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from megatape.data.sources.expected import check_expected
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
-from tests.helpers.sources import json_lines
-from tests.helpers.web import served
+from tests.helpers.data.sources import json_lines
+from tests.helpers.processes.web import served
 
 CONTENTS = {f"en/{number}.jsonl": json_lines(f"text {number}") for number in range(4)}
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from tests.helpers.load import scaled
-from tests.helpers.sources import json_lines, read, special, tar_of
+from tests.helpers.data.sources import json_lines, read, special, tar_of
+from tests.helpers.processes.load import scaled
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt"])

@@ -9,7 +9,7 @@ from megatape.data.counts import CorpusCounts
 from megatape.data.sources.reading import read_documents, read_unit
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
-from tests.helpers.sources import json_lines, read, write_parquet
+from tests.helpers.data.sources import json_lines, read, write_parquet
 
 
 def test_hub_streams_the_same_documents(c4: Path, no_hub: None) -> None:

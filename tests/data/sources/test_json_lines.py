@@ -11,7 +11,7 @@ import pytest
 from backports import zstd
 
 from megatape.errors import UserError
-from tests.helpers.sources import json_lines, read, tar_of
+from tests.helpers.data.sources import json_lines, read, tar_of
 
 
 def test_c4_directory_gives_its_training_documents_in_order(c4: Path) -> None:

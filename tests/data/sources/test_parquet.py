@@ -11,8 +11,8 @@ from megatape.data.counts import CorpusCounts
 from megatape.data.sources.reading import read_unit
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
-from tests.helpers.slow import slow_but
-from tests.helpers.sources import read, write_parquet
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.data.sources import read, write_parquet
 
 TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
 

@@ -12,7 +12,7 @@ from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
 from megatape.utils.options import read_options
-from tests.helpers.sources import json_lines, read
+from tests.helpers.data.sources import json_lines, read
 
 
 @pytest.mark.parametrize(

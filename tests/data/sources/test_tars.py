@@ -11,7 +11,7 @@ from megatape.data.counts import CorpusCounts
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
-from tests.helpers.sources import read, special, tar_of
+from tests.helpers.data.sources import read, special, tar_of
 
 
 def test_samples_of_tars(tmp_path: Path) -> None:

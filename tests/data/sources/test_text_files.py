@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import UserError
-from tests.helpers.sources import read
+from tests.helpers.data.sources import read
 
 
 def test_text_file_is_one_document(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from megatape.data.sources.reading import read_unit
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit, default_unit_bytes
 from megatape.errors import UserError
-from tests.helpers.preparation import NUM_FILES, UNIT_BYTES, text_of, write_lines
+from tests.helpers.data.preparation import NUM_FILES, UNIT_BYTES, text_of, write_lines
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.helpers.synthetic import task
+from tests.helpers.data.synthetic import task
 
 COUNT = 200
 

@@ -12,7 +12,7 @@ import pytest
 from megatape.data.synthetic.state_tracking import A5, S3, S5
 from megatape.data.synthetic.task import TRAIN
 from megatape.registry import SYNTHETIC_TASKS
-from tests.helpers.synthetic import task
+from tests.helpers.data.synthetic import task
 
 COUNT = 200
 

@@ -3,7 +3,7 @@
 import pytest
 
 from megatape.data.synthetic.task import TRAIN
-from tests.helpers.synthetic import task
+from tests.helpers.data.synthetic import task
 
 COUNT = 200
 

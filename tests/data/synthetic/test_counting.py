@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.synthetic import task
+from tests.helpers.data.synthetic import task
 
 COUNT = 200
 

@@ -3,7 +3,7 @@
 import pytest
 
 from megatape.data.synthetic.task import Split
-from tests.helpers.synthetic import task
+from tests.helpers.data.synthetic import task
 
 MOVES = {"<": -1, ">": 1, "^": -1j, "_": 1j}  # the plane as complex numbers
 

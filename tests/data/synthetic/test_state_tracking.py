@@ -10,7 +10,7 @@ from megatape.data.synthetic.folder import write_task
 from megatape.data.synthetic.state_tracking import A5, GENERATORS, S3, S5, Permutation, StateTracking, compose, identities
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.nn.targets import IGNORE_INDEX
-from tests.helpers.synthetic import task
+from tests.helpers.data.synthetic import task
 
 
 def _closure(generators: set[Permutation]) -> set[Permutation]:

@@ -4,7 +4,7 @@ import pytest
 
 from megatape.data.synthetic.task import SIZES, Size
 from megatape.registry import SYNTHETIC_TASKS
-from tests.helpers.synthetic import task
+from tests.helpers.data.synthetic import task
 
 COUNT = 50
 

@@ -16,7 +16,7 @@ from megatape.data.tokenizers.fast import DIVERGENT_INPUTS, FastTokenizer, fast_
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2
+from tests.helpers.models.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2
 
 MARKS = ["\u2581 mark\u2581\u2581", "a</s>b<s> <unk>", "x<|end|><|begin|> <|endoftext|><tool> <|im_start|>", "<|eot|>"]
 

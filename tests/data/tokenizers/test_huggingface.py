@@ -19,8 +19,8 @@ from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.document_dataset import DocumentDataset
 from megatape.errors import UserError
-from tests.helpers.command import Command
-from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
+from tests.helpers.models.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
+from tests.helpers.processes.command import Command
 
 MARKS = " </s><|endoftext|><tool>"  # only the last one is not special
 

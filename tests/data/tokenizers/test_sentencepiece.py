@@ -8,7 +8,7 @@ import pytest
 from megatape.data.tokenizers.files import load_tokenizer, stored_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.helpers.imported import sentencepiece_llama2
+from tests.helpers.models.imported import sentencepiece_llama2
 
 TEXTS = [
     "The fox",

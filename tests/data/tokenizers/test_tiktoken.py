@@ -12,8 +12,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from megatape.data.tokenizers.fast import DIVERGENT_INPUTS, FastTokenizer
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tiktoken import ENCODINGS, END, read_ranks
-from tests.helpers.command import Command
-from tests.helpers.imported import EDGE_CASES, TEXTS, byte_level
+from tests.helpers.models.imported import EDGE_CASES, TEXTS, byte_level
+from tests.helpers.processes.command import Command
 
 CASES = ["HTTPServer's DON'Ts iPhone \u01c5 \u0e17\u0e35\u0e48 12345 a/b//c\r\n/x  \n \n\t y", "x\u00a0\u00a0y  ", "\u0130's"]
 

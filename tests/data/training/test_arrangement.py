@@ -19,8 +19,8 @@ from megatape.data.training.best_fit import Packing, pack
 from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.stored_arrangement import StoredArrangement
 from megatape.errors import UserError
-from tests.helpers.data_directory import Documents, MakeDirectory, edit_index, flip
-from tests.helpers.load import scaled
+from tests.helpers.data.data_directory import Documents, MakeDirectory, edit_index, flip
+from tests.helpers.processes.load import scaled
 
 LENGTH = 16
 IDENTITY = "5" * 64

@@ -5,7 +5,7 @@ import pytest
 
 from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
-from tests.helpers.data_directory import Documents, MakeDirectory
+from tests.helpers.data.data_directory import Documents, MakeDirectory
 
 
 @pytest.mark.parametrize("length", [1, 7, 64, 65, 500])

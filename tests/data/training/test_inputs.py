@@ -13,9 +13,9 @@ from megatape.data.sources.source import Source
 from megatape.data.training.inputs import MAX_INPUTS
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import SampleGroups
-from tests.helpers.data_directory import small_tokenizer
-from tests.helpers.run_data import open_run_data
-from tests.helpers.small_run import VOCAB_SIZE, small_config
+from tests.helpers.data.data_directory import small_tokenizer
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.small_run import VOCAB_SIZE, small_config
 
 WORDS = {"a": "apple avocado almond", "b": "banana blueberry bread", "c": "carrot cabbage coconut"}
 

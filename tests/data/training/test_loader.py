@@ -11,8 +11,8 @@ from megatape.data.training.evaluation_reader import EvaluationReader
 from megatape.data.training.positions import Positions
 from megatape.data.training.selection import SampleGroups
 from megatape.nn.targets import IGNORE_INDEX
-from tests.helpers.batches import interleaved, make_loader, rows
-from tests.helpers.data_directory import Documents, MakeDirectory
+from tests.helpers.data.data_directory import Documents, MakeDirectory
+from tests.helpers.runs.batches import interleaved, make_loader, rows
 
 LENGTH = 16
 

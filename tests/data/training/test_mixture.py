@@ -20,9 +20,9 @@ from megatape.data.training.epoch_limits import check_epochs
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_index
-from tests.helpers.batches import interleaved, mixture_of, rows
-from tests.helpers.data_directory import Documents, MakeDirectory
-from tests.helpers.run_data import open_run_data
+from tests.helpers.data.data_directory import Documents, MakeDirectory
+from tests.helpers.runs.batches import interleaved, mixture_of, rows
+from tests.helpers.runs.run_data import open_run_data
 
 LENGTH = 16
 SEED = 3

@@ -29,11 +29,11 @@ from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.positions import Positions
 from megatape.errors import UserError
 from megatape.nn.targets import IGNORE_INDEX
-from tests.helpers.batches import interleaved, make_loader, mixture_of, rows
-from tests.helpers.data_directory import EOS, Documents, MakeDirectory, write_documents
-from tests.helpers.examples import Prepare, examples, in_sample
-from tests.helpers.run_data import open_run_data
-from tests.helpers.small_run import small_config
+from tests.helpers.data.data_directory import EOS, Documents, MakeDirectory, write_documents
+from tests.helpers.data.examples import Prepare, examples, in_sample
+from tests.helpers.runs.batches import interleaved, make_loader, mixture_of, rows
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.small_run import small_config
 
 
 def samples_of(lengths: np.ndarray, capacity: int) -> list[list[int]]:

@@ -12,10 +12,10 @@ from megatape.hf.adapters.export import export_adapter
 from megatape.hf.exporting.exporter import export
 from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
-from tests.helpers import bounds
-from tests.helpers.adapters import CASES, TOKENS, adapted
-from tests.helpers.bounds import assert_close
-from tests.helpers.memory_checkpoint import memory_checkpoint
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.adapters import CASES, TOKENS, adapted
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
 
 pytestmark = pytest.mark.numerics
 

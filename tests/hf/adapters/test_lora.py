@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from megatape.hf.adapters.files import PREFIX
 from megatape.hf.exporting.exporter import export
-from tests.helpers import bounds
-from tests.helpers.adapters import TARGETS, TOKENS, adapted
-from tests.helpers.bounds import assert_close
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.adapters import TARGETS, TOKENS, adapted
 
 pytestmark = pytest.mark.numerics
 

@@ -12,8 +12,8 @@ from megatape.hf.adapters.export import export_adapter
 from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
 from megatape.model.trainable import freeze
-from tests.helpers.adapters import CASES, adapted
-from tests.helpers.command import Command
+from tests.helpers.models.adapters import CASES, adapted
+from tests.helpers.processes.command import Command
 
 pytestmark = pytest.mark.numerics
 

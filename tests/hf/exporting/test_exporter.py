@@ -23,12 +23,13 @@ from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.special_tokens import SpecialTokens
 from megatape.model.build import build_model
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.command import Command
-from tests.helpers.exports import Exported
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.exports import Exported
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 COMMON = {
     "README.md",
@@ -244,7 +245,7 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
 def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["model"]["num_kv_heads"] = 2
     payload = {"config": raw_config, "cases": [{"name": "trained"}]}
-    (results,) = run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers")
+    (results,) = run_workers(TRAIN_CASES, 1, payload, tmp_path / "workers")
     assert "error" not in results[0], results
     checkpoint = next((tmp_path / "run" / "trained").glob("**/step-00000004"))
     out = str(tmp_path / "out")

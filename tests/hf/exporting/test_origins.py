@@ -14,8 +14,9 @@ from megatape.hf.exporting.origins import Origins, origins_of
 from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.special_tokens import SpecialTokens
-from tests.helpers.tiny_models import save_tiny
-from tests.helpers.workers import run_workers
+from tests.helpers.models.tiny_models import save_tiny
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 CACHED = "home/hub/models--org--Tiny-1.5B/snapshots/0123abcd"
 
@@ -107,7 +108,7 @@ def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory:
     raw_config["training"]["steps"] = 1
     raw_config["data"]["path"] = str(c4)
     payload = {"config": raw_config, "cases": [{"name": "earlier"}]}
-    run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers")
+    run_workers(TRAIN_CASES, 1, payload, tmp_path / "workers")
     checkpoint = Path(raw_config["run"]["directory"], "earlier", "checkpoints", "step-00000001")
     assert origins_of_run(checkpoint, hub).data_sets == ("allenai/c4", "HuggingFaceFW/fineweb-edu")
 

@@ -29,11 +29,12 @@ from megatape.hf.generation.sampling import Sampling
 from megatape.hf.generation.streamed_text import Continuation
 from megatape.hf.loading.load import load_exported
 from megatape.hf.special_tokens import special_tokens
-from tests.helpers.command import Command
-from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.small_run import small_config
-from tests.helpers.workers import run_workers
+from tests.helpers.models.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.small_run import small_config
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 def prepare(command: Command, tokenizer: Path, folder: Path) -> tuple[int, str]:
@@ -144,9 +145,7 @@ def test_a_run_on_imported_data(command: Command, tmp_path: Path) -> None:
             "only_save": True,
         },
     ]
-    small, run, again = run_workers(
-        "tests.helpers.training_cases:train_cases", 1, {"config": raw, "cases": cases}, tmp_path / "w"
-    )[0]
+    small, run, again = run_workers(TRAIN_CASES, 1, {"config": raw, "cases": cases}, tmp_path / "w")[0]
     assert "has 603 ids, but model.vocab_size is 602: raise model.vocab_size" in small["error"]
     assert run == {"step": 0, "samples": 0} and again == {"step": 1, "samples": 8}
     checkpoint = verified_checkpoint(tmp_path / "runs/again/checkpoints/step-00000001")

@@ -24,14 +24,14 @@ from megatape.model.build import build_model
 from megatape.nn import linear, parameters
 from megatape.registry import ENCODINGS, EncodingEntry
 from megatape.tools.planner.report import report
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.exports import MIXED
-from tests.helpers.learned_slopes import START
-from tests.helpers.load import scaled
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.own_encoding import LINE
-from tests.helpers.workers import ROOT, run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.exports import MIXED
+from tests.helpers.models.learned_slopes import START
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.models.own_encoding import LINE
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT, run_workers
 
 CARRIED = {"configuration_tape", "modeling_tape", "new_tokens", "attention", "cache", "positions", "stand_ins", "encodings"}
 CARRIED |= {"encoding", "bias", "rotation", "log_scale"}  # which training runs as well
@@ -43,7 +43,7 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
     raw_config["model"]["encoding"] = "learned_slopes"
     case = {"name": "new", "set": {"zero.stage": 3, "parallel.tp": 2}}
     (answers, _) = run_workers(
-        "tests.helpers.own_encoding:train", 2, {"config": raw_config, "cases": [case]}, tmp_path / "workers"
+        "tests.helpers.models.own_encoding:train", 2, {"config": raw_config, "cases": [case]}, tmp_path / "workers"
     )
     assert answers == [{"step": 0, "samples": 0}]
 
@@ -177,7 +177,7 @@ SIZE = 3
 def test_an_encoding_is_carried_without_the_optimizer_beside_it(sentencepiece_model: Path, tmp_path: Path) -> None:
     """One file has an encoding, an optimizer, a schedule and their registry lines, and imports modules missing from exports."""
     encoding = (ROOT / "examples/add_encoding.py").read_text()
-    others = (ROOT / "tests/helpers/own_optimizer.py").read_text()
+    others = (ROOT / "tests/helpers/models/own_optimizer.py").read_text()
     added = 'import fractions\nregistry.SCHEDULES["stairs"] = STAIRS\nprint(fractions.Fraction(STAIRS.options.count("o")))\n'
     path = tmp_path / "everything.py"
     path.write_text(encoding + others + added)

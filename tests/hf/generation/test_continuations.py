@@ -26,12 +26,12 @@ from megatape.hf.generation.streamed_text import Continuation
 from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.hf.loading.load import load_exported, load_trained
 from megatape.hf.loading.loaded_model import LoadedModel
-from tests.helpers.command import Command
-from tests.helpers.conversations import MESSAGES, PLAIN, adopted, conversation
-from tests.helpers.exports import Exported
-from tests.helpers.imported import FAMILIES, write_llama3, write_qwen
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.tiny_models import save_tiny
+from tests.helpers.data.conversations import MESSAGES, PLAIN, adopted, conversation
+from tests.helpers.models.exports import Exported
+from tests.helpers.models.imported import FAMILIES, write_llama3, write_qwen
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.models.tiny_models import save_tiny
+from tests.helpers.processes.command import Command
 
 PROMPTS = ["The fox", "over", "and then\n    the dog jumps\n    over the quick brown fox", "12345 times"]
 

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM
 from megatape.config import parse_model
 from megatape.hf.importing.check import LIMIT, logit_difference
 from megatape.hf.pretrained import read_pretrained
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_within
-from tests.helpers.tiny_models import MODELS
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_within
+from tests.helpers.models.tiny_models import MODELS
 
 pytestmark = pytest.mark.numerics
 

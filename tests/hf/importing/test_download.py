@@ -17,10 +17,10 @@ import pytest
 from huggingface_hub import constants
 from safetensors.torch import load_file
 
-from tests.helpers.command import Command
-from tests.helpers.imported import write_llama3
-from tests.helpers.tiny_models import save_tiny
-from tests.helpers.web import listening
+from tests.helpers.models.imported import write_llama3
+from tests.helpers.models.tiny_models import save_tiny
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.web import listening
 
 ID = "org/tiny"
 SHA = "0123456789abcdef0123456789abcdef01234567"

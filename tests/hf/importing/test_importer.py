@@ -17,10 +17,10 @@ from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.importing.importer import import_model
 from megatape.hf.importing.record import open_import, read_record
 from megatape.model.build import build_model
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.command import Command
-from tests.helpers.tiny_models import MODELS, VOCAB_SIZE, save_tiny
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.tiny_models import MODELS, VOCAB_SIZE, save_tiny
+from tests.helpers.processes.command import Command
 
 NORM = "model.norm.weight"
 # Precision of the weights of some models. The others are in bfloat16.

@@ -21,13 +21,13 @@ from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
 from megatape.hf.loading.load import load_exported, load_trained
 from megatape.model.trainable import freeze
-from tests.helpers.adapters import CASES, TOKENS, adapted
-from tests.helpers.command import Command
-from tests.helpers.exports import ENCODINGS, SHAPES, Exported
-from tests.helpers.imported import write_llama3
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.slow import slow_but
-from tests.helpers.tiny_models import save_tiny
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.models.adapters import CASES, TOKENS, adapted
+from tests.helpers.models.exports import ENCODINGS, SHAPES, Exported
+from tests.helpers.models.imported import write_llama3
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.models.tiny_models import save_tiny
+from tests.helpers.processes.command import Command
 
 ROOT = Path(__file__).parents[3]
 PAYLOAD = """
@@ -119,7 +119,7 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
     plan["trusted"] = [*plan["generate modeling"], "--trust-remote-code"]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     result = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.attack", str(tmp_path / "plan.json")],
+        [sys.executable, "-m", "tests.helpers.processes.attack", str(tmp_path / "plan.json")],
         cwd=tmp_path,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from megatape.hf.modeling.attention import find_spans, one_query_attention
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.exports import Exported, random_tokens
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.exports import Exported, random_tokens
 
 pytestmark = pytest.mark.numerics
 

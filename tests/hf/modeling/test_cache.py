@@ -12,11 +12,11 @@ from transformers.cache_utils import DynamicLayer
 
 from megatape.accounting.kv_cache import cache_bytes
 from megatape.hf.modeling.cache import GrowingLayer
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close, relative_difference
-from tests.helpers.exports import ENCODINGS, HELD, SHAPES, Exported, random_tokens
-from tests.helpers.memory_checkpoint import VOCAB_SIZE
-from tests.helpers.slow import slow_but
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close, relative_difference
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.models.exports import ENCODINGS, HELD, SHAPES, Exported, random_tokens
+from tests.helpers.models.memory_checkpoint import VOCAB_SIZE
 
 pytestmark = pytest.mark.numerics
 

@@ -12,11 +12,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, Mis
 
 from megatape.model.recorded_streams import recorded_streams
 from megatape.nn.parameters import spec_of
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close, assert_within, relative_difference
-from tests.helpers.exports import ENCODINGS, SHAPES, Exported
-from tests.helpers.memory_checkpoint import VOCAB_SIZE
-from tests.helpers.slow import slow_but
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close, assert_within, relative_difference
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.models.exports import ENCODINGS, SHAPES, Exported
+from tests.helpers.models.memory_checkpoint import VOCAB_SIZE
 
 pytestmark = pytest.mark.numerics
 

@@ -11,12 +11,12 @@ from transformers import DynamicCache
 
 from megatape.hf.exporting.exporter import export
 from megatape.imports import import_given
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.exports import Exported, random_tokens
-from tests.helpers.load import scaled
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.workers import ROOT
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.exports import Exported, random_tokens
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT
 
 pytestmark = pytest.mark.numerics
 

@@ -9,10 +9,10 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from megatape.hf.exporting.exporter import export
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.exports import SHAPES
-from tests.helpers.memory_checkpoint import memory_checkpoint
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.exports import SHAPES
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
 
 pytestmark = pytest.mark.numerics
 

@@ -16,9 +16,9 @@ from megatape.lab.benchmark.efficiency import costs_table, report
 from megatape.lab.benchmark.measured_model import PARTS, Cost
 from megatape.lab.benchmark.models import Shape, paper_config
 from megatape.registry import ENCODINGS
-from tests.helpers.cells import cells
-from tests.helpers.command import Command
-from tests.helpers.models import SHAPE
+from tests.helpers.checks.cells import cells
+from tests.helpers.models.small_models import SHAPE
+from tests.helpers.processes.command import Command
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)

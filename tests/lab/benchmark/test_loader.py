@@ -7,7 +7,7 @@ import numpy as np
 
 from megatape.data.training.dataset import TokenDataset
 from megatape.lab.benchmark import loader
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 
 def test_webdataset_reads_our_shards(data_directory: Path) -> None:

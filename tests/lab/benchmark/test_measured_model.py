@@ -11,7 +11,7 @@ from megatape.lab.benchmark.models import Shape
 from megatape.lab.encodings import with_encoding
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
-from tests.helpers.models import SHAPE
+from tests.helpers.models.small_models import SHAPE
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)

@@ -6,7 +6,7 @@ from megatape.config import ModelConfig
 from megatape.lab.benchmark.exported import build
 from megatape.lab.benchmark.peak_memory import peak_memory
 from megatape.lab.benchmark.sessions import Workload
-from tests.helpers.models import SHAPE
+from tests.helpers.models.small_models import SHAPE
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)

@@ -8,7 +8,7 @@ import pytest
 from megatape.errors import UserError
 from megatape.lab.benchmark import estimates, roofline
 from megatape.tools.planner.operations import Attention, AttentionBackend, Direction, Kernel, Operation, Work
-from tests.helpers.cells import cells
+from tests.helpers.checks.cells import cells
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from megatape.lab.benchmark.exported import build
 from megatape.lab.benchmark.serving import cache_table, measure_cache, report
 from megatape.lab.benchmark.sessions import Workload
 from megatape.lab.benchmark.timing import Timer
-from tests.helpers.cells import cells
-from tests.helpers.command import Command
-from tests.helpers.models import SHAPE
+from tests.helpers.checks.cells import cells
+from tests.helpers.models.small_models import SHAPE
+from tests.helpers.processes.command import Command
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)

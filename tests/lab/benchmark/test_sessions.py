@@ -6,9 +6,9 @@ import torch
 from megatape.config import ModelConfig
 from megatape.lab.benchmark.exported import build
 from megatape.lab.benchmark.sessions import StaticSession, Workload
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.models import SHAPE
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.small_models import SHAPE
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)

@@ -16,8 +16,8 @@ from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
-from tests.helpers.command import Command
-from tests.helpers.reports import HOSTILE
+from tests.helpers.processes.command import Command
+from tests.helpers.runs.report_folders import HOSTILE
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from megatape.lab.report.monitor import Monitor
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
 from megatape.utils.json_lines import append_lines
-from tests.helpers.command import Command
-from tests.helpers.reports import make_run, train_with_own_module
-from tests.helpers.slow import slow_but
-from tests.helpers.small_run import small_config
-from tests.helpers.workers import Workers
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import Workers
+from tests.helpers.runs.report_folders import make_run, train_with_own_module
+from tests.helpers.runs.small_run import small_config
 
 # A terminal gets this when the monitor gives back the screen that was put aside.
 LEAVE = b"\x1b[?1049l"

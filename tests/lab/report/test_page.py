@@ -21,8 +21,8 @@ from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
 from megatape.training.position_views.view import PositionView
 from megatape.utils.json_lines import append_lines
-from tests.helpers.command import Command
-from tests.helpers.reports import HOSTILE, OWN_MODULE, make_results, make_run, train_with_own_module
+from tests.helpers.processes.command import Command
+from tests.helpers.runs.report_folders import HOSTILE, OWN_MODULE, make_results, make_run, train_with_own_module
 
 
 def page_of(command: Command, output: Path, *words: object) -> tuple[str, dict[str, Any], str]:

@@ -13,9 +13,9 @@ from megatape.lab.report.progress import Progress, progress
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
 from megatape.utils.json_lines import append_lines
-from tests.helpers.reports import cut, make_run
+from tests.helpers.runs.report_folders import cut, make_run
 
-STEP_TOKENS = 256  # of tests.helpers.reports, whose steps take 0.1 s
+STEP_TOKENS = 256  # of tests.helpers.runs.report_folders, whose steps take 0.1 s
 
 
 def of(folder: RunFolder) -> Progress:

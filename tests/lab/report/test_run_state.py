@@ -10,7 +10,7 @@ from megatape.lab.report.load import load_runs
 from megatape.lab.report.progress import progress
 from megatape.reliability.run_log import event_entry
 from megatape.utils.json_lines import append_lines
-from tests.helpers.reports import cut, make_run
+from tests.helpers.runs.report_folders import cut, make_run
 
 CASES: dict[str, tuple[int, list[str], float, str]] = {  # state -> steps, events, age in seconds, note
     "training": (12, [], 0, "1 s left"),

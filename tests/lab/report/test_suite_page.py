@@ -17,8 +17,8 @@ from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.registry import SYNTHETIC_TASKS, Entry
-from tests.helpers.reports import HOSTILE
-from tests.helpers.suite_records import SECONDS, make_records, make_suite
+from tests.helpers.lab.suite_records import SECONDS, make_records, make_suite
+from tests.helpers.runs.report_folders import HOSTILE
 
 
 def written(records: list[Record], path: Path, not_run: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.lab.study.execution.children import Children
-from tests.helpers.workers import Workers
+from tests.helpers.processes.workers import Workers
 
 
 @pytest.fixture

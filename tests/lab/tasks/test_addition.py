@@ -16,8 +16,8 @@ from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.tasks import addition
 from megatape.lab.tasks.addition import Addition, AdditionGrid
 from megatape.lab.tasks.engine.runner import evaluate
-from tests.helpers.command import Command
-from tests.helpers.workers import Workers
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import Workers
 
 TOKENIZER = character_tokenizer(ALPHABET)
 TASK = AdditionTask(digits=2, per_cell=20, seed=3)

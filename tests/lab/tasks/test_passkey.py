@@ -18,8 +18,8 @@ from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.paper import EXTENSION_PASSKEY
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.passkey import DEPTHS, GARBAGE, TASK, Passkey, authors_question
-from tests.helpers.command import Command
-from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
+from tests.helpers.models.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
+from tests.helpers.processes.command import Command
 
 # Of what the authors' eval_retrieval.py (VITA-Group/TAPE at 466d9e6) gives for its eight lengths and seeds 0 to 19.
 SHA256 = "09cbb7fb008725518a6abdf66cda1516294ae680bb0062fd49b15daadcb60882"

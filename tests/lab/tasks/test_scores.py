@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from megatape.lab.tasks.scores import mean_scores, normalize, score
-from tests.helpers.scrolls import PREDICTIONS, REFERENCES
+from tests.helpers.lab.scrolls import PREDICTIONS, REFERENCES
 
 
 def test_normalization() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from megatape.errors import LeaseLost
 from megatape.reliability.lease import Lease, check_free
-from tests.helpers.leases import TIMEOUTS, Clock, take
+from tests.helpers.processes.leases import TIMEOUTS, Clock, take
 
 
 def test_held_and_released(path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from megatape.errors import UserError
 from megatape.reliability.lease import Lease, check_free
-from tests.helpers.leases import elsewhere
+from tests.helpers.processes.leases import elsewhere
 
 
 @pytest.mark.timeout(30)

@@ -17,8 +17,8 @@ from megatape.errors import LeaseLost
 from megatape.reliability.lease import Lease, check_free
 from megatape.reliability.lease.holder import this_process
 from megatape.reliability.lease.timeouts import LeaseTimeouts
-from tests.helpers.leases import TIMEOUTS, Clock, elsewhere, take
-from tests.helpers.workers import ROOT
+from tests.helpers.processes.leases import TIMEOUTS, Clock, elsewhere, take
+from tests.helpers.processes.workers import ROOT
 
 YEARS_SECONDS = 10**8
 HOLDER = """

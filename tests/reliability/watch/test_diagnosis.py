@@ -9,7 +9,7 @@ from megatape.reliability.watch.heartbeat import RankThread, ThreadProgress, mis
 from megatape.reliability.watch.peer import Peer
 from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.reliability.watch.verdict import FaultKind, Verdict
-from tests.helpers.heartbeats import STEP, beat
+from tests.helpers.processes.heartbeats import STEP, beat
 
 TIMEOUTS = WatchTimeouts(period=2.0, silence=300.0, suspicion=10.0)
 FAILURE = CollectiveFailure(1, "RuntimeError: gloo: connection lost", TIMEOUTS.suspicion + 3 * TIMEOUTS.period)

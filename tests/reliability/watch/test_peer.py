@@ -3,7 +3,7 @@
 from megatape.reliability.watch.heartbeat import Heartbeat, RankThread, ThreadProgress, missing_heartbeat
 from megatape.reliability.watch.peer import Peer, observe
 from megatape.reliability.watch.timeouts import WatchTimeouts
-from tests.helpers.heartbeats import beat
+from tests.helpers.processes.heartbeats import beat
 
 
 def new_peers(count: int) -> list[Peer]:

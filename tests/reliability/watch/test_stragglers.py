@@ -2,7 +2,7 @@
 
 from megatape.reliability.watch.peer import Peer
 from megatape.reliability.watch.stragglers import STRAGGLER_SHARE, find_stragglers
-from tests.helpers.heartbeats import beat
+from tests.helpers.processes.heartbeats import beat
 
 
 def test_stragglers() -> None:

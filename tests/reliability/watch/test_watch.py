@@ -21,9 +21,9 @@ from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.reliability.watch.timeouts import WatchTimeouts, timeouts_of_environment
 from megatape.reliability.watch.watch import Watch
 from megatape.utils import torch_internals
-from tests.helpers.command import Command
-from tests.helpers.strangers import pretend_success
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.strangers import pretend_success
+from tests.helpers.processes.workers import run_workers
 
 TIMEOUTS = WatchTimeouts(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
 

@@ -9,11 +9,12 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.tools.cluster.slurm.job_array import JobArray
-from tests.helpers.cluster_runs import losses, need
-from tests.helpers.hosts import Hosts
-from tests.helpers.slurm_cluster import COMMANDS, Slurm
-from tests.helpers.small_run import small_config
-from tests.helpers.workers import run_workers
+from tests.helpers.cluster.cluster_runs import losses, need
+from tests.helpers.cluster.hosts import Hosts
+from tests.helpers.cluster.slurm_cluster import COMMANDS, Slurm
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.small_run import small_config
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +39,7 @@ def one_host(cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("one-host")
     config = copy.deepcopy(cluster_config)
     config["run"]["directory"] = str(folder)
-    run_workers(
-        "tests.helpers.training_cases:train_cases", 1, {"config": config, "cases": [{"name": "run"}]}, folder / "workers"
-    )
+    run_workers(TRAIN_CASES, 1, {"config": config, "cases": [{"name": "run"}]}, folder / "workers")
     return losses(folder / "run")
 
 

@@ -16,10 +16,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from megatape.config import load_config
-from tests.helpers.cluster_runs import check_losses, write_config
-from tests.helpers.hosts import Hosts, environment
-from tests.helpers.load import scaled
-from tests.helpers.workers import ROOT, free_port
+from tests.helpers.cluster.cluster_runs import check_losses, write_config
+from tests.helpers.cluster.hosts import Hosts, environment
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT, free_port
 
 DOCKER = ROOT / "docker"
 IMAGES = ("Dockerfile", "Dockerfile.cpu")

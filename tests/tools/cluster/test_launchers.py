@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.cluster_runs import check_losses, write_config
-from tests.helpers.hosts import Hosts
+from tests.helpers.cluster.cluster_runs import check_losses, write_config
+from tests.helpers.cluster.hosts import Hosts
 
 PRETRAIN = ("launch/pretrain.py", "--config")
 

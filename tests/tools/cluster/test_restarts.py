@@ -10,7 +10,7 @@ import pytest
 from megatape.errors import ExitStatus
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.restarts import JOB_POLICY, KILLED_BY_USR1, SUPERVISOR_POLICY, Action, Restarts
-from tests.helpers.job_scripts import JobScript
+from tests.helpers.cluster.job_scripts import JobScript
 
 KILLED = 137
 STATUSES = (*(status.value for status in ExitStatus), KILLED, KILLED_BY_USR1)

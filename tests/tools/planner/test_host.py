@@ -12,7 +12,7 @@ from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, UPDATE_SEC
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 from megatape.tools.planner.work import eager_work
-from tests.helpers.plan_cases import configure
+from tests.helpers.planner.plan_cases import configure
 
 
 def test_seconds() -> None:

@@ -13,7 +13,7 @@ from megatape.tools.planner.offload import Offload, plan_offload
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 from megatape.zero.deepspeed_config import Stage3Limits
-from tests.helpers.plan_cases import configure
+from tests.helpers.planner.plan_cases import configure
 
 STAGE2 = {"zero.stage": 2, "zero.offload_optimizer": True, "training.precision": "bfloat16"}
 STAGE3 = STAGE2 | {"zero.stage": 3}

@@ -12,8 +12,8 @@ from megatape.config import load_config, parse_config, save_config
 from megatape.tools.planner.measured import nearest_step
 from megatape.tools.planner.report import report
 from megatape.tools.planner.search_report import search_report
-from tests.helpers.command import Command
-from tests.helpers.plan_cases import configure
+from tests.helpers.planner.plan_cases import configure
+from tests.helpers.processes.command import Command
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.search import Search
 from megatape.tools.planner.search_space import SearchSpace
-from tests.helpers.plan_cases import configure
+from tests.helpers.planner.plan_cases import configure
 
 LONG: dict[str, Any] = {
     "data.sequence_length": 4096,

@@ -10,8 +10,8 @@ from megatape.tools.planner.efficiency import middle
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 from megatape.utils.json_lines import read_lines
-from tests.helpers.published_speeds import RESULTS, PublishedSpeed, published_speeds
-from tests.helpers.slow import slow_but
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.planner.published_speeds import RESULTS, PublishedSpeed, published_speeds
 
 PUBLISHED = published_speeds()
 QUICK = [run for run in PUBLISHED if run.cluster.world_size <= 8 and ("torchtitan" in run.name or "MegaTAPE" in run.name)]

@@ -15,7 +15,7 @@ from megatape.tools.planner.memory_requirements import FRAGMENTATION
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report import report
 from megatape.tools.planner.stages import plan_stages, stage_advice
-from tests.helpers.plan_cases import configure
+from tests.helpers.planner.plan_cases import configure
 
 CLUSTER = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
 

@@ -9,8 +9,8 @@ from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import Callback
 from megatape.training.callbacks.collection import MAX_STATE_BYTES, MAX_STATE_DEPTH, Callbacks
 from megatape.utils.json_files import MAX_DEPTH, json_content, read_json
-from tests.helpers.raw_config import parse
-from tests.helpers.run_context import make_context
+from tests.helpers.runs.raw_config import parse
+from tests.helpers.runs.run_context import make_context
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -29,16 +29,16 @@ from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.validation.result import Validation
 from megatape.utils.json_lines import read_lines
 from megatape.utils.software import package_version, versions
-from tests.helpers.position_views import some_view
-from tests.helpers.run_context import make_callbacks, make_context
-from tests.helpers.training_cases import train_cases
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.position_views import some_view
+from tests.helpers.runs.run_context import make_callbacks, make_context
+from tests.helpers.runs.training_cases import TRAIN_CASES, train_cases
 
 
 def test_messages_of_a_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["evaluation"]["interval"] = 2
     cases = {"config": raw_config, "cases": [{"name": "told"}]}
-    run_workers("tests.helpers.training_cases:train_cases", 2, cases, tmp_path / "workers")
+    run_workers(TRAIN_CASES, 2, cases, tmp_path / "workers")
     run = Path(raw_config["run"]["directory"]) / "told"
 
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -202,7 +202,7 @@ def test_a_save_waits_for_the_metrics_of_its_steps(raw_config: dict[str, Any], t
     raw_config["checkpoint"] = {"interval": 3, "background": background}
     raw_config["training"]["steps"] = 8
     cases = [{"name": name, "fault": ["full disk", count]} for name, count in (("some", 4), ("all", 1000))]
-    run_workers("tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers(TRAIN_CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     saved = {}
     for case in cases:
         folder = RunFolder(Path(raw_config["run"]["directory"], str(case["name"])))

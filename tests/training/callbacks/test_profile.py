@@ -13,8 +13,9 @@ from megatape.run_folder import RunFolder
 from megatape.training.callbacks import profile as profile_module
 from megatape.training.callbacks.profile import WARM_UP, Profile
 from megatape.utils.units import format_bytes
-from tests.helpers.run_context import make_context
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_context import make_context
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 NAMES = {"embedding", "attention", "position update", "MLP", "head and loss"}
 BACKWARD = {"attention backward", "position update backward", "MLP backward", "head and loss backward"}
@@ -45,7 +46,7 @@ def test_trace_and_summary(raw_config: dict[str, Any], tmp_path: Path) -> None:
         {"name": "traced", "set": changes, "profile": 2},
         {"name": "short", "set": {"training.steps": 1, "parallel.tp": 2}, "profile": 2},
     ]
-    run_workers("tests.helpers.training_cases:train_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers(TRAIN_CASES, 4, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     run = Path(raw_config["run"]["directory"]) / "traced"
     for rank in range(4):
         events = json.loads((run / "profile" / f"rank{rank}.json").read_text())["traceEvents"]

@@ -17,11 +17,12 @@ from megatape.training.callbacks.position_views import PositionViews
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.validation.result import Validation
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.position_views import some_view
-from tests.helpers.run_context import make_context
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.position_views import some_view
+from tests.helpers.runs.run_context import make_context
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 # Maximum size of a view.
 KIB_PER_LAYER = 8.4
@@ -46,9 +47,7 @@ def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Pat
     raw_config["model"]["max_positions"] = 96
     raw_config["data"]["sequence_length"] = 96
     cases = [{"name": name, "set": changes} for name, changes in CASES.items()]
-    results = run_workers(
-        "tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers"
-    )
+    results = run_workers(TRAIN_CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     assert [result.get("error") for result in results[0]] == [None] * len(cases)
     folders = {name: RunFolder(Path(raw_config["run"]["directory"]) / name) for name in CASES}
     assert not folders.pop("rope").positions.exists()

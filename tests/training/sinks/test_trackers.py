@@ -20,8 +20,8 @@ from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.sink import Sink
 from megatape.training.sinks.trackers import Tracker
 from megatape.training.startup.agreement import check_packages
-from tests.helpers.run_context import make_callbacks, make_context
-from tests.helpers.workers import Workers
+from tests.helpers.processes.workers import Workers
+from tests.helpers.runs.run_context import make_callbacks, make_context
 
 # Sizes of the headers of a file and of each part in it, and of a block.
 HEADER_BYTES = 7

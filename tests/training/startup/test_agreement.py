@@ -15,8 +15,8 @@ from megatape.errors import RankMismatch
 from megatape.training.pretrain import pretrain
 from megatape.training.startup import agreement
 from megatape.training.startup.agreement import open_together
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import Workers, run_workers
+from tests.helpers.processes.workers import Workers, run_workers
+from tests.helpers.runs.run_data import open_run_data
 
 ARGUMENTS = {"resume": None, "profile": 0, "allow_changes": False}
 

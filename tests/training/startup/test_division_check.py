@@ -9,7 +9,7 @@ import torch
 from megatape.config import parse_config
 from megatape.distributed.topology import SINGLE_PROCESS
 from megatape.training.startup.division_check import check_division
-from tests.helpers.workers import run_workers
+from tests.helpers.processes.workers import run_workers
 
 CONTEXT = {"parallel.cp": 2, "training.micro_batch_size": 2}
 SEQUENCE = {"parallel.sp": 2, "training.micro_batch_size": 2}
@@ -32,7 +32,7 @@ def test_wrong_claims(raw_config: dict[str, Any], tmp_path: Path) -> None:
         for encoding, (settings, _) in CASES.items()
     ]
     payload = {"config": raw_config, "cases": cases}
-    for results in run_workers("tests.helpers.accumulated:train", 2, payload, tmp_path / "workers"):
+    for results in run_workers("tests.helpers.models.accumulated:train", 2, payload, tmp_path / "workers"):
         for (encoding, (settings, failure)), result in zip(CASES.items(), results, strict=True):
             error = result.get("error", "")
             if not failure:

@@ -10,7 +10,7 @@ from megatape.config import parse_config
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.errors import UserError
 from megatape.training.startup.introduction import skipped_documents, trained_share
-from tests.helpers.run_data import open_run_data
+from tests.helpers.runs.run_data import open_run_data
 
 
 def test_trained_share_is_only_described_with_frozen_weights(raw_config: dict[str, Any]) -> None:

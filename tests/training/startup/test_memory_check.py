@@ -11,8 +11,8 @@ from megatape.accounting.memory import plan_total
 from megatape.config import Config, parse_config
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.training.startup.memory_check import check_memory
-from tests.helpers.command import Command
-from tests.helpers.memory_plans import memory_plan
+from tests.helpers.planner.memory_plans import memory_plan
+from tests.helpers.processes.command import Command
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from megatape.config import Config, parse_config
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.training.startup.memory_errors import explained_memory_errors
-from tests.helpers.memory_plans import memory_plan
+from tests.helpers.planner.memory_plans import memory_plan
 
 ERRORS = {
     "CUDA": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total of 79 GiB"),

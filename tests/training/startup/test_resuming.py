@@ -8,7 +8,7 @@ import pytest
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.errors import UserError
 from megatape.training.startup.resuming import resumed_checkpoint
-from tests.helpers.run_environments import accept, copied_run
+from tests.helpers.runs.run_environments import accept, copied_run
 
 FIXTURE = Path(__file__).parents[2] / "compatibility" / "fixtures" / "run"
 LAST_STEP = 4

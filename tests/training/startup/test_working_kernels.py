@@ -33,9 +33,10 @@ from megatape.training.start import Start
 from megatape.training.startup import working_kernels
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
-from tests.helpers import bounds
-from tests.helpers.run_data import open_run_data
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 CPU = torch.device("cpu")
 FRAGILE = {"fragile": Entry(f"{__name__}:Fragile", "fails on rank 1")}
@@ -257,9 +258,7 @@ def test_fp8_learns_like_bfloat16(fp8_config: dict[str, Any], tmp_path: Path) ->
     fp8_config["training"] |= {"steps": 12, "activation_checkpointing": "selective"}
     fp8_config["optimizer"]["learning_rate"] = 5e-3
     cases = [{"name": recipe, "set": {"training.fp8": recipe}} for recipe in ("none", "tensorwise")]
-    (started,) = run_workers(
-        "tests.helpers.training_cases:train_cases", 1, {"config": fp8_config, "cases": cases}, tmp_path / "workers"
-    )
+    (started,) = run_workers(TRAIN_CASES, 1, {"config": fp8_config, "cases": cases}, tmp_path / "workers")
     assert not any("error" in case for case in started), started
     without, ours = (list(read_steps(RunFolder(tmp_path / "run" / str(case["name"])).metrics)) for case in cases)
     losses, expected = ([entry["loss"] for entry in run] for run in (ours, without))

@@ -11,7 +11,7 @@ from megatape.errors import DataError, TrainingDiverged
 from megatape.run_folder import RunFolder
 from megatape.training.steps.divergence import DivergenceCheck
 from megatape.training.steps.output import SkipReason
-from tests.helpers.step_outputs import make_output
+from tests.helpers.runs.step_outputs import make_output
 
 
 def check_of(folder: Path, saved_step: int = 0, max_skipped_steps: int = 2) -> DivergenceCheck:

@@ -22,7 +22,7 @@ from megatape.lab.benchmark.gpu.parts import PARTS, Part
 from megatape.lab.benchmark.gpu.report import report
 from megatape.lab.benchmark.gpu.results import Result, read_results
 from megatape.lab.benchmark.gpu.runner import Conditions, benchmark
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 ROOT = Path(__file__).parents[4]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from megatape.lab.benchmark.gpu.report import report
-from tests.helpers.cells import cells
+from tests.helpers.checks.cells import cells
 
 
 def step(seconds: float, ratio: float, **more: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 
 from megatape.errors import UserError
 from megatape.lab.benchmark.gpu.results import read_results
-from tests.helpers.benchmark_parts import part, run
-from tests.helpers.workers import ROOT
+from tests.helpers.lab.benchmark_parts import part, run
+from tests.helpers.processes.workers import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_limits(tmp_path: Path) -> None:
 def test_processes_end_with_the_command(tmp_path: Path) -> None:
     """Even if it is killed, so that no process keeps the GPU."""
     code = (
-        "import sys, pathlib; from tests.helpers import benchmark_parts as parts; "
+        "import sys, pathlib; from tests.helpers.lab import benchmark_parts as parts; "
         "parts.run(pathlib.Path(sys.argv[1]), parts.part('slow'))"
     )
     command = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])

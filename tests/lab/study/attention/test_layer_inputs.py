@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from megatape.lab.study.attention.layer_inputs import dot_products, probabilities, run
 from megatape.model.block import Attention
 from megatape.registry import ENCODINGS
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close, assert_within
-from tests.helpers.command import Command
-from tests.helpers.models import random_model, tokens_and_positions
-from tests.helpers.workers import run_workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close, assert_within
+from tests.helpers.models.small_models import random_model, tokens_and_positions
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.training_cases import TRAIN_CASES
 
 pytestmark = pytest.mark.numerics
 
@@ -77,7 +78,7 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
     names = ["rope", "tape", "tape_vector"]
     # A high learning rate, so that weights move: with a zero gain the ablation would equal RoPE.
     cases = [{"name": name, "set": {"model.encoding": name, "optimizer.learning_rate": 0.1}} for name in names]
-    run_workers("tests.helpers.training_cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     runs = Path(raw_config["run"]["directory"])
     checkpoints = [runs / name / "checkpoints" / "step-00000004" for name in names]
 

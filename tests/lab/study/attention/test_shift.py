@@ -8,10 +8,10 @@ import torch
 from megatape.lab.study.attention.examined_model import ExaminedModel
 from megatape.lab.study.attention.shift import ADDED, SHIFTED, attention_difference, changes, dot_product_difference, report
 from megatape.model.transformer import Transformer
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_within
-from tests.helpers.cells import cells
-from tests.helpers.models import random_model, tokens_and_positions
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_within
+from tests.helpers.checks.cells import cells
+from tests.helpers.models.small_models import random_model, tokens_and_positions
 
 pytestmark = pytest.mark.numerics
 

@@ -19,9 +19,9 @@ from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import RunsFailed
 from megatape.lab.study.execution.study import Study
 from megatape.lab.study.outcomes.outcome import Outcome
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.load import scaled
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.processes.load import scaled
 
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:

@@ -21,9 +21,9 @@ from megatape.lab.study.comparison import measure
 from megatape.lab.tasks.addition import AdditionGrid
 from megatape.lab.tasks.perplexity import validation, windows
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.small_run import VOCAB_SIZE
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.runs.small_run import VOCAB_SIZE
 
 pytestmark = pytest.mark.numerics
 

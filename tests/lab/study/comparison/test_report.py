@@ -11,7 +11,7 @@ from megatape.config import parse_config
 from megatape.lab.study.comparison.report import report
 from megatape.lab.study.outcomes.curves import Row
 from megatape.lab.study.outcomes.outcome import Outcome
-from tests.helpers.cells import cells
+from tests.helpers.checks.cells import cells
 
 
 def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:

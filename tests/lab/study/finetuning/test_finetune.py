@@ -22,11 +22,11 @@ from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.finetuning.methods import BASE, METHODS, Settings, extension
 from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.cells import cells
-from tests.helpers.command import Command
-from tests.helpers.tiny_models import save_tiny
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.checks.cells import cells
+from tests.helpers.models.tiny_models import save_tiny
+from tests.helpers.processes.command import Command
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 LENGTHS = {"llama2_7b_8k": (4096, 8192), "tiny": (256, 512)}  # of the base, and of the samples

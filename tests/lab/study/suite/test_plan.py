@@ -13,8 +13,8 @@ from megatape.lab.study.suite.plan import PLAN, Plan, parse_plan, read_plan
 from megatape.lab.study.suite.scores.measure import inapplicable
 from megatape.lab.study.suite.sizes import DEMO_ENCODINGS, DEMO_SEEDS, DEMO_TASKS, SIZES
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
-from tests.helpers.capitals import QUICK
-from tests.helpers.command import Command
+from tests.helpers.lab.capitals import QUICK
+from tests.helpers.processes.command import Command
 
 
 @pytest.mark.usefixtures("capitals")

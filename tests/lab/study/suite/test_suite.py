@@ -22,7 +22,7 @@ from megatape.lab.study.suite.scores.record_files import read_records
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.suite import suite
 from megatape.run_folder import RunFolder
-from tests.helpers.capitals import QUICK
+from tests.helpers.lab.capitals import QUICK
 
 
 def read_scores(run: Path, file: str = "scores.json") -> dict[str, Any]:

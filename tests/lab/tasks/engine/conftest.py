@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from megatape.hf.exporting.exporter import export
-from tests.helpers.command import Command
-from tests.helpers.evaluations import LENGTHS, Evaluate
-from tests.helpers.memory_checkpoint import memory_checkpoint
+from tests.helpers.lab.evaluations import LENGTHS, Evaluate
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.processes.command import Command
 
 
 @pytest.fixture(scope="module")

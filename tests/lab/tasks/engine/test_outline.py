@@ -13,12 +13,12 @@ from megatape.hf.importing.importer import import_model
 from megatape.hf.loading.load import load_trained
 from megatape.lab.tasks.engine.loading import LoadingOptions
 from megatape.lab.tasks.engine.outline import read_outline
-from tests.helpers.adapters import CASES, adapted
-from tests.helpers.command import Command
-from tests.helpers.imported import write_llama3
-from tests.helpers.runs import flip_byte
-from tests.helpers.tiny_models import save_tiny
-from tests.helpers.workers import Workers
+from tests.helpers.models.adapters import CASES, adapted
+from tests.helpers.models.imported import write_llama3
+from tests.helpers.models.tiny_models import save_tiny
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import Workers
+from tests.helpers.runs.run_folders import flip_byte
 
 TEXTS = ["The fox  jumps.", "", " 12345\n<|end_of_text|></s>", " a<|begin|>b<|end|>"]
 

@@ -21,10 +21,10 @@ from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.perplexity.task import Perplexity
 from megatape.registry import TASKS, Entry
 from megatape.utils.options import Listed
-from tests.helpers.command import Command
-from tests.helpers.evaluations import LENGTHS, Evaluate
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.workers import WITH_TRANSFORMERS, Workers
+from tests.helpers.lab.evaluations import LENGTHS, Evaluate
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import WITH_TRANSFORMERS, Workers
 
 BATCHES = 3 + 6  # at most 4096 tokens each, of 359 windows of each length
 

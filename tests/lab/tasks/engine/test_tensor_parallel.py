@@ -12,12 +12,12 @@ from megatape.distributed.mesh import SINGLE
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.lab.tasks.engine.tensor_parallel import check_divisible, load_tensor_parallel
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.command import Command
-from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
-from tests.helpers.models import SHAPE
-from tests.helpers.workers import WITH_TRANSFORMERS, Workers
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
+from tests.helpers.models.small_models import SHAPE
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import WITH_TRANSFORMERS, Workers
 
 
 @pytest.fixture(scope="module")

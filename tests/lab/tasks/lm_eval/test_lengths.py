@@ -15,8 +15,8 @@ from megatape.errors import UserError
 from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.lm_eval.task import LmEval
-from tests.helpers.imported import write_llama3
-from tests.helpers.ruler_copies import ESSAYS, HOTPOT, SQUAD, write_copies
+from tests.helpers.lab.ruler_copies import ESSAYS, HOTPOT, SQUAD, write_copies
+from tests.helpers.models.imported import write_llama3
 
 RULER = Path(lm_eval.tasks.__path__[0]) / "ruler"  # as a folder of own tasks, so that lm-eval's others are not read
 BABILONG = RULER.parent / "babilong"

@@ -29,12 +29,12 @@ from megatape.lab.tasks.lm_eval import loading
 from megatape.lab.tasks.lm_eval.model import LmEvalModel
 from megatape.lab.tasks.lm_eval.task import LmEval
 from megatape.model.transformer import Transformer
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.command import Command
-from tests.helpers.imported import TEXTS, write_llama3, write_qwen
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.slow import slow_but
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.checks.slow import slow_but
+from tests.helpers.models.imported import TEXTS, write_llama3, write_qwen
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.processes.command import Command
 
 pytestmark = pytest.mark.numerics
 

@@ -22,11 +22,11 @@ from megatape.lab.tasks.perplexity.losses import Prediction
 from megatape.lab.tasks.perplexity.results import PerplexityScores
 from megatape.lab.tasks.perplexity.task import Perplexity
 from megatape.lab.tasks.perplexity.windows import AUTHORS_STRIDE
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.command import Command
-from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.helpers.small_run import VOCAB_SIZE
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.processes.command import Command
+from tests.helpers.runs.small_run import VOCAB_SIZE
 
 pytestmark = pytest.mark.numerics
 

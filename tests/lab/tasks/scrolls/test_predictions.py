@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import Command
-from tests.helpers.scrolls import OFFICIAL, PREDICTIONS, lines, write_set
+from tests.helpers.lab.scrolls import OFFICIAL, PREDICTIONS, lines, write_set
+from tests.helpers.processes.command import Command
 
 
 @pytest.mark.parametrize("name", OFFICIAL)

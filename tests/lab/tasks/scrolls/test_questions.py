@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from megatape.lab.tasks.scrolls.questions import read_set
-from tests.helpers.scrolls import REFERENCES, lines, write_set
+from tests.helpers.lab.scrolls import REFERENCES, lines, write_set
 
 
 def read(data: Path, split: str = "validation", **options: Any) -> list[tuple[str, list[int], list[str]]]:

@@ -24,10 +24,10 @@ from megatape.lab.tasks.scores import rouge_scorer
 from megatape.lab.tasks.scrolls.prompt_tokenizer import PromptTokenizer
 from megatape.lab.tasks.scrolls.sets import SETS
 from megatape.lab.tasks.scrolls.task import Scrolls
-from tests.helpers.command import Command
-from tests.helpers.imported import FAMILIES
-from tests.helpers.scrolls import OFFICIAL, PREDICTIONS, REFERENCES, lines, write_set
-from tests.helpers.workers import Workers
+from tests.helpers.lab.scrolls import OFFICIAL, PREDICTIONS, REFERENCES, lines, write_set
+from tests.helpers.models.imported import FAMILIES
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import Workers
 
 END = 3
 

@@ -14,10 +14,10 @@ from megatape.config import parse_config
 from megatape.distributed.network import free_port
 from megatape.tools.cluster.preflight.bandwidth import measure
 from megatape.tools.cluster.preflight.preflight import Timeouts, preflight
-from tests.helpers.cluster_runs import write_config
-from tests.helpers.hosts import Hosts
-from tests.helpers.load import scaled
-from tests.helpers.workers import ROOT, run_workers
+from tests.helpers.cluster.cluster_runs import write_config
+from tests.helpers.cluster.hosts import Hosts
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT, run_workers
 
 MPIRUN = ("mpirun", "--allow-run-as-root")
 

@@ -10,7 +10,7 @@ import pytest
 from megatape.errors import UserError
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.tools.cluster.slurm.command_array import render_array
-from tests.helpers.command import Command
+from tests.helpers.processes.command import Command
 
 SNAPSHOT = Path("/shared/run/submissions/now")
 

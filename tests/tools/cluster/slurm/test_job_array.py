@@ -9,7 +9,7 @@ import pytest
 from megatape.errors import UserError
 from megatape.tools.cluster.slurm.job_array import plan_array
 from megatape.tools.cluster.slurm.job_script import render_job
-from tests.helpers.jobs import new_job
+from tests.helpers.cluster.jobs import new_job
 
 SNAPSHOT = Path("/shared/run/submissions/now")
 

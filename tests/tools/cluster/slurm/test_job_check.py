@@ -6,7 +6,7 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.job_array import JobArray
 from megatape.tools.cluster.slurm.job_check import check_array
-from tests.helpers.jobs import new_job
+from tests.helpers.cluster.jobs import new_job
 
 
 @pytest.mark.parametrize(

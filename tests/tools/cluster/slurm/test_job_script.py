@@ -12,8 +12,8 @@ from megatape.errors import UserError
 from megatape.tools.cluster.slurm.job import Job
 from megatape.tools.cluster.slurm.job_array import JobArray
 from megatape.tools.cluster.slurm.job_script import render_job
-from tests.helpers.command import Command
-from tests.helpers.jobs import new_job
+from tests.helpers.cluster.jobs import new_job
+from tests.helpers.processes.command import Command
 
 SNAPSHOT = Path("/shared/run/submissions/now")
 

@@ -9,8 +9,8 @@ import pytest
 
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.restarts import JOB_POLICY
-from tests.helpers.job_scripts import JobScript
-from tests.helpers.restarted_runs import CASES, leave_invalid_checkpoints, prepare_run, starts, trainer
+from tests.helpers.cluster.job_scripts import JobScript
+from tests.helpers.cluster.restarted_runs import CASES, leave_invalid_checkpoints, prepare_run, starts, trainer
 
 
 @pytest.fixture

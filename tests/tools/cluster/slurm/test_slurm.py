@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import bounds
-from tests.helpers.bounds import assert_close
-from tests.helpers.cluster_runs import check_losses, losses, write_config
-from tests.helpers.hosts import wait_for
-from tests.helpers.slurm_cluster import Slurm
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.cluster.cluster_runs import check_losses, losses, write_config
+from tests.helpers.cluster.hosts import wait_for
+from tests.helpers.cluster.slurm_cluster import Slurm
 
 pytestmark = pytest.mark.numerics
 

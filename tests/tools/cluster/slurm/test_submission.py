@@ -12,9 +12,9 @@ from megatape.errors import UserError
 from megatape.tools.cluster.slurm.job_array import JobArray
 from megatape.tools.cluster.slurm.job_script import render_job
 from megatape.tools.cluster.slurm.submission import submit, take_snapshot
-from tests.helpers.jobs import new_job
-from tests.helpers.load import scaled
-from tests.helpers.workers import ROOT
+from tests.helpers.cluster.jobs import new_job
+from tests.helpers.processes.load import scaled
+from tests.helpers.processes.workers import ROOT
 
 # Stand-in for sbatch that keeps its arguments.
 SBATCH = """#!/bin/sh

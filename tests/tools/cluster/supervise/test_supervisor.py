@@ -19,9 +19,9 @@ from megatape.run_folder import RunFolder, read_metrics
 from megatape.tools.cluster.restarts import SUPERVISOR_POLICY
 from megatape.tools.cluster.supervise.supervisor import supervise
 from megatape.utils.json_lines import read_lines
-from tests.helpers.command import Command
-from tests.helpers.restarted_runs import CASES, launched, leave_invalid_checkpoints, prepare_run, starts, trainer
-from tests.helpers.workers import ROOT, free_port
+from tests.helpers.cluster.restarted_runs import CASES, launched, leave_invalid_checkpoints, prepare_run, starts, trainer
+from tests.helpers.processes.command import Command
+from tests.helpers.processes.workers import ROOT, free_port
 
 SUPERVISOR = """
 import os, pathlib, signal, sys

@@ -17,7 +17,7 @@ from megatape.lab.study.suite.analysis.hypothesis_tests import (
     spread_of_differences,
     t_interval,
 )
-from tests.helpers.slow import slow_but
+from tests.helpers.checks.slow import slow_but
 
 MANY = 10**9  # answers: asking others would change nothing
 

@@ -11,7 +11,7 @@ from megatape.lab.study.suite.analysis.hypothesis_tests import seeds_needed
 from megatape.lab.study.suite.analysis.score_table import ALL_OR_NOTHING
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
-from tests.helpers.suite_records import make_records
+from tests.helpers.lab.suite_records import make_records
 
 
 def test_all_comparisons_are_counted(records: list[Record]) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from megatape.data.synthetic.task import Answer, SyntheticSample
 from megatape.lab.study.suite.scores.answers import score_answers
-from tests.helpers.capitals import Capitals, WholeCapitals
+from tests.helpers.lab.capitals import Capitals, WholeCapitals
 
 
 @pytest.mark.parametrize(

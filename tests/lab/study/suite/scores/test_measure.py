@@ -12,7 +12,7 @@ from megatape.data.synthetic.folder import Encoder
 from megatape.data.training.positions import Positions
 from megatape.lab.study.suite.scores.measure import inapplicable, score_split
 from megatape.registry import ENCODINGS
-from tests.helpers.capitals import Capitals, WholeCapitals
+from tests.helpers.lab.capitals import Capitals, WholeCapitals
 
 
 class Scripted(torch.nn.Module):

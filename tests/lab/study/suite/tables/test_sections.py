@@ -10,7 +10,7 @@ from scipy import stats
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.tables.sections import summarize
-from tests.helpers.suite_records import EFFECTS, make_records
+from tests.helpers.lab.suite_records import EFFECTS, make_records
 
 Keep = Callable[[Record], bool]
 

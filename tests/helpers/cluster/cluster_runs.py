@@ -1,0 +1,39 @@
+"""What tests on several hosts need, write and compare."""
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.checks import bounds
+from tests.helpers.checks.bounds import assert_close
+from tests.helpers.cluster.hosts import missing
+
+
+def need(*commands: str) -> None:
+    """Skip tests that need daemons for minutes unless asked for; once asked for, fail if something is missing."""
+    if os.environ.get("MEGATAPE_CLUSTER_TESTS") != "required":
+        pytest.skip("starts sshd and Slurm on hosts of its own: as root, MEGATAPE_CLUSTER_TESTS=required runs it")
+    if reason := missing(*commands):
+        pytest.fail(f"MEGATAPE_CLUSTER_TESTS=required, but {reason}")
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_losses(run: Path, expected: list[float]) -> None:
+    assert_close(losses(run), expected, bounds.TRAINED)
+
+
+def write_config(folder: Path, config: dict[str, Any], **changes: dict[str, Any]) -> Path:
+    """Write config.json with changed sections into a folder; the run goes to FOLDER/run."""
+    changed = copy.deepcopy(config)
+    for section, values in (changes | {"run": {"directory": str(folder / "run")}}).items():
+        changed[section] = changed.get(section, {}) | values
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(changed))
+    return folder / "config.json"

@@ -1,0 +1,34 @@
+"""The environment of a run whose folder is a copy of the one in tests/compatibility."""
+
+import shutil
+from pathlib import Path
+
+from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
+from megatape.reliability.run_log import RunLog
+from megatape.reliability.watch.pace import Pace
+from megatape.run_folder import RunFolder
+
+FIXTURE = Path(__file__).parents[2] / "compatibility" / "fixtures" / "run"
+# Steps of the checkpoints in the folder.
+FIRST_STEP = 2
+LAST_STEP = 4
+
+
+def copied_run(folder: Path) -> RunEnvironment:
+    """Copy the run to a folder, and return its environment on one rank.
+
+    Args:
+        folder: Folder of the copy, which must not exist.
+    """
+    shutil.copytree(FIXTURE, folder)
+    run = RunFolder(folder)
+    lease = Lease(run.lease)
+    topology = Topology(0, 1, 0)
+    return RunEnvironment(run, lease, topology, RunLog(run, lease, topology), Pace())
+
+
+def accept(reader: CheckpointReader) -> None:
+    """Accept every checkpoint."""
