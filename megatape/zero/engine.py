@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import deepspeed
 import torch
@@ -12,42 +11,28 @@ from torch import Tensor, nn
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
-from megatape.optim.gated import GatedOptimizer
 from megatape.optim.optimizer import build_optimizer
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.engine_options import EngineOptions
 from megatape.zero.evaluation_losses import EvaluationLosses
-from megatape.zero.internals import gradient_norm, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
+from megatape.zero.gated_optimizer import GatedOptimizer
+from megatape.zero.gradient_sums import GradientSums
+from megatape.zero.internals import same_optimizer_at_stages_1_and_2
 from megatape.zero.mpu import Mpu
 from megatape.zero.nonfinite import NonfiniteWatch
 from megatape.zero.partial_gradients import PartialGradients
+from megatape.zero.pass_result import PassResult
 from megatape.zero.replica_check import ReplicaCheck
 from megatape.zero.sharded_module import build_sharded, with_small_bucket
-from megatape.zero.stage0_gradients import Stage0Gradients
+from megatape.zero.stages.build import build_stage
 from megatape.zero.state import ZeroState
 from megatape.zero.stopwatch import Stopwatch
-from megatape.zero.update import Decide, PendingUpdate, Take, Update
+from megatape.zero.update import Decide, Take, Update
+from megatape.zero.update_gate import UpdateGate
 from megatape.zero.weight_step import WeightStep
 
 # Keyword arguments of the module for one micro-batch, on this rank's device.
 Inputs = dict[str, Tensor | None]
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """This rank's share of the sums over accumulated gradients that an update needs.
-
-    Attributes:
-        loss: Sum of the losses of this rank's targets, nats, on the device.
-        num_nonfinite: 1 if a gradient that every tensor-parallel rank holds is not finite here, on the device.
-        square: This rank's part of the squared gradient norm at stage 0, where DeepSpeed reports none; 0 at other stages.
-        forward: Duration of the forward passes. Read it only after the device has finished them.
-    """
-
-    loss: Tensor
-    num_nonfinite: Tensor
-    square: Tensor | float
-    forward: Stopwatch
 
 
 class Engine:
@@ -81,7 +66,7 @@ class Engine:
         mpu = Mpu(mesh)
         module = build_sharded(build_module, options.deepspeed, mesh, mpu)
         inner = build_optimizer(module.named_parameters(), options.optimizer)
-        gated = GatedOptimizer(inner, self._should_step, self._apply_step)
+        gated = GatedOptimizer(inner)
         with same_optimizer_at_stages_1_and_2():
             self.deepspeed, *_ = deepspeed.initialize(
                 model=module,
@@ -89,23 +74,17 @@ class Engine:
                 mpu=mpu,
                 config=with_small_bucket(options.deepspeed, module),
             )
-        if options.zero.stage == 3:
-            trim_zero3_hooks(module)
-
         self.device = torch.device(self.deepspeed.device)
-        self.state = ZeroState(self.deepspeed, gated, topology, mesh, options.optimizer)
-        self._weight_step = WeightStep(inner, self.state)
-        self._stage0_gradients: Stage0Gradients | None = None
-        if options.zero.stage == 0:
-            parameters = self.state.parameters.values()
-            self._stage0_gradients = Stage0Gradients(parameters, mesh, self.device, options.gradient_clip)
+        self._stage = build_stage(self.deepspeed, mesh, options.gradient_clip)
+        self.state = ZeroState(self.deepspeed, self._stage, gated, topology, mesh, options.optimizer)
+        self._gate = UpdateGate(self._stage, WeightStep(inner, self.state))
+        gated.connect(self._gate)
         self._replica_check = ReplicaCheck(self.state)
         self._partial_gradients = PartialGradients(self.state, options.zero.offload_optimizer)
         replicated_weights = [self.state.parameters[name] for name in self._partial_gradients.names]
         self._nonfinite = NonfiniteWatch(replicated_weights, self.device)
-        self._pending: PendingUpdate | None = None
 
-    def forward_backward(self, micro_batches: list[Inputs], num_targets: float) -> Gradients:
+    def forward_backward(self, micro_batches: list[Inputs], num_targets: float) -> PassResult:
         """Accumulate the gradient of the mean loss over this rank's micro-batches.
 
         Args:
@@ -131,17 +110,14 @@ class Engine:
             if not is_last:
                 self.deepspeed.step()  # Counts the micro-batch.
         self._partial_gradients.sum_parts()
-        square: Tensor | float = 0.0
-        if self._stage0_gradients is not None:
-            square = self._stage0_gradients.local_square()
-        return Gradients(loss, self._nonfinite.found, square, forward)
+        sums = GradientSums(loss, self._nonfinite.found, self._stage.local_squared_norm())
+        return PassResult(sums, forward)
 
     def update(
         self,
         learning_rate: float,
         loss: float,
-        num_nonfinite: float,
-        square: float,
+        sums: GradientSums,
         *,
         decide: Decide = lambda norm: Take(),
     ) -> Update:
@@ -152,67 +128,33 @@ class Engine:
         Args:
             learning_rate: Learning rate, multiplied by the `scale` of each parameter group.
             loss: Mean loss over the targets of all ranks.
-            num_nonfinite: Sum over all ranks of the same field of `Gradients`.
-            square: Sum over all ranks of the same field of `Gradients`.
+            sums: Sums over all ranks.
             decide: Decides about a finite update by its gradient norm. Called once.
         """
         for group in self.state.optimizer.param_groups:
             group["lr"] = learning_rate * group["scale"]
-        pending = PendingUpdate(self._describe_fault(loss, num_nonfinite), decide)
-        self._pending = pending
-        if self._stage0_gradients is not None:
-            self._clip_at_stage0(self._stage0_gradients, square**0.5, pending)
+        self._gate.open(self._describe_fault(loss, sums), decide)
+        self._stage.clip_gradients(sums.squared_norm)
         self.deepspeed.step()
-        update = pending.result
-        if update is None:
-            # DeepSpeed found a norm that is not finite, and did not call the optimizer.
-            update = pending.resolve(math.nan)
-        self._pending = None
+        update = self._gate.close()
         if update.is_applied:
             self.state.check_kept()
             if self.state.average is not None:
                 self.state.average.update()
         return update
 
-    def _describe_fault(self, loss: float, num_nonfinite: float) -> str | None:
-        """Return a description of a loss or replicated gradient that is not finite, or None. Collective if there is one."""
+    def _describe_fault(self, loss: float, sums: GradientSums) -> str | None:
+        """Describe a loss or gradient that is not finite, as far as it is known before DeepSpeed's step. Collective if so."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
-        if num_nonfinite:
+        if sums.num_nonfinite:
             ranks = self._name_ranks(bool(self._nonfinite.found))
             return f"a gradient that every tensor-parallel rank must have is not finite{ranks}"
+        if not math.isfinite(sums.squared_norm):
+            is_local = not math.isfinite(float(self._stage.local_squared_norm()))
+            ranks = self._name_ranks(is_local)
+            return f"the gradient norm is {sums.squared_norm**0.5}{ranks}"
         return None
-
-    def _clip_at_stage0(self, gradients: Stage0Gradients, norm: float, pending: PendingUpdate) -> None:
-        """Resolve an update at stage 0, and clip its gradients. Collective if the norm is not finite.
-
-        Args:
-            gradients: Gradients of this rank.
-            norm: Norm of the gradients of all ranks.
-            pending: The update.
-        """
-        if pending.fault is None and not math.isfinite(norm):
-            ranks = self._name_ranks(not math.isfinite(float(gradients.local_square())))
-            pending.fault = f"the gradient norm is {norm}{ranks}"
-        pending.resolve(norm)
-        gradients.clip(norm)
-
-    def _should_step(self) -> bool:
-        """Whether to apply the current update. GatedOptimizer calls this after DeepSpeed has clipped the gradient."""
-        pending = self._pending
-        assert pending is not None, "an update outside `update`"
-        update = pending.result
-        if update is None:
-            norm = gradient_norm(self.deepspeed.optimizer)
-            if norm < 0:
-                # DeepSpeed found that the norm is not finite.
-                norm = math.nan
-            update = pending.resolve(norm)
-        return update.is_applied
-
-    def _apply_step(self) -> None:
-        """Change the weights. GatedOptimizer calls this if the current update is applied."""
-        self._weight_step.apply()
 
     def _name_ranks(self, at_fault: bool) -> str:
         """Name the first rank at fault, such as " on rank 1, but not on all"; "" if all are or none is. Collective."""

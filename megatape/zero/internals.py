@@ -1,6 +1,6 @@
 """Changes to DeepSpeed's behavior by private names, read from version 0.19.8.
 
-tests/zero/test_internals.py lists these names and those of zero/layouts.py, checks them against a running engine, and fails
+tests/zero/test_internals.py lists these names and those of zero/stages/, checks them against a running engine, and fails
 with the name that another version does not have.
 """
 
@@ -35,14 +35,6 @@ def version_warning(installed: str) -> str:
         f"DeepSpeed is {installed}, and only {TESTED_VERSION} was tested: MegaTAPE replaces parts of it, which may have "
         f"changed (docs/architecture.md); compare the first losses, or pip install deepspeed=={TESTED_VERSION}"
     )
-
-
-def gradient_norm(optimizer: Any) -> float:
-    """Return the gradient norm before clipping, which DeepSpeed has computed when it calls the client's optimizer.
-
-    The norm is negative if DeepSpeed found that it is not finite.
-    """
-    return float(optimizer._global_grad_norm)
 
 
 def trim_zero3_hooks(module: nn.Module) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from megatape.zero.kinds import EMA
-from megatape.zero.layouts import Layout
+from megatape.zero.stages.stage import ZeroStage
 
 # Number of elements that weights and their averages exchange at a time.
 CHUNK = 2**24
@@ -20,14 +20,14 @@ class MovingAverage:
 
     Args:
         decay: Share of the old average in the new one.
-        layout: Layout of the master weights.
-        optimizer: Optimizer whose state has a tensor EMA for each of the layout's tensors.
+        stage: ZeRO stage, which holds the master weights.
+        optimizer: Optimizer whose state has a tensor EMA for each of the stage's flat tensors.
         parameters: Trained parameters.
     """
 
-    def __init__(self, decay: float, layout: Layout, optimizer: torch.optim.Optimizer, parameters: list[Any]) -> None:
+    def __init__(self, decay: float, stage: ZeroStage, optimizer: torch.optim.Optimizer, parameters: list[Any]) -> None:
         self._add_weights = get_ema_multi_avg_fn(decay)
-        self._layout = layout
+        self._stage = stage
         self._optimizer = optimizer
         self._parameters = parameters
 
@@ -55,12 +55,12 @@ class MovingAverage:
                 held = weight.clone()
                 weight.copy_(average)
                 average.copy_(held)
-        self._layout.copy_masters_to_weights(self._parameters)
+        self._stage.copy_masters_to_weights(self._parameters)
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Return this rank's weights, as the optimizer holds them, each with its average; both flat."""
         pairs = []
-        for flat in self._layout.flats():
+        for flat in self._stage.flats():
             average = self._optimizer.state[flat][EMA]
             pairs.append((flat.data.view(-1), average.view(-1)))
         return pairs

@@ -7,8 +7,8 @@ import deepspeed
 from torch import nn
 
 from megatape.distributed.mesh import Axis, Mesh
-from megatape.zero.layouts import local_numel
 from megatape.zero.mpu import Mpu
+from megatape.zero.stages.fragment import local_numel
 
 
 def build_sharded(

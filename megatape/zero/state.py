@@ -2,7 +2,7 @@
 
 Initialization, checkpoints and exports go through this view, which is the same at every stage and topology. A parameter is a
 matrix (a vector is a single column). A tensor-parallel rank has a share of its rows or columns, or all of it, and ZeRO gives
-each rank one contiguous run of the elements of that share (zero/layouts.py).
+each rank one contiguous run of the elements of that share (zero/stages/).
 """
 
 from dataclasses import replace
@@ -20,10 +20,11 @@ from megatape.errors import UserError
 from megatape.nn.parameters import Share, matrix, share_of, spec_of
 from megatape.registry import OPTIMIZERS
 from megatape.zero.kinds import EMA, WEIGHT
-from megatape.zero.layouts import LAYOUTS, Fragment, local_shape
 from megatape.zero.matrix_state import MatrixState
 from megatape.zero.moving_average import MovingAverage
 from megatape.zero.piece import Piece
+from megatape.zero.stages.fragment import Fragment, local_shape
+from megatape.zero.stages.stage import ZeroStage
 from megatape.zero.tensors import ReadBlock
 
 
@@ -35,6 +36,7 @@ class ZeroState:
 
     Args:
         engine: DeepSpeed's engine.
+        stage: ZeRO stage of the engine.
         optimizer: Optimizer given to DeepSpeed.
         topology: All ranks.
         mesh: Mesh of the ranks.
@@ -53,6 +55,7 @@ class ZeroState:
     def __init__(
         self,
         engine: deepspeed.DeepSpeedEngine,
+        stage: ZeroStage,
         optimizer: torch.optim.Optimizer,
         topology: Topology,
         mesh: Mesh,
@@ -63,7 +66,7 @@ class ZeroState:
         self.topology = topology
         self.mesh = mesh
         self._kind = config.kind
-        self._layout = LAYOUTS[engine.zero_optimization_stage()](engine)
+        self._stage = stage
         # Any: DeepSpeed attaches its bookkeeping to the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
         self._trained = [name for name, parameter in self.parameters.items() if parameter.requires_grad]
@@ -82,7 +85,7 @@ class ZeroState:
         if config.ema_decay:
             self.names_by_kind[EMA] = self._trained
             trained = self._trained_parameters()
-            self.average = MovingAverage(config.ema_decay, self._layout, optimizer, trained)
+            self.average = MovingAverage(config.ema_decay, self._stage, optimizer, trained)
         self._create_state(entry.state, whole)
 
     def _trained_parameters(self) -> list[Any]:
@@ -108,7 +111,7 @@ class ZeroState:
             fragment = self.fragment(name)
             if fragment is not None:
                 updated_whole.add(id(fragment.flat))
-        for flat in self._layout.flats():
+        for flat in self._stage.flats():
             state = self.optimizer.state[flat]
             if not state and id(flat) not in updated_whole:
                 for kind in kinds:
@@ -153,7 +156,7 @@ class ZeroState:
                 # The state of flat tensors of matrices has no step count.
                 if "step" in state:
                     state["step"].fill_(step)
-        self._layout.copy_masters_to_weights(self._trained_parameters())
+        self._stage.copy_masters_to_weights(self._trained_parameters())
 
     def check_kept(self) -> None:
         """Check that the optimizer keeps no state besides that of its registry entry. A resumed run would lose it.
@@ -165,7 +168,7 @@ class ZeroState:
         if self.counts_steps:
             named.add("step")
         kept: set[str] = set()
-        for flat in self._layout.flats():
+        for flat in self._stage.flats():
             kept.update(self.optimizer.state[flat])
         lost = sorted(kept - named)
         if lost:
@@ -202,22 +205,22 @@ class ZeroState:
 
     def fragment(self, name: str) -> Fragment | None:
         """Return the location of this rank's part of a parameter; None if it has no part."""
-        return self._layout.fragment(self.parameters[name])
+        return self._stage.fragment(self.parameters[name])
 
     def shared_axes(self, name: str) -> tuple[str, ...]:
         """Return the axes of more than one rank over which all ranks have the same piece of the parameter."""
         parameter = self.parameters[name]
         shared = []
-        if self._layout.is_replicated(parameter):
+        if self._stage.is_replicated(parameter):
             shared.append("replicate")
         if not hasattr(parameter, "partition_dim"):
             shared.append("tensor")
         return tuple(axis for axis in shared if self.mesh[axis].size > 1)
 
     def accumulated_gradient(self, name: str) -> Tensor | None:
-        """Return the gradient of this rank's part of a trained parameter, see Layout.accumulated_gradient."""
-        return self._layout.accumulated_gradient(self.parameters[name])
+        """Return the gradient of this rank's part of a trained parameter, see ZeroStage.accumulated_gradient."""
+        return self._stage.accumulated_gradient(self.parameters[name])
 
     def set_accumulated_gradient(self, name: str, value: Tensor) -> None:
-        """Replace the gradient of this rank's part of a trained parameter, see Layout.set_accumulated_gradient."""
-        self._layout.set_accumulated_gradient(self.parameters[name], value)
+        """Replace the gradient of this rank's part of a trained parameter, see ZeroStage.set_accumulated_gradient."""
+        self._stage.set_accumulated_gradient(self.parameters[name], value)

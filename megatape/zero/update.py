@@ -1,6 +1,5 @@
-"""One update of the weights: the decision whether to apply it, and its result."""
+"""Decision about an update of the weights, and its result."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,31 +63,3 @@ class Update:
         if isinstance(self.decision, Skip):
             return self.decision.anomaly
         return None
-
-
-class PendingUpdate:
-    """An update in progress. It is resolved once, when its gradient norm is known.
-
-    Args:
-        fault: Fault known before the norm, or None.
-        decide: Decides about an update without a fault.
-
-    Attributes:
-        fault: Fault found so far, or None.
-        result: Result of the update, None until it is resolved.
-    """
-
-    def __init__(self, fault: str | None, decide: Decide) -> None:
-        self.fault = fault
-        self.result: Update | None = None
-        self._decide = decide
-
-    def resolve(self, norm: float) -> Update:
-        """Decide about the update by its gradient norm before clipping, and return the result."""
-        if self.fault is None and not math.isfinite(norm):
-            self.fault = "the gradient norm is not finite"
-        decision: Decision = Take()
-        if self.fault is None:
-            decision = self._decide(norm)
-        self.result = Update(norm, self.fault, decision)
-        return self.result

@@ -13,6 +13,7 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.inputs import on_device
 from megatape.training.startup.build_trainer import build_trainer
+from megatape.zero.gradient_sums import GradientSums
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 from tests.helpers.runs.run_folders import compare, step_tensors
@@ -108,6 +109,7 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
             run = build_trainer(parsed, open_run_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease))
             sample = run.stepper.prefetcher.get(0).batches[0]
             inputs = [on_device(sample, run.engine.device)] * repetitions
-            gradients = run.engine.forward_backward(inputs, repetitions * sample.num_targets)
-            run.engine.update(1e-3, *run.engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
+            passes = run.engine.forward_backward(inputs, repetitions * sample.num_targets)
+            sums = GradientSums(*run.engine.sum_over_ranks(*passes.sums))
+            run.engine.update(1e-3, sums.loss, sums)
             run.checkpoints.ensure_saved()

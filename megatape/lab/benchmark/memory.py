@@ -29,6 +29,7 @@ from megatape.utils.tables import markdown
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import Engine, Inputs
 from megatape.zero.engine_options import engine_options
+from megatape.zero.gradient_sums import GradientSums
 
 STEPS = 4
 # Shape of the model, with one sequence of 128 tokens on each data-parallel rank.
@@ -137,8 +138,9 @@ def worker(config: Config) -> Measured:
     tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=generator)
     inputs: Inputs = {"tokens": tokens[:, :-1], "position_ids": torch.arange(length)[None], "targets": tokens[:, 1:]}
     for _ in range(STEPS):
-        gradients = engine.forward_backward([inputs], length * mesh["batch"].size)
-        engine.update(1e-4, *engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
+        result = engine.forward_backward([inputs], length * mesh["batch"].size)
+        sums = GradientSums(*engine.sum_over_ranks(*result.sums))
+        engine.update(1e-4, sums.loss, sums)
     shut_down()
     return Measured(initialized, peak_initializing, peak_memory() - before)
 

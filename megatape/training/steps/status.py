@@ -3,24 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-# A number, or a tensor without dimensions on the engine's device.
-Scalar = Any
-
-
-class GradientSums(NamedTuple):
-    """Sums over the gradients of this step.
-
-    Attributes:
-        loss: Sum of the losses of the step's targets, nats.
-        num_nonfinite: Number of ranks with a non-finite gradient, among those that tensor-parallel ranks share.
-        square: Squared norm of the gradient at ZeRO stage 0.
-    """
-
-    loss: Scalar = 0.0
-    num_nonfinite: Scalar = 0.0
-    square: Scalar = 0.0
+from megatape.zero.gradient_sums import GradientSums, Scalar
 
 
 class BatchCounts(NamedTuple):

@@ -12,9 +12,10 @@ from megatape.training.state import TrainState
 from megatape.training.steps.output import ComputedStep, SkipReason, StepOutput
 from megatape.training.steps.prefetch import Prefetcher, StepBatches
 from megatape.training.steps.spike_policy import SpikePolicy
-from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
+from megatape.training.steps.status import BatchCounts, Requests, StepStatus
 from megatape.training.steps.unreadable import check_readable
-from megatape.zero.engine import Engine, Gradients
+from megatape.zero.engine import Engine
+from megatape.zero.gradient_sums import GradientSums
 from megatape.zero.update import Take
 
 
@@ -97,17 +98,16 @@ class Stepper(AbstractContextManager["Stepper"]):
         """Forget the counts of the next step's batch, because the run continues from another step."""
         self._next_batch = None
 
-    def exchange_status(self, consumed: int, gradients: Gradients | None = None) -> StepStatus:
+    def exchange_status(self, consumed: int, sums: GradientSums | None = None) -> StepStatus:
         """Return the status of all ranks between two steps. Collective.
 
         Args:
             consumed: Number of samples before the step, over all ranks.
-            gradients: Gradients of the step before it, None if they were not computed.
+            sums: Sums over the gradients of the step before it, None if they were not computed.
         """
         batches = self._read(consumed)
-        sums = GradientSums()
-        if gradients is not None:
-            sums = GradientSums(gradients.loss, gradients.num_nonfinite, gradients.square)
+        if sums is None:
+            sums = GradientSums()
         counts = BatchCounts(bool(batches.error), batches.num_targets, batches.digest)
         local = StepStatus(sums, counts, self._requests())
         return local.summed(self._engine.sum_over_ranks)
@@ -144,18 +144,17 @@ class Stepper(AbstractContextManager["Stepper"]):
     ) -> tuple[ComputedStep, StepStatus]:
         """Run the forward and backward passes and the update of a step. Returns the result, and the status after the step."""
         inputs = [on_device(batch, self._engine.device) for batch in batches.batches]
-        gradients = self._engine.forward_backward(inputs, num_targets)
-        status = self.exchange_status(samples.stop, gradients)
+        passes = self._engine.forward_backward(inputs, num_targets)
+        status = self.exchange_status(samples.stop, passes.sums)
         sums = status.gradients
         loss = sums.loss / self._engine.mesh["tensor"].size / num_targets
         update = self._engine.update(
             learning_rate,
             loss,
-            sums.num_nonfinite,
-            sums.square,
+            sums,
             decide=partial(self._policy.decide, loss),
         )
-        return ComputedStep(loss, update, update.decision.anomaly, gradients.forward.seconds()), status
+        return ComputedStep(loss, update, update.decision.anomaly, passes.forward.seconds()), status
 
     def _read(self, consumed: int) -> StepBatches:
         """Return the batches of a step. May wait for a file server or a copy.

@@ -1,7 +1,8 @@
 """Results of steps, without a model."""
 
 from megatape.training.steps.output import ComputedStep, SkipReason, StepOutput
-from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
+from megatape.training.steps.status import BatchCounts, Requests, StepStatus
+from megatape.zero.gradient_sums import GradientSums
 from megatape.zero.update import Take, Update
 
 

@@ -18,7 +18,8 @@ from megatape.training.state import TrainState
 from megatape.training.steps.output import SkipReason
 from megatape.training.steps.status import Requests
 from megatape.training.steps.stepper import Stepper
-from megatape.zero.engine import Gradients
+from megatape.zero.gradient_sums import GradientSums
+from megatape.zero.pass_result import PassResult
 from megatape.zero.stopwatch import Stopwatch
 from megatape.zero.update import Decide, Decision, Skip, Take, Update
 
@@ -59,15 +60,15 @@ class StubEngine:
         self.num_updates = 0
         self._losses = iter(losses)
 
-    def forward_backward(self, inputs: list[Any], num_targets: float) -> Gradients:
+    def forward_backward(self, inputs: list[Any], num_targets: float) -> PassResult:
         loss = torch.tensor(next(self._losses) * num_targets)
-        return Gradients(loss, torch.tensor(0.0), 0.0, Stopwatch(CPU))
+        return PassResult(GradientSums(loss), Stopwatch(CPU))
 
     def sum_over_ranks(self, *numbers: Any) -> list[float]:
         self.num_exchanges += 1
         return [float(number) for number in numbers]
 
-    def update(self, rate: float, loss: float, num_nonfinite: float, square: float, *, decide: Decide) -> Update:
+    def update(self, rate: float, loss: float, sums: GradientSums, *, decide: Decide) -> Update:
         self.num_updates += 1
         return Update(1.0, None, decide(1.0))
 
