@@ -38,7 +38,8 @@ from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import project
 from megatape.nn.norm import normalization
-from megatape.nn.remat import Remat, shared_with_layers
+from megatape.nn.remat import Remat
+from megatape.nn.shared_remat import shared_with_layers
 
 
 class Attention(nn.Module):

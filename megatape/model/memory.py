@@ -8,8 +8,9 @@ from torch import Tensor
 from megatape.attention.rotation import PositionState
 from megatape.model.block import MLP, Block, BlockInSteps, Streams, swiglu
 from megatape.nn.norm import normalize, normalize_and_rebuild
+from megatape.nn.rebuilt import add, remat
 from megatape.nn.recompute import in_chunks, keep_on_host, recompute
-from megatape.nn.remat import Remat, add, remat
+from megatape.nn.remat import Remat
 
 
 class RebuiltSumBlock(BlockInSteps):

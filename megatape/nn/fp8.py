@@ -1,7 +1,7 @@
-"""Products with a weight in FP8, by torchao: each matrix is scaled to FP8's range and rounded right before it is multiplied.
+"""Matrix products in FP8, by torchao: each matrix is scaled to FP8's range and rounded right before multiplying.
 
-Scales are dynamic: they come from the largest element of the matrix, its row or its column (the recipe). Autograd saves x,
-which layers share, and the weight, neither of them in FP8.
+Scales are dynamic: they come from the largest element of the matrix, its row or its column, depending on torchao's recipe.
+Autograd saves x, which layers share, and the weight, neither of them in FP8.
 """
 
 import logging
@@ -21,7 +21,7 @@ CAPABILITY = (8, 9)
 
 
 def fp8_product(recipe: str, device: torch.device) -> Product:
-    """Return a function that computes F.linear in FP8. On a CPU it is emulated: with FP8's rounding, in float32's time.
+    """Return a function that computes F.linear in FP8. A CPU emulates it: FP8's rounding at float32's speed.
 
     Args:
         recipe: Name of torchao's recipe.
@@ -38,7 +38,7 @@ def fp8_product(recipe: str, device: torch.device) -> Product:
             f"{name} does not multiply in FP8: that takes compute capability {capability} or more (H100, H200, B200, L40S); "
             "set training.fp8 to none"
         )
-    # torchao warns of kernels that this machine cannot load. None of them is used here.
+    # torchao warns about kernels that this machine cannot load. None of them is used here.
     logging.disable(logging.WARNING)
     try:
         from torchao.float8 import Float8LinearConfig
@@ -54,19 +54,21 @@ def fp8_product(recipe: str, device: torch.device) -> Product:
 
     def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
         matching = None if remat is None else remat.matching(x)
-        with _saving_remat(x, matching):
+        with _saving_recipe(x, matching):
             product: Tensor = matmul_with_hp_or_float8_args.apply(x, weight.t(), products, config)
-        return product if bias is None else product + bias
+        if bias is None:
+            return product
+        return product + bias
 
     return multiply
 
 
-def _saving_remat(x: Tensor, remat: Remat | None) -> AbstractContextManager[None]:
-    """Return a context inside which autograd saves what x is rebuilt from, in place of x."""
+def _saving_recipe(x: Tensor, remat: Remat | None) -> AbstractContextManager[None]:
+    """Return a context inside which autograd saves the arguments in x's recipe instead of x."""
     if remat is None:
         return nullcontext()
     shared_input = remat.shared_input
-    args = remat.args
+    args = remat.recipe.args
     memory_of_x = x.untyped_storage()._cdata
 
     def pack(saved: Tensor) -> Tensor | None:

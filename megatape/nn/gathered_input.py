@@ -1,4 +1,4 @@
-"""The input of column-parallel linear layers, gathered while the first of them multiplies.
+"""Input of column-parallel linear layers, gathered from the tensor-parallel ranks while the first layer multiplies.
 
 Shapes as in model/transformer.py.
 """
@@ -13,15 +13,16 @@ from megatape.distributed.asynchronous import AsyncAllGather
 from megatape.distributed.collectives import paired, reduce_scatter
 from megatape.distributed.mesh import Axis
 from megatape.nn.recompute import is_recomputed
-from megatape.nn.remat import Rebuild, Remat, SharedInput, saved_for
+from megatape.nn.remat import Rebuild, Remat, recipe_of
+from megatape.nn.shared_input import SharedInput
 
 
 @dataclass(frozen=True)
 class GatheredInput:
-    """The input that several column-parallel layers multiply.
+    """Input that several column-parallel layers multiply.
 
     Attributes:
-        whole: Tokens of all ranks, [B, N, D]. Only complete for the layers that get `remat`.
+        whole: Tokens of all ranks, [B, N, D]. Only complete for layers that get `remat`.
         local: Tokens of this rank, [B, N/T, D].
         remat: How the backward pass rebuilds `whole`; None: autograd saves it.
     """
@@ -39,13 +40,13 @@ class GatheredInput:
 def begin_gather(x: Tensor, axis: Axis, remat: Remat | None = None) -> GatheredInput:
     """Begin to gather the tokens of all ranks, [B, N/T, D] -> [B, N, D]. Only linear layers wait for them.
 
-    Each rank saves only its part. The backward pass gathers the rest again, once for all layers, and ends with a
+    Each rank saves only its own tokens. The backward pass gathers the rest again, once for all layers, and ends with a
     reduce-scatter.
 
     Args:
-        x: Tokens of this rank.
-        axis: The tensor-parallel ranks. With a single one there is nothing to gather.
-        remat: How the backward pass rebuilds x.
+        x: Tokens of this rank, [B, N/T, D].
+        axis: Tensor-parallel ranks. With a single rank there is nothing to gather.
+        remat: How the backward pass rebuilds x; None: x is saved.
     """
     if axis.size == 1:
         return GatheredInput(x, x, remat)
@@ -54,13 +55,13 @@ def begin_gather(x: Tensor, axis: Axis, remat: Remat | None = None) -> GatheredI
     if is_recomputed():
         gather.wait()
         return GatheredInput(whole, x, None)
-    rebuild_part, args = saved_for(x, remat)
-    shared_input = _SharedGatheredInput(rebuild_part, axis, gather)
-    return GatheredInput(whole, x, Remat(whole, rebuild_part, args, shared_input))
+    recipe = recipe_of(x, remat)
+    shared_input = _SharedGatheredInput(recipe.function, axis, gather)
+    return GatheredInput(whole, x, Remat(whole, recipe, shared_input))
 
 
 class _SharedGatheredInput(SharedInput):
-    """A gathered input, which the backward pass gathers again from the rebuilt part of each rank.
+    """Gathered input of several layers. Each rank rebuilds its own tokens, and the backward pass gathers them again.
 
     Attributes:
         arriving: Samples that the first product can take, as they arrive. Later products take all samples at once.
@@ -73,13 +74,15 @@ class _SharedGatheredInput(SharedInput):
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         arriving = self.arriving
-        # Releases the gathered tensor, too.
+        # This also releases the gathered tensor, which the iterator refers to.
         self.arriving = (slice(None),)
         out = x.new_empty(*x.shape[:-1], len(weight))
         for rows in arriving:
             torch.mm(x[rows].flatten(0, 1), weight.T, out=out[rows].flatten(0, 1))
-        return out if bias is None else out.add_(bias)
+        if bias is None:
+            return out
+        return out.add_(bias)
 
     def rebuild(self, *args: Tensor) -> Callable[[], Tensor]:
-        part = self.function(*args)
-        return AsyncAllGather(part, self.axis).wait
+        local = self.function(*args)
+        return AsyncAllGather(local, self.axis).wait

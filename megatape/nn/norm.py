@@ -1,6 +1,5 @@
-"""Normalization: that of a model, and RMSNorm (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
+"""Normalization layers of a model, and RMSNorm (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,24 +9,24 @@ from torch.autograd.function import once_differentiable
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.nn.parameters import parameter
-from megatape.nn.remat import Remat, saved_for, saves_memory
+from megatape.nn.remat import Rebuild, Recipe, Remat, recipe_of, saves_memory
 from megatape.registry import NORMALIZATIONS
 from megatape.utils.torch_internals import fused_rms_norm, fused_rms_norm_backward
 
 
 def normalization(config: ModelConfig, size: int, axis: Axis = SINGLE) -> nn.Module:
-    """Return a normalization of the model's kind over the last dimension, which has `size` channels."""
+    """Return a normalization layer of the model's kind for a last dimension of `size` channels."""
     kind = NORMALIZATIONS[config.normalization].load()
     return kind(size, config.norm_eps, axis)
 
 
 def normalize(norm: nn.Module, x: Tensor, remat: Remat | None) -> Tensor:
-    """Return norm(x). Only RMSNorm can save what x is rebuilt from in place of x.
+    """Return norm(x). Only RMSNorm can save what x is rebuilt from instead of x.
 
     Args:
-        norm: The normalization, which may be a user's.
-        x: Its input.
-        remat: How the backward pass rebuilds x, or None.
+        norm: Normalization layer, which may be a user's.
+        x: Input of the layer.
+        remat: How the backward pass rebuilds x; None: autograd saves x.
     """
     if isinstance(norm, RMSNorm):
         normalized: Tensor = norm(x, remat=remat)
@@ -37,12 +36,18 @@ def normalize(norm: nn.Module, x: Tensor, remat: Remat | None) -> Tensor:
 
 
 def normalize_and_rebuild(norm: nn.Module, x: Tensor, remat: Remat | None) -> tuple[Tensor, Remat | None]:
-    """Return norm(x), and how to rebuild it from x, or from what x is rebuilt from."""
+    """Return norm(x), and how the backward pass rebuilds it from x, or from what x is rebuilt from. See `normalize`."""
     normalized = normalize(norm, x, remat)
     if not saves_memory():
         return normalized, None
-    rebuild_x, args = saved_for(x, remat)
-    return normalized, Remat(normalized, lambda *args: norm(rebuild_x(*args)), args)
+    # Separate, because a function that referred to the arguments would keep them in memory after the backward pass.
+    rebuild_x, args = recipe_of(x, remat)
+
+    def rebuild(*args: Tensor) -> Tensor:
+        rebuilt: Tensor = norm(rebuild_x(*args))
+        return rebuilt
+
+    return normalized, Remat(normalized, Recipe(rebuild, args))
 
 
 class RMSNorm(nn.Module):
@@ -54,22 +59,22 @@ class RMSNorm(nn.Module):
         self.weight = parameter((size,), axis, init=1.0)
 
     def forward(self, x: Tensor, *, remat: Remat | None = None) -> Tensor:
-        """Normalize x [..., size]. remat: How the backward pass rebuilds x; None: autograd saves x."""
-        rebuild_x, args = saved_for(x, remat)
-        return _RMSNorm.apply(x, self.weight, self.eps, rebuild_x, *args)
+        """Normalize x [..., size]. `remat` says how the backward pass rebuilds x; None: autograd saves x."""
+        recipe = recipe_of(x, remat)
+        return _RMSNorm.apply(x, self.weight, self.eps, recipe.function, *recipe.args)
 
 
 class _RMSNorm(torch.autograd.Function):
-    """RMSNorm that saves x, or what x is rebuilt from, and a float32 number per row.
+    """RMSNorm that saves x, or what x is rebuilt from, and one float32 number per row.
 
-    Autograd would save x in float32, and on a CPU the normalized values, too. The weight itself is saved, not a view, because
-    ZeRO stage 3 frees and refills its storage.
+    Autograd would save x in float32, and on a CPU the normalized values, too. The weight is saved itself, not as a view,
+    because ZeRO stage 3 frees and refills its storage.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, rebuild_x: Rebuild, *args: Tensor) -> Tensor:
         normed, scale = fused_rms_norm(x, weight, eps)
-        ctx.function = function
+        ctx.rebuild_x = rebuild_x
         ctx.save_for_backward(weight, scale, *args)
         return normed
 
@@ -78,8 +83,10 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, scale, *args = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        x = ctx.function(*args)
-        gradients = _by_formula if grad.is_cpu else fused_rms_norm_backward
+        x = ctx.rebuild_x(*args)
+        gradients = fused_rms_norm_backward
+        if grad.is_cpu:
+            gradients = _by_formula
         d_x, d_weight = gradients(grad, x, scale, weight, needs[:2])
         no_gradients = [None] * (len(needs) - 2)
         return d_x, d_weight, *no_gradients
@@ -88,7 +95,7 @@ class _RMSNorm(torch.autograd.Function):
 def _by_formula(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Compute `fused_rms_norm_backward` on a CPU: by autograd's operations in its order, so that results are bit-identical."""
+    """Compute `fused_rms_norm_backward` on a CPU: autograd's operations in autograd's order, for bit-identical results."""
     grad = grad.float()
     x = x.float()
     d_x = None

@@ -1,7 +1,4 @@
-"""The matrix product of linear layers: its interface, and the plain product, which saves what its input is rebuilt from.
-
-nn/fp8.py has the product in FP8.
-"""
+"""Matrix product of linear layers: its interface, and the plain product. nn/fp8.py has the product in FP8."""
 
 from typing import Any, Protocol
 
@@ -10,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from megatape.nn.remat import Remat, SharedInput, identity, remat_of
+from megatape.nn.remat import Recipe, Remat, identity
+from megatape.nn.shared_input import SharedInput
+from megatape.nn.shared_remat import remat_of
 
 
 class Product(Protocol):
@@ -19,40 +18,44 @@ class Product(Protocol):
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
         """Multiply x [..., in_features] by weight [out_features, in_features], and add bias [out_features].
 
-        remat: How the backward pass rebuilds x; None: autograd saves x.
+        Args:
+            x: Input of the layer.
+            weight: Weight of the layer.
+            bias: Bias of the layer, or None.
+            remat: How the backward pass rebuilds x; None: autograd saves x.
         """
         ...
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
-    """Return F.linear, which saves the arguments of x's Remat in place of x."""
-    found = remat_of(x, remat)
-    if found is None:
+    """Return F.linear. Autograd saves the arguments in x's recipe instead of x, if x has a Remat. See Product."""
+    x_remat = remat_of(x, remat)
+    if x_remat is None:
         return F.linear(x, weight, bias)
-    y, _ = _Linear.apply(x, weight, bias, found.shared_input, *found.args)
+    y, _ = _Linear.apply(x, weight, bias, x_remat.shared_input, *x_remat.recipe.args)
     return y
 
 
 def linear_and_input(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return `linear`, and x for the next layer that multiplies it.
+    """Return `linear`, and x for the next layer that multiplies it. See Product for the arguments.
 
-    In the backward pass each of the layers adds its gradient of x to that of the next one as it multiplies. Otherwise autograd
+    In the backward pass each layer adds its gradient of x to that of the next layer while multiplying. Otherwise autograd
     would write and read each gradient separately.
     """
-    found = remat_of(x, remat)
-    if found is None:
+    x_remat = remat_of(x, remat)
+    if x_remat is None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return F.linear(x, weight, bias), x
-        found = Remat(x, identity, (x.detach(),))
-    return _Linear.apply(x, weight, bias, found.shared_input, *found.args)  # type: ignore[no-any-return]
+        x_remat = Remat(x, Recipe(identity, (x.detach(),)))
+    return _Linear.apply(x, weight, bias, x_remat.shared_input, *x_remat.recipe.args)  # type: ignore[no-any-return]
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T (+ b), and x. Saves the arguments from which x is rebuilt, unless the weight is frozen, and the weight.
+    """x W^T (+ b), and x. Saves the weight, and unless it is frozen the arguments from which x is rebuilt.
 
-    It saves the weight itself, not a view, because ZeRO stage 3 frees and refills its storage.
+    The weight is saved itself, not as a view, because ZeRO stage 3 frees and refills its storage.
     """
 
     @staticmethod
@@ -74,7 +77,7 @@ class _Linear(torch.autograd.Function):
         weight, *args = ctx.saved_tensors
         needs_weight, needs_bias = ctx.needs_input_grad[1:3]
         if needs_weight:
-            # A gathering overlaps with the product for the input.
+            # Gathering x overlaps with the product for its gradient.
             ctx.shared_input.begin(args)
 
         if grad_from_later is None:
@@ -87,6 +90,8 @@ class _Linear(torch.autograd.Function):
         if needs_weight:
             x = ctx.shared_input.finish()
             grad_weight = grad.flatten(0, 1).T @ x.flatten(0, 1)
-        grad_bias = grad.sum((0, 1)) if needs_bias else None
+        grad_bias = None
+        if needs_bias:
+            grad_bias = grad.sum((0, 1))
         no_gradients = [None] * (len(ctx.needs_input_grad) - 3)
         return grad_x, grad_weight, grad_bias, *no_gradients

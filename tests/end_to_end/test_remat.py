@@ -9,7 +9,8 @@ import pytest
 
 from megatape.distributed.topology import Topology
 from megatape.nn import norm, product
-from megatape.nn.remat import Remat, identity, remat_of, saved_for
+from megatape.nn.remat import Recipe, Remat, identity, recipe_of
+from megatape.nn.shared_remat import remat_of
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.training_cases import train_cases
 
@@ -33,14 +34,14 @@ def count(payload: dict[str, Any], topology: Topology) -> list[dict[str, int]]:
             calls["layer, saved" if found is None else "layer, rebuilt"] += 1
             return found
 
-        def saved_for_norm(*args: Any, calls: Counter[str] = calls) -> Any:
-            rebuild, arguments = saved_for(*args)
-            calls["norm, saved" if rebuild is identity else "norm, rebuilt"] += 1
-            return rebuild, arguments
+        def recipe_for_norm(*args: Any, calls: Counter[str] = calls) -> Recipe:
+            recipe = recipe_of(*args)
+            calls["norm, saved" if recipe.function is identity else "norm, rebuilt"] += 1
+            return recipe
 
         with (
             patch.object(product, "remat_of", found_for_layer),
-            patch.object(norm, "saved_for", saved_for_norm),
+            patch.object(norm, "recipe_of", recipe_for_norm),
         ):
             (result,) = train_cases(payload | {"cases": [case]}, topology)
         assert "error" not in result, result

@@ -16,7 +16,8 @@ from megatape.nn.fp8 import fp8_product
 from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import Linear, Projection, RowLinear, SharedInputLinear
 from megatape.nn.product import linear
-from megatape.nn.remat import Remat, remat
+from megatape.nn.rebuilt import remat
+from megatape.nn.remat import Remat
 from tests.helpers.checks import bounds
 
 pytestmark = [pytest.mark.fp8, pytest.mark.numerics]

@@ -19,8 +19,9 @@ from megatape.distributed.topology import Topology
 from megatape.distributed.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, CountTraffic
 from megatape.nn.gathered_input import begin_gather
 from megatape.nn.linear import SharedInputLinear, project
+from megatape.nn.rebuilt import remat
 from megatape.nn.recompute import recompute
-from megatape.nn.remat import Remat, remat
+from megatape.nn.remat import Remat
 from tests.helpers.processes.workers import run_workers
 
 # halves of two samples and of one

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from megatape.accounting.saved_tensors import record_saved
 from megatape.nn import norm
 from megatape.nn.norm import RMSNorm
-from megatape.nn.remat import Remat
+from megatape.nn.remat import Recipe, Remat
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 
@@ -45,7 +45,7 @@ def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, rebuilt: bo
     expected = F.rms_norm(x.float(), weight.shape, weight, EPS).to(dtype)
     wanted = torch.autograd.grad(expected, [x, module.weight], grad)
     with record_saved(exclude=[module.weight]) as saved:
-        remat = Remat(x, torch.add, (first, second)) if rebuilt else None
+        remat = Remat(x, Recipe(torch.add, (first, second))) if rebuilt else None
         out = module(x, remat=remat)
     found = torch.autograd.grad(out, [x, module.weight], grad)
     for ours, theirs in zip((out, *found), (expected, *wanted), strict=True):

@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from megatape.accounting.saved_tensors import record_saved
 from megatape.nn.norm import RMSNorm, normalize_and_rebuild
 from megatape.nn.product import linear, linear_and_input
+from megatape.nn.rebuilt import add, remat
 from megatape.nn.recompute import recompute
-from megatape.nn.remat import add, remat, shared_with_layers
+from megatape.nn.shared_remat import shared_with_layers
 
 
 class Wrapper(torch.autograd.Function):
@@ -131,6 +132,6 @@ def test_what_autograd_saves_of_a_chain() -> None:
     norm.weight.data.fill_(2.0)
     for h, h_remat in (normalize_and_rebuild(norm, *add(x, y)), remat(torch.mul, x, y)):
         assert h_remat is not None
-        assert [arg.data_ptr() for arg in h_remat.args] == [arg.data_ptr() for arg in (x, y)]
+        assert [arg.data_ptr() for arg in h_remat.recipe.args] == [arg.data_ptr() for arg in (x, y)]
         (grad,) = torch.autograd.grad(linear(h, weight, remat=h_remat).sum(), weight)
         assert torch.equal(grad, h.sum((0, 1)).expand(3, -1))
