@@ -153,6 +153,10 @@ RENAMED = {
         "Measure": "megatape.lab.tasks.engine.result:Measure",
         "wilson": "megatape.lab.tasks.engine.result:wilson",
     },
+    "megatape.nn.linear": {
+        "VocabularyEmbedding": "megatape.nn.vocabulary:VocabularyEmbedding",
+        "VocabularyHead": "megatape.nn.vocabulary:VocabularyHead",
+    },
     "megatape.nn.parameters": {
         "Settings": "megatape.nn.parameters:ParameterSpec",
         "settings": "megatape.nn.parameters:spec_of",

@@ -31,10 +31,10 @@ from megatape.model.block import Block, Streams
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.model.sample_division import SampleDivision
 from megatape.nn.dropout import draw_dropout_from
-from megatape.nn.linear import VocabularyEmbedding, VocabularyHead
 from megatape.nn.loss import LossFormula
 from megatape.nn.norm import normalization
 from megatape.nn.parameters import never_decay
+from megatape.nn.vocabulary import VocabularyEmbedding, VocabularyHead
 
 
 class Transformer(nn.Module):

@@ -1,1 +1,1 @@
-"""Layers: linear (tensor-parallel, LoRA, FP8), norms, dropout, loss; their parameters and rematerialization."""
+"""Layers: linear (tensor-parallel, LoRA, FP8), vocabulary, norms, dropout and loss; parameters and rematerialization."""

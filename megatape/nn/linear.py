@@ -1,30 +1,32 @@
-"""The tensor-parallel layers; at T = 1 they are the plain ones.
+"""Tensor-parallel linear layers. With a single rank they are plain ones.
 
-Shapes as in model/transformer.py. Each rank holds N/T tokens between sublayers, and all N tokens of its share of the features
-inside attention and MLP.
+Between sublayers, each rank holds N/T tokens with all features. Inside attention and MLP, it holds all N tokens with 1/T of
+the features:
+
+    [B, N/T, D]  gather, column-parallel   [B, N, features / T]  row-parallel, reduce-scatter   [B, N/T, D]
+
+Shapes as in model/transformer.py.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.distributed.collectives import gather_tokens, scatter_sum_tokens
-from megatape.distributed.layout import own_rows
+from megatape.distributed.collectives import scatter_sum_tokens
 from megatape.distributed.mesh import SINGLE, Axis
+from megatape.moved_modules import old_names
 from megatape.nn.gathered_input import GatheredInput
-from megatape.nn.loss import LossFormula, cross_entropy, mask_padding, soft_cap
 from megatape.nn.parameters import Role, parameter
 from megatape.nn.product import Product, linear, linear_and_input
 from megatape.nn.remat import Remat
 
 
 class Linear(nn.Module):
-    """y = x W^T (+ b), of which each tensor-parallel rank computes a share.
+    """Base class of layers y = x W^T (+ b) sharded across tensor-parallel ranks.
 
     Attributes:
-        weight: This rank's share of W.
-        bias: This rank's share of b, or None.
+        weight: This rank's shard of W.
+        bias: This rank's shard of b, or None.
     """
 
     weight: nn.Parameter
@@ -38,19 +40,23 @@ class Linear(nn.Module):
         self._training_product = product
 
     def use_product(self, product: Product) -> None:
-        """Choose the matrix product of training, plain or FP8. Evaluation takes the plain one."""
+        """Choose the matrix product used in training, plain or FP8. Evaluation always uses the plain one."""
         self._training_product = product
 
     @property
     def product(self) -> Product:
-        """The matrix product, in training or in evaluation."""
-        return self._training_product if self.training else linear
+        """Matrix product for the current mode, training or evaluation."""
+        if self.training:
+            return self._training_product
+        return linear
 
 
 class ColumnParallel(Linear):
-    """Base class of layers whose outputs the ranks divide, [B, N, in_features] -> [B, N, out_features / T].
+    """Base class of layers with sharded outputs, [B, N, in_features] -> [B, N, out_features / T].
 
-    weight: [out_features / T, in_features]; bias: [out_features / T] or None.
+    Attributes:
+        weight: [out_features / T, in_features].
+        bias: [out_features / T] or None.
     """
 
     def __init__(
@@ -64,14 +70,16 @@ class ColumnParallel(Linear):
     ) -> None:
         super().__init__(in_features, out_features, axis, product)
         self.weight = parameter((out_features, in_features), axis, 0, role=role)
-        self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
+        self.bias = None
+        if bias:
+            self.bias = parameter((out_features,), axis, 0, init=0.0)
 
 
 class ColumnLinear(ColumnParallel):
-    """A layer whose outputs the ranks divide, and whose input is a tensor that every rank holds."""
+    """Column-parallel layer whose input every rank already holds. Encodings use it for features by head."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output for x, the tokens of all ranks."""
+        """Return the output [B, N, out_features / T] for the tokens of all ranks, [B, N, in_features]."""
         return self.product(x, self.weight, self.bias)
 
 
@@ -79,8 +87,8 @@ class Projection(NamedTuple):
     """Result of a SharedInputLinear.
 
     Attributes:
-        output: [B, N, out_features / T].
-        next_input: The input, as the next layer takes it; None if there is no next layer.
+        output: Output of the layer, [B, N, out_features / T].
+        next_input: Input to pass to the next layer; None after the last one.
     """
 
     output: Tensor
@@ -88,17 +96,18 @@ class Projection(NamedTuple):
 
 
 class SharedInputLinear(ColumnParallel):
-    """One of several layers that multiply the same input, such as those of queries, keys and values."""
+    """Column-parallel layer that multiplies the same input as others, such as the query, key and value projections."""
 
     def forward(self, x: Tensor, *, gathered: GatheredInput | None = None, is_last: bool = True) -> Projection:
         """Return the output, and the input for the next layer.
 
-        In the backward pass each layer adds its gradient of the input to that of the next layer as it multiplies.
+        Passing the input from layer to layer chains their backward passes: each one adds its gradient of the input to that of
+        the next layer while multiplying.
 
         Args:
-            x: Tokens of all ranks, from the layer before.
-            gathered: The input that x is; None if every rank holds x, and autograd saves it.
-            is_last: Whether no other layer multiplies x after this one.
+            x: Tokens of all ranks, from the previous layer, [B, N, in_features].
+            gathered: Record of x as an input being gathered; None if every rank holds x and autograd saves it.
+            is_last: Whether this is the last layer that multiplies x.
         """
         product = self.product
         remat = None if gathered is None else gathered.remat
@@ -110,22 +119,32 @@ class SharedInputLinear(ColumnParallel):
 
 
 def project(gathered: GatheredInput, *layers: SharedInputLinear) -> list[Tensor]:
-    """Return the output of each layer for one input."""
+    """Return the outputs of several layers for one input.
+
+    Args:
+        gathered: Input of all layers.
+        layers: Layers in the order in which they multiply.
+
+    Returns:
+        [B, N, out_features / T] of each layer.
+    """
     x = gathered.whole
-    passed = None
-    if gathered.is_gathered or gathered.remat is not None:
-        passed = gathered
+    is_plain = not gathered.is_gathered and gathered.remat is None
+    passed = None if is_plain else gathered
     outputs = []
     for layer in layers:
-        output, x = layer(x, gathered=passed, is_last=layer is layers[-1])
+        is_last = layer is layers[-1]
+        output, x = layer(x, gathered=passed, is_last=is_last)
         outputs.append(output)
     return outputs
 
 
 class RowLinear(Linear):
-    """A layer whose inputs the ranks divide, [B, N, in_features / T] -> [B, N/T, out_features].
+    """Row-parallel layer, with sharded inputs: [B, N, in_features / T] -> [B, N/T, out_features].
 
-    weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens.
+    Attributes:
+        weight: [out_features, in_features / T].
+        bias: [out_features] or None. Each rank adds it to its own tokens.
     """
 
     def __init__(
@@ -138,69 +157,27 @@ class RowLinear(Linear):
     ) -> None:
         super().__init__(in_features, out_features, axis, product)
         self.weight = parameter((out_features, in_features), axis, 1)
-        self.bias = parameter((out_features,), axis, init=0.0) if bias else None
+        self.bias = None
+        if bias:
+            self.bias = parameter((out_features,), axis, init=0.0)
 
     def forward(self, x: Tensor, *, remat: Remat | None = None) -> Tensor:
-        """Return the output. remat: How the backward pass rebuilds x; None: autograd saves x."""
+        """Return the output for this rank's tokens.
+
+        Args:
+            x: This rank's share of the inputs, [B, N, in_features / T].
+            remat: How the backward pass rebuilds x; None: autograd saves x.
+        """
         out = self.summed(x, remat)
-        return out if self.bias is None else out + self.bias
+        if self.bias is None:
+            return out
+        return out + self.bias
 
     def summed(self, x: Tensor, remat: Remat | None) -> Tensor:
-        """Return the sum of all ranks' products."""
-        return scatter_sum_tokens(self.product(x, self.weight, None, remat), self.axis)
+        """Return the products of all ranks, summed, for this rank's tokens."""
+        partial_sums = self.product(x, self.weight, None, remat)
+        return scatter_sum_tokens(partial_sums, self.axis)
 
 
-class VocabularyEmbedding(nn.Module):
-    """Token embedding, [B, N] -> [B, N/T, D], whose rows the ranks divide. weight: [ceil(V / T), D]."""
-
-    def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE) -> None:
-        super().__init__()
-        self.axis = axis
-        self.weight = parameter((vocab_size, hidden_size), axis, 0, role="embedding")
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        if self.axis.size == 1:
-            return F.embedding(tokens, self.weight)
-        rows, held = own_rows(tokens, self.weight.shape[0], self.axis)
-        return scatter_sum_tokens(F.embedding(rows, self.weight) * held[..., None], self.axis)
-
-
-class VocabularyHead(nn.Module):
-    """The output matrix, whose rows the ranks divide: logits, or the loss without ever holding all logits.
-
-    Attributes:
-        weight: [ceil(V / T), D]; None if tied, when callers pass the embedding's.
-        formula: Loss as a function of the logits.
-    """
-
-    def __init__(self, hidden_size: int, formula: LossFormula, tied: bool = False) -> None:
-        super().__init__()
-        self.axis = formula.axis
-        self.formula = formula
-        self.weight = None
-        if not tied:
-            self.weight = parameter((formula.vocab_size, hidden_size), self.axis, 0, role="embedding")
-
-    def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
-        """[B, N/T, D] -> [B, N, ceil(V / T)], this rank's share of the vocabulary.
-
-        Logits of padding rows are minus infinity.
-        """
-        logits = F.linear(gather_tokens(x, self.axis), self._weight(tied))
-        if self.formula.softcap is not None:
-            logits = soft_cap(logits, self.formula.softcap)
-        return mask_padding(logits, self.formula.vocab_size, self.axis)
-
-    def forward(self, x: Tensor, targets: Tensor | None, tied: Tensor | None) -> Tensor:
-        """x: [B, N/T, D]; targets: [B, N]. Returns the float32 sum of their cross entropies, the same on all ranks.
-
-        Without targets, returns the logits.
-        """
-        if targets is None:
-            return self.logits(x, tied)
-        return cross_entropy(x, self._weight(tied), targets, self.formula)
-
-    def _weight(self, tied: Tensor | None) -> Tensor:
-        weight = self.weight if tied is None else tied
-        assert weight is not None
-        return weight
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

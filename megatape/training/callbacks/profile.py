@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from megatape.distributed.traffic import CountTraffic
 from megatape.encodings.encoding import LayerBias, PositionEmbedding, SequenceFeatures, StateUpdate, TokenFeatures
 from megatape.model.block import MLP, Attention
-from megatape.nn.linear import VocabularyEmbedding, VocabularyHead
+from megatape.nn.vocabulary import VocabularyEmbedding, VocabularyHead
 from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes, plural
