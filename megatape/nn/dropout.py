@@ -1,7 +1,7 @@
-"""Dropout whose zeros are a function of the sample, the layer, the token and the channel.
+"""Dropout as a function of sample, layer, token and channel, instead of a random generator's state.
 
-No generator is involved. So ranks holding some of the tokens or channels, micro-batches of any size, and a recomputed forward
-pass draw the same zeros.
+So the same elements are dropped by ranks holding some of the tokens or channels, in micro-batches of any size, and when the
+backward pass recomputes the forward pass.
 """
 
 from collections.abc import Iterator
@@ -13,18 +13,17 @@ import torch
 from torch import Tensor
 
 _WORD = 2**64
-# Odd constants from the golden ratio and from pi, as in data/training/order.py.
+# Odd constants from the golden ratio and pi, the same as in data/training/order.py.
 _GOLDEN = 0x9E3779B97F4A7C15
 _PI = 0x243F6A8885A308D3
 
 
 class Samples(NamedTuple):
-    """The samples of the forward pass in progress.
+    """Samples in the current forward pass.
 
     Attributes:
         seeds: Random number of each sample, [B]; None: no dropout.
-        token_indices: Index in its sample of each of the n tokens that tensor-parallel ranks share, [1, n]; None: all tokens of
-            the sample, in order.
+        token_indices: Index within its sample of each of the n tokens on this replica, [1, n]; None: all tokens in order.
     """
 
     seeds: Tensor | None
@@ -37,7 +36,12 @@ samples: ContextVar[Samples] = ContextVar("samples", default=_NO_DROPOUT)
 
 @contextmanager
 def draw_dropout_from(seeds: Tensor | None, token_indices: Tensor | None = None) -> Iterator[None]:
-    """Let adapters inside the block draw their dropout from these Samples, also when the backward pass recomputes it."""
+    """Set the samples from which adapters inside the block draw their dropout, also when `recompute` runs them again.
+
+    Args:
+        seeds: See Samples.
+        token_indices: See Samples.
+    """
     token = samples.set(Samples(seeds, token_indices))
     try:
         yield
@@ -54,15 +58,15 @@ def dropout(
     token_indices: Tensor | None = None,
     first_channel: int = 0,
 ) -> Tensor:
-    """Set elements of x to zero at random, and divide the others by 1 - probability.
+    """Set random elements of x to zero, and divide the others by 1 - probability.
 
     Args:
-        x: Some tokens and channels of the whole, [B, n, c].
-        probability: Probability of a zero.
+        x: Input, or this rank's tokens and channels of it, [B, n, c].
+        probability: Probability of dropping an element.
         seeds: Random number of each sample, [B]; None: no dropout.
         layer: Random number of the layer.
-        token_indices: Index of each token of x in its sample, [1, n]; None: in order from the first one.
-        first_channel: Index of the first channel of x.
+        token_indices: Index of each token within its sample, [1, n]; None: 0 .. n - 1.
+        first_channel: Index of x's first channel.
     """
     if seeds is None or not probability:
         return x
@@ -79,9 +83,9 @@ def dropout(
 
 
 def _mix(value: Tensor) -> Tensor:
-    """Mix 64 bits as data/training/order.py does. Every bit of `value` changes half of the high bits of the result."""
+    """Mix 64 bits as in data/training/order.py. Every bit of `value` changes half of the result's high bits."""
     value = value * _signed(_GOLDEN)
-    # The mask undoes that the shift repeats the sign.
+    # Shifting a negative number fills in ones from the left. The mask clears them.
     value ^= (value >> 32) & 0xFFFFFFFF
     value *= _signed(_PI)
     value ^= (value >> 32) & 0xFFFFFFFF

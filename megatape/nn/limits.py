@@ -3,7 +3,8 @@
 from megatape.config import Config, DataConfig, ModelConfig, TrainingConfig
 from megatape.config.limits import Incompatibility, Limit, MultipleOf
 
-FP8_MULTIPLE = 16  # torch._scaled_mm needs multiples of it as sizes of matrices
+# torch._scaled_mm needs matrix sizes that are multiples of 16.
+FP8_MULTIPLE = 16
 _SETTING = "training.fp8 {training.fp8}"
 _OR_NONE = "or set training.fp8 to none"
 
@@ -26,7 +27,7 @@ def _matrix_sizes(model: ModelConfig) -> list[tuple[str, int]]:
 
 
 def _token_counts(data: DataConfig, micro_batch_size: int, replicas: int) -> list[tuple[str, int]]:
-    """Return the tokens that a replica computes at a time in every phase of a run."""
+    """Return the number of tokens that a replica computes at a time, for each phase of the run."""
     return [("tokens of a micro-batch,", micro_batch_size * length // replicas) for _, length in data.lengths]
 
 

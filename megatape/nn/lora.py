@@ -1,7 +1,9 @@
-"""Low-rank adapters of the parallel layers (LoRA, arXiv 2106.09685): y = x W^T + alpha / rank * dropout(x) A^T B^T.
+"""LoRA (Hu et al., arXiv 2106.09685, section 4.1): low-rank adapters of frozen tensor-parallel layers.
 
-Shapes as in model/transformer.py. The ranks exchange tensors as wide as the adapter's rank, and each saves only its own part of
-the layer's input.
+    y = x W^T + alpha / rank * dropout(x) A^T B^T        A [rank, in_features], B [out_features, rank]
+
+Tensor-parallel ranks exchange tensors that are only as wide as the adapter's rank, and each saves only its own part of the
+layer's input. Shapes as in model/transformer.py.
 """
 
 from dataclasses import dataclass
@@ -27,9 +29,9 @@ class AdapterOptions:
 
     Attributes:
         rank: Rank of the adapter.
-        alpha: Numerator of the adapter's scale alpha / rank.
+        alpha: Numerator of the scale alpha / rank.
         dropout: Probability of dropping an input.
-        layer: Random number of the layer, from which its dropout is drawn.
+        layer: Random number of the layer, to draw its dropout from.
     """
 
     rank: int
@@ -39,9 +41,11 @@ class AdapterOptions:
 
 
 class Adapter(nn.Module):
-    """LoRA adapter of one layer.
+    """Base class of a layer's adapter. Subclasses shard one of the two matrices.
 
-    a: [rank, in_features]; b: [out_features, rank], initially zero. Subclasses divide one of them among the ranks of `axis`.
+    Attributes:
+        a: A, [rank, in_features].
+        b: B, [out_features, rank], initially zero.
 
     Args:
         in_features: Number of inputs of the whole layer.
@@ -60,22 +64,19 @@ class Adapter(nn.Module):
         self.scale = options.alpha / rank
         self.probability = options.dropout
         self.layer = options.layer
-        # peft's initial values: kaiming_uniform with a = sqrt(5).
+        # peft's initialization: kaiming_uniform with a = sqrt(5).
         self.a = parameter((rank, in_features), axis, self.a_dim, init=Uniform(in_features**-0.5))
         self.b = parameter((out_features, rank), axis, self.b_dim, init=0.0)
 
 
 class ColumnAdapter(Adapter):
-    """Adapter of a column-parallel layer.
-
-    a: [rank, in_features], applied to the rank's own tokens; b: [out_features / T, rank].
-    """
+    """Adapter of a column-parallel layer. `a` is whole and multiplies the rank's own tokens; b is [out_features / T, rank]."""
 
     a_dim = None
     b_dim = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, N/T, in_features] -> [B, N, out_features / T]."""
+        """Return the adapter's addition to the output, [B, N/T, in_features] -> [B, N, out_features / T]."""
         seeds, token_indices = samples.get()
         x = dropout(x, self.probability, seeds, self.layer, token_indices=local_tokens(token_indices, self.axis))
         inner = gather_tokens(self.scale * F.linear(x, self.a), self.axis)
@@ -83,16 +84,13 @@ class ColumnAdapter(Adapter):
 
 
 class RowAdapter(Adapter):
-    """Adapter of a row-parallel layer.
-
-    a: [rank, in_features / T]; b: [out_features, rank], applied to the rank's own tokens.
-    """
+    """Adapter of a row-parallel layer. `a` is [rank, in_features / T]; b is whole and multiplies the rank's own tokens."""
 
     a_dim = 1
     b_dim = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, N, in_features / T] -> [B, N/T, out_features]."""
+        """Return the adapter's addition to the output, [B, N, in_features / T] -> [B, N/T, out_features]."""
         seeds, token_indices = samples.get()
         first_channel = self.axis.rank * x.shape[2]
         x = dropout(x, self.probability, seeds, self.layer, token_indices=token_indices, first_channel=first_channel)
@@ -101,7 +99,7 @@ class RowAdapter(Adapter):
 
 
 class LoraColumnLinear(SharedInputLinear):
-    """A column-parallel layer with an adapter."""
+    """Column-parallel layer with an adapter."""
 
     def __init__(
         self,
@@ -116,8 +114,8 @@ class LoraColumnLinear(SharedInputLinear):
         self.adapter = ColumnAdapter(in_features, out_features, axis, adapter)
 
     def forward(self, x: Tensor, *, gathered: GatheredInput | None = None, is_last: bool = True) -> Projection:
-        """See SharedInputLinear. The adapter multiplies this rank's tokens alone."""
-        # Not the last: the adapter multiplies x, too.
+        """Return the output and the next layer's input, see SharedInputLinear. The adapter only reads this rank's tokens."""
+        # The layer is never the last one to multiply x, because the adapter follows.
         projection = super().forward(x, gathered=gathered, is_last=False)
         own_tokens = x
         if gathered is not None and gathered.is_gathered:
@@ -129,7 +127,7 @@ class LoraColumnLinear(SharedInputLinear):
 
 
 class LoraRowLinear(RowLinear):
-    """A row-parallel layer with an adapter."""
+    """Row-parallel layer with an adapter."""
 
     def __init__(
         self,

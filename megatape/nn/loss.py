@@ -1,10 +1,13 @@
-"""Cross entropy over a vocabulary divided among tensor-parallel ranks, in chunks of tokens.
+"""Cross entropy over a vocabulary sharded across tensor-parallel ranks, computed for one chunk of tokens after another.
 
-The logits never exist all at once. For a token with logits s and target t, and Z = log sum exp(s):
+The logits of all tokens never exist at once. For a token with content x, logits s and target t, and Z = log sum exp(s):
 
-    cross entropy = Z - s_t        z-loss = z Z^2 (arXiv 2204.02311, section 5)        s = c tanh(x W^T / c) with a soft-cap c
+    s = x W^T, or c tanh(x W^T / c) with a soft-cap c
+    cross entropy = Z - s_t
+    z-loss = z Z^2                                             (arXiv 2204.02311, section 5)
+    d (cross entropy + z-loss) / d s_v = (1 + 2 z Z) softmax(s)_v - [v = t]
 
-Shapes as in model/transformer.py; n is the number of tokens of a chunk.
+Shapes as in model/transformer.py; n is the number of tokens in a chunk.
 """
 
 from functools import partial
@@ -20,25 +23,25 @@ from megatape.distributed.mesh import Axis
 from megatape.nn.kernels.launch import has_kernels
 from megatape.nn.targets import target_mask
 
-# Logits that a rank computes at a time: 128 MiB in float32, enough rows for efficient products up
-# to a vocabulary of 131072
+# Number of logits that a rank computes at a time: 128 MiB in float32, and enough rows for efficient products up to a
+# vocabulary of 131,072.
 CHUNK_ELEMENTS = 2**25
 
-# A kernel needs no float32 copies of the logits, so its chunks are longer, which makes fewer sums into the weight's gradient.
-# They have one logit for so many bytes of the GPU's memory, up to a maximum: 0.5 GiB in bfloat16 on an H200.
+# The kernel needs no float32 copy of the logits, so its chunks are longer, and the weight's gradient is summed less often.
+# A chunk has one logit per 512 bytes of GPU memory, up to a maximum: 0.5 GiB in bfloat16 on an H200.
 BYTES_A_KERNEL_ELEMENT = 512
 MOST_KERNEL_ELEMENTS = 2**28
 
 
 class LossFormula(NamedTuple):
-    """The loss as a function of logits.
+    """Loss as a function of the logits.
 
     Attributes:
-        vocab_size: Size of the vocabulary, V. Rows of the output matrix beyond it are padding.
-        axis: Tensor-parallel ranks, which divide the vocabulary.
+        vocab_size: Vocabulary size V. Rows of the output matrix beyond it are padding.
+        axis: Tensor-parallel ranks sharing the vocabulary.
         softcap: Soft-cap c of the logits (model.logit_softcap), or None.
-        z_loss: Factor z of the squared log-sum-exp (training.z_loss).
-        by_kernel: Whether our Triton kernel computes the loss, where it can.
+        z_loss: Factor z of the z-loss (training.z_loss).
+        by_kernel: Whether to use our Triton kernel on devices that support it.
     """
 
     vocab_size: int
@@ -49,25 +52,27 @@ class LossFormula(NamedTuple):
 
 
 def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula) -> Tensor:
-    """Return the float32 sum of the cross entropies of all targets that are not IGNORE_INDEX.
+    """Return the cross entropy summed over all targets except IGNORE_INDEX.
 
-    It is the same on all tensor-parallel ranks. Its gradients are those of this sum and the z-loss. The sum does not include
-    the z-loss, so it can be compared between runs.
+    The gradients include the z-loss. The returned sum does not, so that runs with and without it can be compared.
 
-    The forward pass computes the gradients of x and weight too, while it has the logits, and keeps them for the backward pass,
-    which follows at once. So no chunk's logits are computed twice.
+    The forward pass also computes the gradients of x and weight, while it has the logits. The backward pass, which follows at
+    once, only returns them. So no logits are computed twice.
 
     Args:
-        x: Content of this rank's tokens, [B, N/T, D].
+        x: Normalized content of this rank's tokens, [B, N/T, D].
         weight: This rank's rows of the output matrix, [ceil(V / T), D].
         targets: Ids of the next tokens or IGNORE_INDEX, [B, N].
         formula: Loss as a function of the logits.
+
+    Returns:
+        Float32 scalar, the same on all tensor-parallel ranks.
     """
     return _CrossEntropy.apply(x, weight, targets, formula, torch.is_grad_enabled())  # type: ignore[no-any-return]
 
 
 def chunk_elements(by_kernel: bool, device: torch.device | None = None) -> int:
-    """Return the maximum number of logits that a rank computes at a time; without a device, on the largest GPU."""
+    """Return the maximum number of logits that a rank computes at a time. Without a device, that of the largest GPU."""
     if not by_kernel:
         return CHUNK_ELEMENTS
     if device is None or device.type != "cuda":
@@ -77,7 +82,7 @@ def chunk_elements(by_kernel: bool, device: torch.device | None = None) -> int:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """`cross_entropy`, whose forward pass computes the gradients, too."""
+    """Computes loss and gradients in the forward pass, see cross_entropy."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool) -> Tensor:
@@ -98,12 +103,12 @@ class _CrossEntropy(torch.autograd.Function):
             total += (losses * target_mask(targets[chunk])).sum()
             if gradients is not None and grad_logits is not None:
                 gradients.add_chunk(chunk, grad_logits)
-            # Freed before the next chunk's logits are computed.
+            # Free this chunk's memory before the next one is computed.
             del grad_logits
 
         if gradients is not None:
             grad_x = reduce_scatter(gradients.of_states.view_as(whole), formula.axis)
-            # Not saved through autograd, so that the backward pass can return them without a copy.
+            # Saving them through autograd would force the backward pass to copy them.
             ctx.gradients = [grad_x, gradients.rounded_weight_gradient()]
         return total
 
@@ -119,10 +124,10 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _LossGradients:
-    """Gradients of the content and of the output matrix, collected over chunks of tokens.
+    """Gradients of the content and the output matrix, collected chunk by chunk.
 
     Attributes:
-        of_states: Gradient of the content of all tokens, [B N, D].
+        of_states: Gradient of all tokens' content, [B N, D].
         of_weight: Gradient of the output matrix, summed over chunks in float32; None if the matrix is frozen.
     """
 
@@ -135,25 +140,25 @@ class _LossGradients:
             self.of_weight = torch.zeros_like(weight, dtype=torch.float32)
 
     def add_chunk(self, chunk: slice, grad_logits: Tensor) -> None:
-        """Add the gradients of some tokens, from those of their logits [n, ceil(V / T)]."""
+        """Add the gradients of one chunk, given those of its logits, [n, ceil(V / T)]."""
         self.of_states[chunk] = grad_logits @ self.weight
         if self.of_weight is not None:
             add_product(self.of_weight, grad_logits.T, self.states[chunk])
 
     def rounded_weight_gradient(self) -> Tensor | None:
-        """Return the gradient of the output matrix in its dtype: rounded once, after all chunks."""
+        """Return the output matrix's gradient in the matrix's dtype, rounded only once, after all chunks."""
         if self.of_weight is None:
             return None
         return self.of_weight.to(self.weight.dtype)
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left @ right to `total`, without a temporary if the dtypes are the same, on a GPU, and on shapes."""
+    """Add left @ right to `total` in place, without a temporary except for mixed dtypes on a CPU."""
     if total.dtype == left.dtype or total.is_meta:
         # torch 2.11 has no meta kernel for the operator below.
         torch.addmm(total, left, right, out=total)
     elif total.is_cuda:
-        # The product itself sums in float32, so that no chunk's product is rounded.
+        # The product is accumulated in float32, so no chunk's product is rounded.
         torch.ops.aten.addmm.dtype_out(total, left, right, out_dtype=torch.float32, out=total)
     else:
         total += left @ right
@@ -162,20 +167,20 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 def _chunk(
     states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the cross entropies of some tokens, and the gradient of their logits.
+    """Compute the cross entropies of one chunk of tokens, and the gradient of their logits.
 
     Args:
         states: Content of the tokens, [n, D].
         weight: This rank's rows of the output matrix, [ceil(V / T), D].
-        targets: Targets of the tokens, [n].
+        targets: Targets, [n].
         formula: Loss as a function of the logits.
         differentiate: Whether to compute the gradient.
 
     Returns:
-        The cross entropies of all n tokens, also of those without a target; and the gradient [n, ceil(V / T)] in the dtype of
-        the weight, zero for tokens without a target, or None.
+        Cross entropies of all n tokens, including meaningless ones of tokens without a target; and the gradient
+        [n, ceil(V / T)] in the weight's dtype, zero for tokens without a target, or None.
     """
-    rows, held = own_rows(targets, weight.shape[0], formula.axis)
+    rows, is_local = own_rows(targets, weight.shape[0], formula.axis)
     logits = F.linear(states, weight)
     slopes = None
     if formula.softcap is not None:
@@ -183,40 +188,42 @@ def _chunk(
         if differentiate:
             slopes = 1 - (logits / formula.softcap).square_()
     logits = mask_padding(logits, formula.vocab_size, formula.axis).float()
-    chosen = logits.gather(1, rows[:, None]).squeeze(1).where(held, 0.0)
-    log_total, chosen = _over_ranks(torch.stack([logits.logsumexp(1), chosen]), formula.axis)
+    target_logits = logits.gather(1, rows[:, None]).squeeze(1).where(is_local, 0.0)
+    local_sums = torch.stack([logits.logsumexp(1), target_logits])
+    log_total, target_logits = _over_ranks(local_sums, formula.axis)
     if not differentiate:
-        return log_total - chosen, None
-    # The gradient of the logits: the probabilities, minus one at the target.
+        return log_total - target_logits, None
+
+    # The gradient of the logits: the probabilities, minus one at the target. It overwrites the logits.
     gradient = logits.sub_(log_total[:, None]).exp_()
     if formula.z_loss:
         gradient.mul_(1 + 2 * formula.z_loss * log_total[:, None])
-    gradient.scatter_add_(1, rows[:, None], -held[:, None].float())
+    gradient.scatter_add_(1, rows[:, None], -is_local[:, None].float())
     gradient.mul_(target_mask(targets)[:, None])
     if slopes is not None:
         gradient.mul_(slopes)
-    return log_total - chosen, gradient.to(weight.dtype)
+    return log_total - target_logits, gradient.to(weight.dtype)
 
 
 def _chunk_by_kernel(
     states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute `_chunk` by one Triton kernel, which writes the gradient over the logits.
+    """Compute `_chunk` by a Triton kernel, which overwrites the logits with their gradient.
 
-    If ranks divide the vocabulary, it is launched before and after they exchange their sums.
+    With a sharded vocabulary, the kernel is launched twice: before and after the ranks exchange their sums.
     """
     from megatape.nn.kernels.loss import run_loss_kernel
 
     axis = formula.axis
     columns = weight.shape[0]
-    rows, held = own_rows(targets, columns, axis)
+    rows, is_local = own_rows(targets, columns, axis)
     logits = F.linear(states, weight)
-    # Log-sum-exp and target logit of each row
+    # Log-sum-exp and target logit of each token
     sums = logits.new_empty(2, len(logits), dtype=torch.float32)
     run = partial(
         run_loss_kernel,
         logits,
-        rows.where(held, -1),
+        rows.where(is_local, -1),
         targets,
         real=min(num_valid_rows(columns, formula.vocab_size, axis), columns),
         softcap=formula.softcap,
@@ -236,24 +243,24 @@ def _chunk_by_kernel(
 def _over_ranks(sums: Tensor, axis: Axis) -> tuple[Tensor, Tensor]:
     """Combine the ranks' log-sum-exps and target logits, [2, n], into those of the whole vocabulary, two tensors [n].
 
-    Only one rank holds a target's logit; the others have zero.
+    Only one rank holds a target's logit. The others have zero.
     """
-    everywhere = every_rank(sums, axis)  # [T, 2, n]
-    return everywhere[:, 0].logsumexp(0), everywhere[:, 1].sum(0)
+    by_rank = every_rank(sums, axis)  # [T, 2, n]
+    return by_rank[:, 0].logsumexp(0), by_rank[:, 1].sum(0)
 
 
 def soft_cap(logits: Tensor, cap: float) -> Tensor:
-    """Return cap tanh(logits / cap): logits between -cap and cap."""
+    """Squash logits smoothly into (-cap, cap): cap tanh(logits / cap)."""
     return cap * torch.tanh(logits / cap)
 
 
 def num_valid_rows(num_rows: int, vocab_size: int, axis: Axis) -> int:
-    """Return how many of this rank's `num_rows` rows of the vocabulary are no padding: `num_rows` or more if all are."""
+    """Return how many of this rank's vocabulary rows are not padding. If all are valid, the result may exceed `num_rows`."""
     return max(vocab_size - axis.rank * num_rows, 0)
 
 
 def mask_padding(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
-    """Return this rank's logits [..., ceil(V / T)] with minus infinity for padding rows, which may be all of its rows."""
+    """Set the logits of padding rows to minus infinity, [..., ceil(V / T)]. All of a rank's rows may be padding."""
     num_rows = logits.shape[-1]
     num_valid = num_valid_rows(num_rows, vocab_size, axis)
     if num_valid >= num_rows:

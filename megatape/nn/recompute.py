@@ -1,6 +1,6 @@
-"""Activation checkpointing: the backward pass runs a function again, and autograd saves only its arguments.
+"""Activation checkpointing: autograd saves only a function's arguments, and the backward pass runs the function again.
 
-`keep_on_host` saves the arguments in host memory. `in_chunks` recomputes a function for some tokens at a time.
+`in_chunks` does so for one chunk of tokens after another. `keep_on_host` saves the arguments in host memory.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,16 +15,16 @@ from torch.utils.checkpoint import checkpoint
 
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
-# Tensors of tokens, or None
+# Each is a tensor with tokens in dimension 1, or None.
 Outputs = TypeVarTuple("Outputs")
 
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
 def recompute(function: Callable[[*Args], Result], *args: *Args) -> Result:
-    """Return function(*args). Autograd saves only the arguments; the backward pass runs the function again.
+    """Return function(*args). Autograd saves only the arguments, and the backward pass runs the function again.
 
-    Both runs see the context variables of this call.
+    The second run sees the context variables of the first one, such as the samples of dropout.
     """
     if torch.compiler.is_compiling():
         # torch.compile cannot trace contexts. Only dropout and tensor parallelism need them, and neither is compiled.
@@ -45,23 +45,23 @@ def recompute(function: Callable[[*Args], Result], *args: *Args) -> Result:
 def is_recomputed() -> bool:
     """Whether this code runs inside `recompute`.
 
-    Tensors made there live only from the second run to the backward pass right after it. Keeping a gathered input is then
-    cheaper than gathering it a third time.
+    Tensors of the second run only live until the backward pass right after it. So saving a gathered input is cheaper than
+    gathering it a third time.
     """
     return _inside.get()
 
 
 def in_chunks(function: Callable[..., tuple[*Outputs]], size: int, *args: Tensor | None) -> tuple[*Outputs]:
-    """Return function(*args), computed for one chunk of tokens after the other, each by `recompute`.
+    """Return function(*args), computed by `recompute` for one chunk of tokens after another.
 
     Args:
-        function: Function of tensors of tokens, which computes each token from its own arguments alone.
-        size: Tokens of a chunk.
-        args: Arguments [B, N/T, ...] or, with the tokens of all T ranks, [B, N, ...]. Such a chunk has the same tokens of each
-            rank. The first one is not None.
+        function: Function whose result for a token depends on this token alone.
+        size: Tokens per chunk and rank.
+        args: Tensors [B, N/T, ...] or, with the tokens of all T ranks, [B, N, ...], or None. The first one is [B, N/T, ...]. A
+            chunk of a tensor [B, N, ...] has the same tokens of each rank.
 
     Returns:
-        The outputs of all chunks, joined.
+        The function's outputs for all tokens.
     """
     assert args[0] is not None
     length = args[0].shape[1]
@@ -85,21 +85,22 @@ def in_chunks(function: Callable[..., tuple[*Outputs]], size: int, *args: Tensor
 def keep_on_host(*tensors: Tensor | None) -> AbstractContextManager[None]:
     """Return a context inside which autograd saves these tensors in host memory. On a CPU it saves copies.
 
-    The copies are made in the stream that computes. A stream of their own would need the device's memory until they are done.
+    Copying runs in the compute stream: with a stream of its own, the device memory would stay in use until the copy ends.
     """
     chosen = {tensor.untyped_storage()._cdata for tensor in tensors if tensor is not None}
 
     def pack(saved: Tensor) -> Tensor | tuple[torch.device, Tensor]:
         if saved.untyped_storage()._cdata not in chosen:
             return saved
+        # Tensors on a CPU or on the meta device stay there.
         device = "cpu" if saved.is_cuda else None
         host = torch.empty_like(saved, device=device, pin_memory=saved.is_cuda)
         return saved.device, host.copy_(saved, non_blocking=True)
 
-    def unpack(kept: Tensor | tuple[torch.device, Tensor]) -> Tensor:
-        if isinstance(kept, Tensor):
-            return kept
-        device, host = kept
+    def unpack(packed: Tensor | tuple[torch.device, Tensor]) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        device, host = packed
         return host.to(device, non_blocking=True)
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

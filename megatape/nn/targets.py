@@ -1,10 +1,10 @@
-"""Targets of the loss: the next token of each token, unless the data marks it with IGNORE_INDEX."""
+"""Targets of the loss: each token's next token, or IGNORE_INDEX if the data excludes it from the loss."""
 
 from typing import TYPE_CHECKING, Any
 
 from megatape.moved_modules import old_names
 
-# Default of torch.nn.functional.cross_entropy.
+# The default of torch.nn.functional.cross_entropy.
 IGNORE_INDEX = -100
 
 

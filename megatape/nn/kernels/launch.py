@@ -1,4 +1,4 @@
-"""Launches of our own kernels. On the meta device a launch is an operator of PyTorch that computes nothing."""
+"""Launching our Triton kernels. On the meta device, a launch is a PyTorch operator that computes nothing."""
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-# Argument of a kernel
 Argument = Tensor | int | float | bool | None
 
 
 class Kernel(Protocol):
-    """A kernel that Triton compiles."""
+    """Kernel that Triton compiles."""
 
     __name__: str
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        """Return a function that launches a grid of programs."""
+        """Return a function launching a grid of programs."""
         ...
 
 
@@ -28,7 +27,7 @@ register_flop_formula(torch.ops.megatape.launch)(lambda tensors, flops, kernel, 
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether our kernels can be launched on a device. On the meta device they compute nothing."""
+    """Whether our kernels can be launched on a device. On the meta device, a launch computes nothing."""
     return device.type in ("cuda", "meta") and find_spec("triton") is not None
 
 
@@ -40,15 +39,13 @@ def launch(
     stages: int,
     arguments: Mapping[str, Argument],
 ) -> None:
-    """Run a Triton kernel.
-
-    On the meta device, dispatch modes of PyTorch such as torch.utils.flop_counter count it.
+    """Run a Triton kernel. On the meta device, dispatch modes such as torch.utils.flop_counter see it as one operator.
 
     Args:
-        kernel: The kernel.
+        kernel: Kernel to run.
         grid: Number of programs in each dimension.
-        flops: Number of floating-point operations of its matrix products.
-        warps: Number of warps of a program.
+        flops: Floating-point operations of the kernel's matrix products.
+        warps: Number of warps per program.
         stages: Number of pipeline stages of a program's loops.
         arguments: Arguments of the kernel by name, at least one of them a tensor.
     """

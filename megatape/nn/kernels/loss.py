@@ -1,9 +1,7 @@
-"""Loss of rows of logits by a Triton kernel, with its gradient written over the logits.
+"""Triton kernel of the loss, which overwrites the logits with their gradient. `_chunk` in nn/loss.py is its plain counterpart.
 
-The plain counterpart is `_chunk` in nn/loss.py.
-
-The kernel reads a row once for the online maximum and sum, and once more for the gradient, from the cache if the row fits. So a
-logit takes 4 to 6 bytes of traffic in bfloat16, where PyTorch's operators take about 50.
+The kernel reads each row of logits once for the online maximum and sum, and once more for the gradient, from the cache if the
+row fits. A bfloat16 logit then costs 4 to 6 bytes of memory traffic, compared to about 50 with PyTorch's operators.
 """
 
 import triton
@@ -15,7 +13,7 @@ from megatape.nn.targets import IGNORE_INDEX
 
 # Number of columns that a program reads at a time
 COLUMNS = 8192
-# Number of warps of a program: so many that the rows in work at a time fit the cache
+# Number of warps of a program. With this many, the rows being processed at a time fit in the cache.
 WARPS = 16
 
 
@@ -34,12 +32,12 @@ def run_loss_kernel(
     """Launch the kernel.
 
     Args:
-        logits: Logits before the soft-cap, [n, ceil(V / T)]. `differentiate` overwrites them with the gradient of the loss.
-        rows: Row of each target among this rank's, or -1, [n].
-        targets: Targets [n]. A row whose target is IGNORE_INDEX gets no gradient.
-        sums: Log-sum-exp and the target's logit, float32 [2, n]. Written by `measure`, for this rank's logits alone, and
-            otherwise read.
-        real: Number of columns without padding.
+        logits: Logits before the soft-cap, [n, ceil(V / T)]. With `differentiate` they are overwritten with their gradient.
+        rows: Index of each target among this rank's vocabulary rows, or -1, [n].
+        targets: Targets, [n]. Tokens with IGNORE_INDEX get no gradient.
+        sums: Log-sum-exp and target logit, float32 [2, n]. Written with `measure`, for this rank's logits alone; otherwise
+            read.
+        real: Number of columns that are not padding.
         softcap: Soft-cap of the logits, or None.
         z_loss: Factor of the squared log-sum-exp.
         measure: Whether to compute `sums`.
@@ -91,15 +89,15 @@ def loss_kernel(
     IGNORED: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Compute log_sum and chosen with MEASURE, and the gradient unless it is None. A program computes a row.
+    """Compute log_sum and chosen with MEASURE, and the gradient unless it is None. Each program handles one row.
 
-    Tensors as in run_loss_kernel. The columns from `real` on are padding.
+    Tensors as in run_loss_kernel. Columns from `real` on are padding.
     """
     row = tl.program_id(0).to(tl.int64)
     start = row * columns
     target = tl.load(rows + row)
     if MEASURE:
-        # Finite, because all columns may be padding.
+        # Not minus infinity, because all columns may be padding.
         largest = -1e30
         total = 0.0
         found = 0.0
