@@ -26,6 +26,7 @@ def build_rank_model(workload: Workload, num_layers: int) -> Transformer:
         trainable=workload.trainable,
         frozen=workload.frozen,
         backends=backends_by_priority(workload.attention, requirements_on_gpu(workload)),
+        rotation_by_kernel=True,
         update_by_kernel=True,
         num_shifted_groups=workload.num_shifted_groups,
         activation_checkpointing=workload.activation_checkpointing,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from megatape.attention.backend import AttentionRequirements, Backend, BiasKind, DocumentStarts
 from megatape.attention.bias import DistanceBias, ScoreBias
+from megatape.attention.fused_rotation import RotatingBackend
 from megatape.attention.rotation import PositionState
 from megatape.errors import UserError
 from megatape.registry import AUTO, BACKENDS
@@ -47,6 +48,7 @@ def attend(
     document_starts: DocumentStarts = None,
     moves_state: bool = False,
     backends: Backends | None = None,
+    rotation_by_kernel: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute causal attention by the first backend that supports the call.
 
@@ -59,6 +61,7 @@ def attend(
         document_starts: Index of the first token of each token's document, [B, N]. None if every sample is one document.
         moves_state: Whether to average e with the same weights as the values.
         backends: Names of backends in order of preference. None for the order of `auto`.
+        rotation_by_kernel: Whether our own Triton kernels rotate queries and keys before PyTorch's attention, where they can.
 
     Returns:
         A v [B, N, H, R], and A e [B, N, H, W] if `moves_state` is set, in the dtype of v.
@@ -78,7 +81,7 @@ def attend(
         dtype=q.dtype,
         masked=document_starts is not None,
     )
-    backend = get_backend(select_backend(requirements, backends))
+    backend = get_backend(select_backend(requirements, backends), rotation_by_kernel)
     extra_width = q.shape[-1] - v.shape[-1]
     if not extra_width:
         return backend.attend(q, k, v, state, bias, document_starts, moves_state)
@@ -155,7 +158,19 @@ def check_forced_backend(requirements: AttentionRequirements, forced: str, encod
     )
 
 
+def get_backend(name: str, rotation_by_kernel: bool = False) -> Backend:
+    """Return the backend registered as `name`, always the same object for the same arguments.
+
+    Args:
+        name: Name in the registry.
+        rotation_by_kernel: Whether our own Triton kernels rotate queries and keys for a RotatingBackend.
+    """
+    return _new_backend(name, rotation_by_kernel)
+
+
 @cache
-def get_backend(name: str) -> Backend:
-    """Return the backend registered as `name`."""
-    return BACKENDS[name].load()()
+def _new_backend(name: str, rotation_by_kernel: bool) -> Backend:
+    backend_class = BACKENDS[name].load()
+    if issubclass(backend_class, RotatingBackend):
+        return backend_class(rotation_by_kernel)
+    return backend_class()

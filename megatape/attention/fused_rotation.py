@@ -1,18 +1,24 @@
-"""Rotation of queries and keys before attention: by our own Triton kernels on a GPU, elsewhere by PyTorch's operators.
+"""Rotation of queries and keys before attention, by PyTorch's operators or by our own Triton kernels.
 
 Shapes as in model/transformer.py.
 """
 
-import logging
-from functools import cache
-
-import torch
 from torch import Tensor
 
+from megatape.attention.backend import Backend
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.nn.kernels.launch import has_kernels
 
-LOG = logging.getLogger(__name__)
+
+class RotatingBackend(Backend):
+    """Base class of backends whose kernels read queries and keys that are already rotated.
+
+    Args:
+        rotation_by_kernel: Whether our own Triton kernels rotate them, where they can.
+    """
+
+    def __init__(self, rotation_by_kernel: bool = False) -> None:
+        self.rotation_by_kernel = rotation_by_kernel
 
 
 def rotated_heads(
@@ -20,6 +26,7 @@ def rotated_heads(
     k: Tensor,
     state: PositionState | None,
     moves_state: bool,
+    by_kernel: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Rotate queries and keys by e.
 
@@ -28,6 +35,8 @@ def rotated_heads(
         k: Keys [B, N, L, R].
         state: State with e, or None to rotate nothing.
         moves_state: Whether attention moves the state.
+        by_kernel: Whether our own Triton kernels rotate them, if the device has them and W = R. A run decides this once for
+            all ranks (training/startup/working_kernels.py).
 
     Returns:
         Rotated queries and keys, and e [B, N, L, W] as a value in their dtype, or None if attention does not move it.
@@ -36,7 +45,8 @@ def rotated_heads(
         return q, k, None
     initial, delta = state
     assert initial is not None
-    if initial.shape[-1] == q.shape[-1] and _has_kernel(q.device):
+    has_kernel_width = initial.shape[-1] == q.shape[-1]
+    if by_kernel and has_kernel_width and has_kernels(q.device):
         from megatape.attention.kernels.rotation import Rotation
 
         return Rotation.apply(q, k, initial, delta, moves_state)
@@ -45,24 +55,3 @@ def rotated_heads(
         e = state.tensor(k.shape[2]).to(k.dtype)
     rotated_q, rotated_k = rotate_qk(q, k, state)
     return rotated_q, rotated_k, e
-
-
-@cache
-def _has_kernel(device: torch.device) -> bool:
-    """Whether the kernels run on the device. On a GPU they are tried; on the meta device they compute nothing."""
-    if not has_kernels(device):
-        return False
-    if device.type != "cuda":
-        return True
-    from megatape.attention.kernels.rotation import Rotation
-
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            x = torch.ones(1, 1, 1, 16, device=device, requires_grad=True)
-            rotated_q, _, _ = Rotation.apply(x, x, x.detach(), x, True)
-            rotated_q.sum().backward()
-    # Triton, its compiler and the driver raise exceptions of many types.
-    except Exception:
-        LOG.warning("rotation by PyTorch instead of our kernels, which fail here:", exc_info=True)
-        return False
-    return True

@@ -43,6 +43,7 @@ def build_model(
     frozen: Sequence[str] = (),
     fp8: Product | None = None,
     backends: Backends | None = None,
+    rotation_by_kernel: bool = False,
     update_by_kernel: bool = False,
     z_loss: float = 0.0,
     loss_by_kernel: bool = True,
@@ -62,6 +63,7 @@ def build_model(
         frozen: Entries of training.frozen, which are frozen, too.
         fp8: Matrix product of the blocks' layers in training, from nn/fp8.py.
         backends: Names of attention backends in order of preference; None: all registered ones.
+        rotation_by_kernel: Whether Triton kernels rotate queries and keys before PyTorch's attention, where they can.
         update_by_kernel: Whether Triton kernels update the position state, where they can.
         z_loss: Factor of the squared log-sum-exp in the loss (training.z_loss).
         loss_by_kernel: Whether a Triton kernel computes the loss, where it can.
@@ -70,7 +72,7 @@ def build_model(
         chunk_tokens: Number of tokens that pass MLP and position update at a time; None: all.
         compiler: Backend of torch.compile for the blocks in training; None: they are not compiled.
     """
-    dense: Attend = partial(attend, backends=backends)
+    dense: Attend = partial(attend, backends=backends, rotation_by_kernel=rotation_by_kernel)
     if context_axis.size > 1:
         dense = Blocked(context_axis).attend
     sparse = None

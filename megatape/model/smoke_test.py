@@ -16,6 +16,7 @@ from torch import Tensor
 from megatape.attention.attend import get_backend
 from megatape.attention.backend import AttentionRequirements
 from megatape.attention.bias import DistanceBias
+from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE
@@ -45,12 +46,14 @@ class BackendTrial:
         state_width: Width of the state that attention moves, 0 if it moves none.
         tokens: Length of the sample.
         device: Device to run on.
+        rotation_by_kernel: Whether our own Triton kernels rotate queries and keys before PyTorch's attention.
     """
 
     groups: int
     state_width: int
     tokens: int
     device: torch.device
+    rotation_by_kernel: bool = False
 
 
 def smoke_test_backend(name: str, layers: Iterable[AttentionRequirements], trial: BackendTrial) -> str | None:
@@ -70,6 +73,46 @@ def smoke_test_backend(name: str, layers: Iterable[AttentionRequirements], trial
         if error is not None:
             return error
     return None
+
+
+def smoke_test_rotation(model: ModelConfig, dtype: torch.dtype, tokens: int, device: torch.device) -> str | None:
+    """Compare the kernels that rotate queries and keys, forward and backward, with PyTorch's operators.
+
+    Args:
+        model: Shape of the model.
+        dtype: Compute precision.
+        tokens: Number of tokens to rotate.
+        device: Device to run on.
+
+    Returns:
+        The reason why the kernels do not work, or None if they do. Also None if the device or the encoding does not use them.
+    """
+    encoding = encoding_of(model)
+    if not encoding.has_position_tensor or not has_kernels(device):
+        return None
+    generator = torch.Generator().manual_seed(0)
+
+    def random_tensor(*shape: int) -> Tensor:
+        values = torch.randn(*shape, generator=generator)
+        return values.to(device, dtype).requires_grad_()
+
+    q = random_tensor(1, tokens, model.num_heads, model.head_dim)
+    k = random_tensor(1, tokens, model.num_kv_heads, model.head_dim)
+    inputs = [q, k]
+    delta = None
+    if encoding.carries_state:
+        delta = random_tensor(1, tokens, model.num_kv_heads, encoding.state_width)
+        inputs.append(delta)
+    initial = encoding.state(torch.arange(tokens, device=device)[None])
+    state = PositionState(initial, delta)
+
+    def run(by_kernel: bool) -> list[Tensor]:
+        outputs = [output for output in rotated_heads(q, k, state, encoding.moves_state, by_kernel) if output is not None]
+        losses = [output.float().square().sum() for output in outputs]
+        gradients = torch.autograd.grad(losses, inputs)
+        return [tensor.detach() for tensor in (*outputs, *gradients)]
+
+    return _compare(partial(run, True), partial(run, False))
 
 
 def smoke_test_update(
@@ -202,7 +245,7 @@ def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendT
     if requirements.moves_state or bias is None:
         state = PositionState(initial, delta)
 
-    backend = get_backend(name)
+    backend = get_backend(name, trial.rotation_by_kernel)
     content, moved_state = backend.attend(query, key, value, state, bias, document_starts, requirements.moves_state)
 
     outputs = [content]

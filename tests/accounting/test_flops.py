@@ -62,7 +62,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
     # PaTH's is exact for whole chunks
     config = ModelConfig(**SHAPE | changes | {"max_positions": 256})
     length = 3 * CHUNK
-    monkeypatch.setattr(attend, "get_backend", lambda name: Counted())
+    monkeypatch.setattr(attend, "get_backend", lambda name, rotation_by_kernel: Counted(rotation_by_kernel))
     monkeypatch.setattr(attend, "select_backend", lambda need, backends: "")
     model = meta_model(config)
     tokens = torch.zeros(1, length, dtype=torch.long, device="meta")

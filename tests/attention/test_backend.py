@@ -152,7 +152,7 @@ def test_the_plan_counts_what_autograd_keeps(
             patched.setattr("megatape.attention.backends.sdpa._padded", lambda heads, e: heads)  # as on a GPU
             for kernels in ("attention.kernels.attention", "attention.kernels.rotation", "encodings.kernels.update"):
                 patched.setattr(f"megatape.{kernels}.launch", lambda *_, **__: None)
-            patched.setattr("megatape.attention.fused_rotation._has_kernel", lambda device: True)
+            patched.setattr("megatape.attention.fused_rotation.has_kernels", lambda device: True)
             patched.setattr(TapeUpdate, "has_kernel", lambda update, device: has_kernel(update, torch.device("meta")))
             kept = _layer(config, name)
         assert activations(Workload.from_config(config), on_gpu=True).layer == kept, (name, size)
@@ -163,7 +163,7 @@ def _layer(config: Config, backend: str) -> int:
     counts = []
     for num_layers in (3, 4):
         deeper = config.model.model_copy(update={"num_layers": num_layers})
-        model = build_model(deeper, backends=(backend,), update_by_kernel=True)
+        model = build_model(deeper, backends=(backend,), rotation_by_kernel=True, update_by_kernel=True)
         counts.append(saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length))
     return counts[1] - counts[0]
 

@@ -31,7 +31,7 @@ def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bo
     """Logits and all gradients, on the CPU."""
     drawn = random_model(**{key: value for key, value in changes.items() if key != "attention"}, max_positions=LENGTH)
     backends = backends_by_priority(changes["attention"]) if "attention" in changes else None
-    model = build_model(drawn.config, backends=backends, update_by_kernel=True)
+    model = build_model(drawn.config, backends=backends, rotation_by_kernel=True, update_by_kernel=True)
     model.load_state_dict(drawn.state_dict())
     model.to(device, dtype)
     tokens, positions = (tensor.to(device) for tensor in tokens_and_positions(length=LENGTH))

@@ -1,13 +1,11 @@
 """A smoke test accepts backends of attention that work, and names the errors of the others."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.attend import get_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.backends.blocked import Blocked
 from megatape.model.smoke_test import BackendTrial, smoke_test_backend
@@ -49,11 +47,9 @@ class NotANumber(Blocked):
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (WithoutBackward, WrongGradient, NotANumber):
         monkeypatch.setitem(BACKENDS, kind.__name__, Entry(f"{__name__}:{kind.__name__}", ""))
-    yield
-    get_backend.cache_clear()
 
 
 def tried(

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from megatape.attention.backend import AttentionRequirements, Backend, DocumentStarts
+from megatape.attention.backend import AttentionRequirements, DocumentStarts
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.block_masks import causal_blocks, document_blocks
-from megatape.attention.fused_rotation import rotated_heads
+from megatape.attention.fused_rotation import RotatingBackend, rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import attend_v_and_e
 from megatape.utils.torch_internals import limit_recompilations
@@ -31,7 +31,7 @@ WIDER_VALUES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 BIASED = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 2, "bwd_num_stages": 2}
 
 
-class Flex(Backend):
+class Flex(RotatingBackend):
     """Attention by flex_attention, with document masks. A bias by distance is a lookup, fused into the scores by the compiler.
 
     A bias by pair is not supported: every weight of its network contributes to every score, so the fused gradient would be one
@@ -62,7 +62,7 @@ class Flex(Backend):
         if bias is not None:
             assert isinstance(bias, DistanceBias)
             (by_distance,) = bias.weights
-        q, k, e = rotated_heads(q, k, state, moves_state)
+        q, k, e = rotated_heads(q, k, state, moves_state, self.rotation_by_kernel)
 
         def attend_to(values: Tensor) -> Tensor:
             return flex_values(q, k, values, by_distance, document_starts)

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from megatape.attention.backend import AttentionRequirements, Backend, DocumentStarts
+from megatape.attention.backend import AttentionRequirements, DocumentStarts
 from megatape.attention.bias import ScoreBias
-from megatape.attention.fused_rotation import rotated_heads
+from megatape.attention.fused_rotation import RotatingBackend, rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import MAX_VALUE_WIDTH, attend_v_and_e
 from megatape.utils.torch_internals import attention_kernel, prefer_attention_kernels
@@ -26,7 +26,7 @@ MAX_PADDED_HEAD_DIM = 32
 CUDNN_CAPABILITIES = ((9, 0), (10, 0), (10, 3))
 
 
-class Sdpa(Backend):
+class Sdpa(RotatingBackend):
     """Plain attention, and attention over [v | e]. On a GPU, without document masks.
 
     On a CPU, the fused kernel does not support values wider than the keys, so queries and keys are padded with zeros. This
@@ -78,7 +78,7 @@ class Sdpa(Backend):
         if q.is_cuda and not torch.compiler.is_compiling():
             prefer_fast_kernels(q.device)
 
-        q, k, e = rotated_heads(q, k, state, moves_state)
+        q, k, e = rotated_heads(q, k, state, moves_state, self.rotation_by_kernel)
         scale = q.shape[-1] ** -0.5
         q = _padded(q, e)
         k = _padded(k, e)

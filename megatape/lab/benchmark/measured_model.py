@@ -82,6 +82,7 @@ class MeasuredModel:
         self.model = build_model(
             config,
             backends=backends,
+            rotation_by_kernel=True,
             update_by_kernel=True,
             activation_checkpointing=checkpointing,
         )

@@ -12,7 +12,13 @@ from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.training.startup.attention_choice import AttentionChoice
 from megatape.training.startup.division_check import check_division
-from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
+from megatape.training.startup.working_kernels import (
+    loss_by_kernel,
+    rotates_by_kernel,
+    updates_by_kernel,
+    working_backends,
+    working_product,
+)
 from megatape.zero.distributed import own_device
 from megatape.zero.engine import Engine
 from megatape.zero.engine_options import engine_options
@@ -38,7 +44,8 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     requirements = attention_requirements(config, device.type)
     length = config.data.sequence_length
     dtype = getattr(torch, training.precision)
-    backends = working_backends(requirements, training.attention, config.model, length, device, topology)
+    rotation_by_kernel = rotates_by_kernel(config.model, dtype, length, device, topology)
+    backends = working_backends(requirements, training.attention, config.model, length, device, topology, rotation_by_kernel)
     fp8 = working_product(training.fp8, device, topology)
     update_by_kernel = updates_by_kernel(config.model, dtype, config.parallel.tp, length, device, topology)
     by_kernel = loss_by_kernel(config.model, dtype, training.z_loss, device, topology)
@@ -57,6 +64,7 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
             frozen=training.frozen,
             fp8=fp8,
             backends=backends,
+            rotation_by_kernel=rotation_by_kernel,
             update_by_kernel=update_by_kernel,
             z_loss=training.z_loss,
             loss_by_kernel=by_kernel,

@@ -1,7 +1,8 @@
 """Finds out which attention backends and kernels work on all ranks, before a run uses them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -13,7 +14,7 @@ from megatape.distributed.mesh import SINGLE
 from megatape.distributed.topology import Topology, name_ranks
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
-from megatape.model.smoke_test import BackendTrial, smoke_test_backend, smoke_test_loss, smoke_test_update
+from megatape.model.smoke_test import BackendTrial, smoke_test_backend, smoke_test_loss, smoke_test_rotation, smoke_test_update
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.kernels.launch import has_kernels
@@ -26,6 +27,9 @@ LOG = logging.getLogger(__name__)
 # Maximum number of tokens of the sample on which a backend or kernel is tested: two blocks of queries.
 TOKENS = 256
 
+# Reason why a rank cannot use our kernels, if other ranks can
+MISSING = "the package triton is not installed"
+
 
 def working_backends(
     requirements: Sequence[AttentionRequirements],
@@ -34,6 +38,7 @@ def working_backends(
     num_tokens: int,
     device: torch.device,
     topology: Topology,
+    rotation_by_kernel: bool = False,
 ) -> Backends:
     """Return the first backends that work on all ranks and together support all layers, in order of preference. Collective.
 
@@ -46,6 +51,7 @@ def working_backends(
         num_tokens: Number of tokens in a sample. Backends are tested on at most TOKENS.
         device: Device of this rank.
         topology: All ranks.
+        rotation_by_kernel: Whether our own kernels rotate queries and keys, from `rotates_by_kernel`.
 
     Raises:
         UserError: training.attention forces a backend that does not support the model or fails, or no backend works. Raised on
@@ -62,6 +68,7 @@ def working_backends(
         state_width=state_width,
         tokens=min(num_tokens, TOKENS),
         device=device,
+        rotation_by_kernel=rotation_by_kernel,
     )
 
     working: list[str] = []
@@ -98,6 +105,22 @@ def working_backends(
     return tuple(working)
 
 
+def rotates_by_kernel(
+    model: ModelConfig, dtype: torch.dtype, num_tokens: int, device: torch.device, topology: Topology
+) -> bool:
+    """Whether our own kernels rotate queries and keys before PyTorch's attention, on all ranks. Collective.
+
+    Args:
+        model: Configuration of the model.
+        dtype: Type of the activations.
+        num_tokens: Number of tokens in a sample. Kernels are tested on at most TOKENS.
+        device: Device of this rank.
+        topology: All ranks.
+    """
+    test = partial(smoke_test_rotation, model, dtype, min(num_tokens, TOKENS), device)
+    return _kernel_works_everywhere(test, device, topology, "rotation by PyTorch instead of our kernel")
+
+
 def updates_by_kernel(
     model: ModelConfig,
     dtype: torch.dtype,
@@ -106,7 +129,7 @@ def updates_by_kernel(
     device: torch.device,
     topology: Topology,
 ) -> bool:
-    """Whether a run updates the position state by our own kernels, if they exist for the device. Collective.
+    """Whether our own kernels update the position state, on all ranks. Collective.
 
     Args:
         model: Configuration of the model.
@@ -116,13 +139,13 @@ def updates_by_kernel(
         device: Device of this rank.
         topology: All ranks.
     """
-    fault = smoke_test_update(model, dtype, min(num_tokens, TOKENS), device, num_tensor_ranks=tensor_size)
-    works = _kernel_works_everywhere(fault, topology, "position update by PyTorch instead of our kernel")
-    return works and has_kernels(device)
+    tokens = min(num_tokens, TOKENS)
+    test = partial(smoke_test_update, model, dtype, tokens, device, num_tensor_ranks=tensor_size)
+    return _kernel_works_everywhere(test, device, topology, "position update by PyTorch instead of our kernel")
 
 
 def loss_by_kernel(model: ModelConfig, dtype: torch.dtype, z_loss: float, device: torch.device, topology: Topology) -> bool:
-    """Whether a run computes its loss by our own kernel, if it exists for the device. Collective.
+    """Whether our own kernel computes the loss, on all ranks. Collective.
 
     Args:
         model: Configuration of the model.
@@ -132,23 +155,31 @@ def loss_by_kernel(model: ModelConfig, dtype: torch.dtype, z_loss: float, device
         topology: All ranks.
     """
     formula = LossFormula(model.vocab_size, SINGLE, model.logit_softcap, z_loss)
-    fault = smoke_test_loss(formula, dtype, TOKENS, device)
-    return _kernel_works_everywhere(fault, topology, "loss by PyTorch instead of our kernel")
+    test = partial(smoke_test_loss, formula, dtype, TOKENS, device)
+    return _kernel_works_everywhere(test, device, topology, "loss by PyTorch instead of our kernel")
 
 
-def _kernel_works_everywhere(fault: str | None, topology: Topology, instead: str) -> bool:
-    """Whether a kernel works on every rank. Collective.
+def _kernel_works_everywhere(test: Callable[[], str | None], device: torch.device, topology: Topology, fallback: str) -> bool:
+    """Whether every rank has a kernel, and its smoke test succeeds on all of them. Collective.
 
-    If the kernel fails on one rank, no rank uses it, and the main rank logs the reason.
+    If the kernel fails on one rank or is missing there, no rank uses it, and the main rank logs the reason. If all ranks lack
+    it, as CPUs do, nothing is logged.
 
     Args:
-        fault: Fault of this rank, or None.
+        test: Smoke test, which returns the reason why the kernel fails, or None.
+        device: Device of this rank.
         topology: All ranks.
-        instead: Description of the fallback, for the log.
+        fallback: Description of what is used instead, for the log.
     """
-    description = _describe_ranks(fault, topology)
+    has_kernel = has_kernels(device)
+    if not any(gather_values(has_kernel, topology)):
+        return False
+    reason: str | None = MISSING
+    if has_kernel:
+        reason = test()
+    description = _describe_ranks(reason, topology)
     if description and topology.is_main:
-        LOG.info("%s: it %s", instead, description)
+        LOG.info("%s: it %s", fallback, description)
     return not description
 
 

@@ -25,7 +25,9 @@ def moving(
     backend: str, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, delta: Tensor | None, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """A v and A e by a backend."""
-    content, attended_state = get_backend(backend).attend(q, k, v, PositionState(initial, delta), None, mask, True)
+    content, attended_state = get_backend(backend, rotation_by_kernel=True).attend(
+        q, k, v, PositionState(initial, delta), None, mask, True
+    )
     assert attended_state is not None
     return content, attended_state
 

@@ -5,8 +5,10 @@ A checkpoint records the attention backend, and a resumed run reports another on
 
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -14,8 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatape.attention import fused_rotation
 from megatape.attention.attend import Backends
 from megatape.attention.backends.blocked import Blocked
+from megatape.attention.fused_rotation import rotated_heads
+from megatape.attention.rotation import PositionState
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
@@ -32,13 +37,20 @@ from megatape.run_folder import RunFolder, read_steps
 from megatape.training.start import Start
 from megatape.training.startup import working_kernels
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
+from megatape.training.startup.working_kernels import (
+    loss_by_kernel,
+    rotates_by_kernel,
+    updates_by_kernel,
+    working_backends,
+    working_product,
+)
 from tests.helpers.checks import bounds
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 from tests.helpers.runs.training_cases import TRAIN_CASES
 
 CPU = torch.device("cpu")
+ROTATION = "megatape.attention.kernels.rotation"
 FRAGILE = {"fragile": Entry(f"{__name__}:Fragile", "fails on rank 1")}
 
 
@@ -61,6 +73,29 @@ class BrokenUpdate(TapeUpdate):
         return self._update(initial, delta, attended_state, m)
 
 
+class FragileRotation:
+    """Rotation kernel that a driver cannot run on rank 1, and that computes no gradient of e on rank 0 if told so."""
+
+    drops_gradient = False
+
+    @classmethod
+    def apply(
+        cls, q: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, moves_state: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        if os.environ["RANK"] == "1":
+            raise RuntimeError("out of resource: shared memory, required 247000")
+        if cls.drops_gradient and delta is not None:
+            delta = delta.detach() + 0 * delta
+        return rotated_heads(q, k, PositionState(initial, delta), moves_state, by_kernel=False)
+
+
+def fragile_rotation() -> ModuleType:
+    """Return a stand-in for the module of the rotation kernel, which needs triton."""
+    module = ModuleType(ROTATION)
+    module.Rotation = FragileRotation  # type: ignore[attr-defined]
+    return module
+
+
 def backends_of(config: Config, device: torch.device, topology: Topology) -> Backends:
     """Return the working backends of a run."""
     requirements = attention_requirements(config, device.type)
@@ -73,6 +108,12 @@ def updates_of(config: Config, topology: Topology) -> bool:
     dtype = getattr(torch, config.training.precision)
     length = config.data.sequence_length
     return updates_by_kernel(config.model, dtype, config.parallel.tp, length, CPU, topology)
+
+
+def rotations_of(config: Config, topology: Topology) -> bool:
+    """Whether kernels rotate queries and keys in a run."""
+    dtype = getattr(torch, config.training.precision)
+    return rotates_by_kernel(config.model, dtype, config.data.sequence_length, CPU, topology)
 
 
 def loss_of(config: Config, topology: Topology) -> bool:
@@ -179,6 +220,50 @@ def test_failing_update_kernel_is_not_used(
         assert [block.position.by_kernel for block in model.blocks] == [chosen] * config.model.num_layers
 
 
+@pytest.mark.parametrize("encoding", ["tape", "rope"])
+def test_failing_rotation_kernel_is_not_used(
+    encoding: str,
+    raw_config: dict[str, Any],
+    alone: Topology,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel's results are compared, forward and backward. Encodings without a rotation have nothing to test."""
+    raw_config["model"]["encoding"] = encoding
+    config = parse_config(raw_config, "test")
+    assert not rotations_of(config, alone) and not capsys.readouterr().out
+    for module in (working_kernels, smoke_test, fused_rotation):
+        monkeypatch.setattr(module, "has_kernels", lambda device: True)
+    monkeypatch.setitem(sys.modules, ROTATION, fragile_rotation())
+    fallback = "rotation by PyTorch instead of our kernel: it failed when rank 1 tried it"
+    assert not rotations_of(config, alone)
+    assert capsys.readouterr().out == f"{fallback} (RuntimeError: out of resource: shared memory, required 247000)\n"
+    monkeypatch.setenv("RANK", "0")
+    assert rotations_of(config, alone) and not capsys.readouterr().out
+    monkeypatch.setattr(FragileRotation, "drops_gradient", True)
+    assert rotations_of(config, alone) == (encoding == "rope"), "only TAPE has a gradient of e"
+    raw_config["model"]["encoding"] = "alibi"
+    assert rotations_of(parse_config(raw_config, "test"), alone)
+    capsys.readouterr()
+
+
+def test_backends_are_tested_with_the_chosen_rotation(
+    raw_config: dict[str, Any], alone: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model gets the same one."""
+    monkeypatch.setattr(fused_rotation, "has_kernels", lambda device: True)
+    monkeypatch.setitem(sys.modules, ROTATION, fragile_rotation())
+    raw_config["model"]["encoding"] = "rope"
+    config = parse_config(raw_config, "test")
+    requirements = attention_requirements(config, "cpu")
+    chosen = [working_backends(requirements, "auto", config.model, 8, CPU, alone, by_kernel) for by_kernel in (True, False)]
+    assert chosen == [("blocked",), ("sdpa",)]
+    inputs = torch.zeros(1, 8, dtype=torch.long), torch.arange(8)[None]
+    with pytest.raises(RuntimeError, match="out of resource"):
+        build_model(config.model, rotation_by_kernel=True)(*inputs)
+    build_model(config.model)(*inputs)
+
+
 @pytest.mark.parametrize("fault", ["wrong", "broken", "none"])
 def test_failing_loss_kernel_is_not_used(
     fault: str, raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -187,7 +272,7 @@ def test_failing_loss_kernel_is_not_used(
     raw_config["model"]["logit_softcap"] = 5.0
     raw_config["training"]["z_loss"] = 0.01
     config = parse_config(raw_config, "test")
-    assert loss_of(config, alone) and not capsys.readouterr().out
+    assert not loss_of(config, alone) and not capsys.readouterr().out
 
     def chunk(states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool) -> Any:
         if fault == "broken":
@@ -197,7 +282,7 @@ def test_failing_loss_kernel_is_not_used(
 
     operators = loss._chunk
     monkeypatch.setattr(loss, "_chunk_by_kernel", chunk)
-    for module in (loss, smoke_test):
+    for module in (loss, smoke_test, working_kernels):
         monkeypatch.setattr(module, "has_kernels", lambda device: True)
     assert loss_of(config, alone) == (fault == "none")
     reason = {"wrong": r"its results are off by \d+%", "broken": "RuntimeError: no C compiler"}.get(fault)
@@ -210,20 +295,21 @@ def test_all_ranks_use_the_same_backends(raw_config: dict[str, Any], tmp_path: P
     raw_config["model"]["encoding"] = "rope"
     workers = tmp_path / "workers"
     results = run_workers(f"{__name__}:start_twice", 2, raw_config, workers)
-    assert results == [["sdpa", "blocked", False]] * 2
+    assert results == [["sdpa", "blocked", False, False, False]] * 2
     told = [(workers / f"rank{rank}.log").read_text() for rank in (0, 1)]
     assert told[0].count("attention by sdpa instead of fragile: it failed when rank 1 tried it (RuntimeError: out of") == 1
     assert told[0].count("changed since then: attention by sdpa -> blocked") == 1
-    assert (
-        told[0].count("position update by PyTorch instead of our kernel: it failed when rank 1 tried it (its results are") == 1
-    )
-    assert "attention" not in told[1] and "update" not in told[1]
+    failed = "instead of our kernel: it failed when rank 1 tried it"
+    assert told[0].count(f"position update by PyTorch {failed} (its results are") == 1
+    assert told[0].count(f"rotation by PyTorch {failed} (RuntimeError: out of") == 1
+    assert told[0].count(f"loss by PyTorch {failed} (the package triton is not installed)") == 1
+    assert not any(word in told[1] for word in ("attention", "update", "rotation", "loss"))
     checkpoints = RunFolder(Path(raw_config["run"]["directory"])).checkpoints
     assert CheckpointReader(checkpoints / "step-00000000").state.attention == "sdpa"
 
 
 def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
-    """Return the backends of a run and of its resumption with another one, and whether a broken update kernel is used."""
+    """Return the backends of a run and of its resumption with another one, and whether kernels that fail on rank 1 are used."""
     chosen: list[Any] = []
     for name, resume, backends in (("auto", None, FRAGILE | BACKENDS), ("blocked", "auto", BACKENDS.copy())):
         raw["training"]["attention"] = name
@@ -237,11 +323,19 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
             if resume is None:
                 run.checkpoints.ensure_saved()
     raw["model"]["encoding"] = "tape"
+    config = parse_config(raw, "test")
     with (
-        patch.object(working_kernels, "has_kernels", lambda device: topology.is_main),  # on the other rank triton is missing
+        patch.object(working_kernels, "has_kernels", lambda device: True),
+        patch.object(smoke_test, "has_kernels", lambda device: True),
+        patch.object(fused_rotation, "has_kernels", lambda device: True),
         patch.object(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis)),
+        patch.dict(sys.modules, {ROTATION: fragile_rotation()}),
     ):
-        return [*chosen, updates_of(parse_config(raw, "test"), topology)]
+        chosen += [updates_of(config, topology), rotations_of(config, topology)]
+    with patch.object(working_kernels, "has_kernels", lambda device: topology.is_main):
+        # Rank 1 lacks triton.
+        chosen.append(loss_of(config, topology))
+    return chosen
 
 
 @pytest.fixture

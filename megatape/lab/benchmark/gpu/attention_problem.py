@@ -118,6 +118,7 @@ class Problem:
             document_starts=self.document_starts,
             moves_state=self.kind == "moving",
             backends=backends_by_priority(backend),
+            rotation_by_kernel=True,
         )
         return [output for output in outputs if output is not None]
 

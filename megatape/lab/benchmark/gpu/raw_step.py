@@ -52,6 +52,7 @@ class RawStep:
                 config.model,
                 fp8=fp8,
                 backends=backends_by_priority(training.attention, need),
+                rotation_by_kernel=device.type == "cuda",
                 update_by_kernel=device.type == "cuda",
                 activation_checkpointing=training.activation_checkpointing,
                 compiler=compiler,

@@ -95,7 +95,7 @@ def _rotation(shape: Shape, draw: Draw, moves_state: bool = True) -> Operation:
         inputs.append(delta)
 
     def rotate_heads(query: Tensor, key: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        outputs = rotated_heads(query, key, PositionState(*state), moves_state)
+        outputs = rotated_heads(query, key, PositionState(*state), moves_state, by_kernel=True)
         return tuple(output for output in outputs if output is not None)
 
     return Operation(rotate_heads, inputs, weights=[])
