@@ -1,4 +1,4 @@
-"""A training run: its progress, and the loop over its steps."""
+"""The training loop."""
 
 import time
 from dataclasses import replace
@@ -10,104 +10,88 @@ from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.rng import restore_rng
-from megatape.data.training.loader import Loader
 from megatape.errors import DataError
 from megatape.moved_modules import old_names
-from megatape.optim.schedules import LearningRate
 from megatape.reliability.signals import STOPPING, handled
 from megatape.reliability.watch.pace import PhaseKind
 from megatape.training.interrupt import Interrupt
-from megatape.training.milestones import Milestones
 from megatape.training.reporting.recorded_steps import unevaluated_step
 from megatape.training.reporting.reporter import StepReporter
 from megatape.training.reporting.start_report import StartReport
+from megatape.training.run_schedule import RunSchedule
 from megatape.training.run_state import RunState
 from megatape.training.saving import SaveSchedule
 from megatape.training.steps.divergence import DivergenceCheck
 from megatape.training.steps.output import StepOutput
-from megatape.training.steps.status import Requests
 from megatape.training.steps.stepper import Stepper
 from megatape.training.validation.evaluator import Evaluator
 from megatape.training.validation.result import Validation
-from megatape.zero.engine import Engine
 
 
 class Trainer:
-    """A run, which starts from the state that `resume` or `checkpoints.load` gives it. Collective, like all its methods.
+    """Trains a model: makes steps, and evaluates, reports and saves between them. Collective, like all its methods.
 
-    startup/build_trainer.py builds it from a configuration.
+    startup/build_trainer.py builds it from a configuration, and loads the state it starts from with `resume` or
+    `checkpoints.load`.
 
     Args:
-        milestones: Last step, and steps after which the run is evaluated and checked.
-        environment: Environment of the run.
-        engine: Model and optimizer under DeepSpeed.
-        loader: Reader of this rank's training samples.
-        evaluator: Measures the loss on the validation splits.
-        learning_rate: Learning rate of every step.
-        run_state: State of the run beside weights and optimizer state.
-        checkpoints: Checkpoints of the run.
-        saves: Decides after which steps the run is saved.
-        divergence: Ends the run when its weights have diverged.
-        start_report: Reports where training starts.
+        environment: Run directory, lease, ranks, log and watch.
+        run_state: Progress, spike policy and callbacks, which checkpoints store beside the weights.
+        schedule: Last step, and intervals between evaluations, saves and checks.
+        stepper: Makes optimizer steps.
+        evaluator: Measures the validation loss.
+        checkpoints: Saves and loads checkpoints.
+        interrupt: Requests to stop.
+        start_report: Report about the start of training.
 
     Attributes:
-        environment: Environment of the run.
+        environment: Run directory, lease, ranks, log and watch.
+        state: Progress of the run.
+        callbacks: Callbacks, including sinks.
+        attention: Attention backend of the first layer, for messages.
         engine: Model and optimizer under DeepSpeed.
         loader: Reader of this rank's training samples.
-        attention: Attention backend of the first layer, for messages.
-        state: Progress of the run.
-        num_steps: Number of steps made by this process, including steps that a rollback discards.
-        callbacks: Callbacks of the run.
-        checkpoints: Checkpoints of the run.
-        stepper: Makes steps.
-        origin: Folder of the checkpoint that the run continues from, None for a new run.
+        stepper: Makes optimizer steps.
+        checkpoints: Saves and loads checkpoints.
+        num_steps: Steps made by this process, including steps that a rollback discards.
+        origin: Checkpoint that the run continues from, None for a new run.
     """
 
     def __init__(
         self,
-        milestones: Milestones,
         environment: RunEnvironment,
-        engine: Engine,
-        loader: Loader,
-        evaluator: Evaluator,
-        learning_rate: LearningRate,
         run_state: RunState,
+        schedule: RunSchedule,
+        stepper: Stepper,
+        evaluator: Evaluator,
         checkpoints: CheckpointManager,
-        saves: SaveSchedule,
-        divergence: DivergenceCheck,
+        interrupt: Interrupt,
         start_report: StartReport,
     ) -> None:
         self.environment = environment
-        self.engine = engine
-        self.loader = loader
-        self.attention = run_state.facts.attention
         self.state = run_state.progress
         self.callbacks = run_state.callbacks
+        self.attention = run_state.facts.attention
+        self.stepper = stepper
+        self.engine = stepper.engine
+        self.loader = stepper.loader
         self.checkpoints = checkpoints
         self.num_steps = 0
         self.origin: Path | None = None
 
-        self._milestones = milestones
-        self._evaluator = evaluator
+        self._schedule = schedule
         self._policy = run_state.policy
-        self._saves = saves
-        self._divergence = divergence
+        self._evaluator = evaluator
+        self._interrupt = interrupt
+        self._saves = SaveSchedule(checkpoints, schedule.save_interval)
+        self._divergence = DivergenceCheck(schedule.max_skipped_steps, environment.folder, checkpoints, environment.log)
         self._start_report = start_report
-        self._interrupt = Interrupt(engine.sum_over_ranks)
-        self.stepper = Stepper(engine, loader, self._policy, learning_rate.of_step, self._requests, environment.pace)
-        self._reporter = StepReporter(
-            environment.log,
-            self.callbacks,
-            environment.lease,
-            environment.pace,
-            loader.data.order,
-            lambda: self._interrupt.is_requested,
-        )
+        self._reporter = StepReporter(environment, self.callbacks, self.loader.data.order, interrupt)
 
     @property
     def is_finished(self) -> bool:
         """Whether the run has made all its steps."""
-        return self._milestones.is_finished(self.state.step)
+        return self._schedule.is_finished(self.state.step)
 
     def resume(self, reader: CheckpointReader) -> None:
         """Continue from a checkpoint."""
@@ -117,23 +101,23 @@ class Trainer:
         self.origin = reader.directory
 
     def train(self, ends_process: bool = False) -> bool:
-        """Train to training.steps, or until a signal asks to stop (training/interrupt.py). Either way a checkpoint is left.
+        """Train to training.steps, or until a signal asks to stop (training/interrupt.py). Either way a checkpoint remains.
 
-        A checkpoint that cannot be written is tried again at the next interval (checkpoint/manager.py). While the run's folder
-        cannot be reached, training continues, until another run may have taken the folder over: then it waits
-        (reliability/lease/lease.py). A step whose loss or gradient is not finite is skipped.
+        If a checkpoint cannot be written, the next interval tries again (checkpoint/manager.py). If the run directory cannot be
+        reached, training continues until another run could have taken it over, and then waits (reliability/lease/lease.py).
+        Steps with a non-finite loss or gradient are skipped.
 
         Args:
             ends_process: Whether the process ends after training. It then ignores further signals.
 
         Returns:
-            Whether a scheduler stopped the run before its end, so that it should be started again.
+            Whether a scheduler stopped the run before its last step, so that it should be started again.
 
         Raises:
             TrainingDiverged: Too many consecutive steps were skipped, or the validation loss is not finite.
             NotSaved: The last checkpoint could not be written.
-            LeaseLost: Another run has taken the folder.
-            DataError: A rank cannot read its samples. A checkpoint is left.
+            LeaseLost: Another run has taken over the run directory.
+            DataError: A rank cannot read its samples. A checkpoint remains.
         """
         signals = handled(self._interrupt.request, *STOPPING, ends_process=ends_process)
         saving = self._saves.saving_on_data_error(self.state)
@@ -144,42 +128,43 @@ class Trainer:
             return self._end()
 
     def _advance(self) -> None:
-        """Make a step, and what follows it: report, evaluation, checks and save."""
-        output, seconds = self._timed_step()
+        """Make one step, then evaluate, report, check and save what is due after it."""
+        started = time.perf_counter()
+        output = self.train_step()
+        seconds = time.perf_counter() - started
         self._interrupt.agree(output.status.requests.num_stops)
+        self._reporter.report_busy(output.busy_seconds / seconds)
         self._reporter.report_anomaly(output)
         if output.wants_rollback and self.roll_back():
             return
 
-        step = self.state.step
-        is_last = self._milestones.is_last(step)
         validation = None
-        if self._milestones.is_evaluated(step) and (is_last or not self._interrupt.is_agreed):
+        if self._is_evaluation_due():
             try:
                 validation = self.evaluate()
             except DataError:
-                # The step has been made all the same, and is about to be saved.
+                # The step was made all the same, and is about to be saved.
                 self._reporter.report_step(output, self.state, seconds)
                 raise
-            # A signal during an evaluation must not cost another step.
+            # A signal while evaluating must not cost another step.
             self._interrupt.poll()
         self._reporter.report_step(output, self.state, seconds, validation)
+
         self._divergence.check_step(output)
-        if self._milestones.is_checked(step):
+        if self._schedule.is_replica_check_due(self.state.step):
             self.engine.check_replicas()
-        has_waited = self._saves.after_step(output, is_final=is_last or self._interrupt.is_agreed)
+
+        is_final = self._schedule.is_last(self.state.step) or self._interrupt.is_agreed
+        has_waited = self._saves.after_step(output, is_final)
         if has_waited:
             self._interrupt.poll()
 
-    def _timed_step(self) -> tuple[StepOutput, float]:
-        """Make the next step, and report how busy this rank was. Returns the result, and the duration in seconds."""
-        started = time.perf_counter()
-        waited_before = self.stepper.prefetcher.waited
-        output = self.train_step()
-        seconds = time.perf_counter() - started
-        waited = self.stepper.prefetcher.waited - waited_before
-        self._reporter.report_busy((output.forward_seconds + waited) / seconds)
-        return output, seconds
+    def _is_evaluation_due(self) -> bool:
+        """Whether to evaluate now. Before its last step, a run asked to stop leaves that to its next start (`_begin`)."""
+        step = self.state.step
+        if self._interrupt.is_agreed and not self._schedule.is_last(step):
+            return False
+        return self._schedule.is_evaluation_due(step)
 
     def train_step(self) -> StepOutput:
         """Make the next step.
@@ -197,11 +182,11 @@ class Trainer:
         return output
 
     def evaluate(self) -> Validation:
-        """Compute the loss on the validation splits, and the position view.
+        """Compute the validation loss, and the position view.
 
         Raises:
             TrainingDiverged: The loss is not finite.
-            DataError: A rank cannot read its share, or no sample has a target. Raised on all ranks.
+            DataError: A rank cannot read its samples, or none has a target. Raised on all ranks.
         """
         step = self.state.step
         self.environment.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {step}")
@@ -210,10 +195,10 @@ class Trainer:
         return validation
 
     def roll_back(self) -> bool:
-        """Return to the newest valid stable checkpoint after a spike, and skip the samples of the steps since.
+        """Return to the newest valid stable checkpoint after a spike, and skip the samples seen since.
 
         Returns:
-            Whether the run has gone back. It continues instead if no checkpoint is stable, or if it has only just gone back.
+            Whether the run has gone back. It goes on instead if no checkpoint is stable, or if it has only just gone back.
         """
         log = self.environment.log
         samples = self.state.samples
@@ -237,7 +222,7 @@ class Trainer:
         return True
 
     def _restore(self, reader: CheckpointReader) -> None:
-        """Return to the step of a loaded checkpoint, with everything that it stores but the spike policy."""
+        """Return to the step of a loaded checkpoint. The spike policy is restored separately."""
         self.state.restore(reader.state)
         self.callbacks.load_state_dict(reader.state.callbacks)
         self.stepper.forget_next_batch()
@@ -246,17 +231,17 @@ class Trainer:
             restore_rng(snapshot)
 
     def _begin(self) -> None:
-        """Report where the run begins, and make the evaluation that a stop prevented."""
+        """Report where the run starts, and make up for an evaluation that a stop prevented."""
         step = self.state.step
         log = self.environment.log
         log.step = step
         self._start_report.write(step, self.origin)
         self.callbacks.on_start(step)
         if self.is_finished:
-            steps = self._milestones.num_steps
+            steps = self._schedule.num_steps
             log.info(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
         self._interrupt.poll()
-        if self._interrupt.is_agreed or not self._milestones.is_evaluated(step):
+        if self._interrupt.is_agreed or not self._schedule.is_evaluation_due(step):
             return
         metrics = unevaluated_step(self.environment, step)
         if metrics is None:
@@ -265,7 +250,7 @@ class Trainer:
         self._interrupt.poll()
 
     def _end(self) -> bool:
-        """Save the remaining steps, and report how the run ends. Returns the result of `train`."""
+        """Save unsaved steps, and report how the run ends. Returns the result of `train`."""
         self._saves.save_rest(self.state)
         if not self._interrupt.is_agreed:
             self.environment.log.record("finished")
@@ -273,11 +258,7 @@ class Trainer:
         self.environment.log.info(f"stopped on request after step {self.state.step}; --resume auto continues")
         self.environment.log.record("stopped", "on request")
         is_from_user = self._interrupt.is_from_user()
-        return not self._milestones.is_last(self.state.step) and not is_from_user
-
-    def _requests(self) -> Requests:
-        """Return this rank's requests to the training loop."""
-        return Requests(self._interrupt.is_requested, self.checkpoints.has_ended)
+        return not self._schedule.is_last(self.state.step) and not is_from_user
 
 
 if not TYPE_CHECKING:

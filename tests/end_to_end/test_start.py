@@ -31,7 +31,7 @@ from megatape.model.init import initial_weight
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.training.startup.initial_state import initial_state
+from megatape.training.startup.new_run_state import new_run_state
 from megatape.zero.kinds import WEIGHT
 from megatape.zero.state import ZeroState
 from megatape.zero.tensors import ReadBlock
@@ -287,7 +287,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
         data = open_run_data(config)
         run = build_trainer(config, data, topology, lease)  # loads once: the state itself is in memory now
         state = run.engine.state
-        initial = initial_state(config.model, config.training, state.parameters, run.environment, data.tokenizer)
+        initial = new_run_state(config.model, config.training, state.parameters, run.environment, data.tokenizer)
         started = _measured(state, initial.read)
     raw["training"]["trainable"] = ["norms"]
     raw["run"]["directory"] = f"{config.run.directory}-frozen"

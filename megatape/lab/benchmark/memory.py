@@ -23,7 +23,7 @@ from megatape.lab.benchmark.models import SHAPES
 from megatape.lab.processes import child, finish
 from megatape.model.build import build_model
 from megatape.training.reporting.hardware import peak_memory
-from megatape.training.startup.initial_state import fresh_state
+from megatape.training.startup.new_run_state import fresh_state
 from megatape.utils.python_process import python_command
 from megatape.utils.tables import markdown
 from megatape.zero.distributed import initialize_distributed, shut_down

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.lease.holder import Holder
+from megatape.reliability.lease.in_use import UNKNOWN, refusal
 from megatape.reliability.lease.lease_file import LeaseContent, create_lease, read_lease, write_lease
-from megatape.reliability.lease.refusal import UNKNOWN, refusal
 from megatape.reliability.lease.timeouts import LeaseTimeouts
 from megatape.utils.atomic import rename
 from megatape.utils.waiting import wait_until

@@ -1,1 +1,5 @@
-"""Callbacks of a run, a file each."""
+"""Callbacks follow a run: callback.py is their interface, and the other files are built-in ones.
+
+metrics.py passes metrics to the sinks, position_views.py writes position views, and profile.py traces steps. collection.py
+calls all callbacks of a run.
+"""

@@ -1,1 +1,1 @@
-"""Position views: summary tensors of one fixed text, computed at each evaluation."""
+"""Position views: summaries of one text's position tensors, computed (viewer.py) at each evaluation and stored (view.py)."""

@@ -1,1 +1,1 @@
-"""Destinations of a run's metrics, a file each."""
+"""Sinks receive the metrics of a run: sink.py is their interface, and each other file writes to one destination."""

@@ -1,4 +1,4 @@
-"""Attention backend of a run, for messages and checkpoints."""
+"""Name of a run's attention backend, for messages and checkpoints."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ class AttentionChoice:
     """Attention backend of the first layer.
 
     Attributes:
-        name: Name of the backend.
-        kernel: Name of its kernel on a GPU, or "".
+        name: Backend name.
+        kernel: Name of its kernel on a GPU, None if it has only one or runs on a CPU.
     """
 
     name: str
-    kernel: str
+    kernel: str | None
 
     def __str__(self) -> str:
-        if self.kernel:
-            return f"{self.name} ({self.kernel})"
-        return self.name
+        if self.kernel is None:
+            return self.name
+        return f"{self.name} ({self.kernel})"

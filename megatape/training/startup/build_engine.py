@@ -11,7 +11,7 @@ from megatape.model.requirements import attention_requirements
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.training.startup.attention_choice import AttentionChoice
-from megatape.training.startup.division_check import check_division
+from megatape.training.startup.split_sequence_check import check_split_sequences
 from megatape.training.startup.working_kernels import (
     loss_by_kernel,
     rotates_by_kernel,
@@ -25,22 +25,22 @@ from megatape.zero.engine_options import engine_options
 
 
 def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine, AttentionChoice]:
-    """Build model and optimizer under DeepSpeed, and select the attention backends of the model. Collective.
+    """Build model and optimizer under DeepSpeed, and select attention backends and kernels. Collective.
 
     Args:
-        config: Configuration of the run.
+        config: Configuration.
         topology: All ranks.
         mesh: Mesh of the ranks.
 
     Returns:
-        The engine, and the attention backend of its first layer.
+        The engine, and the attention backend of the first layer.
 
     Raises:
-        UserError: The model cannot be built or computed here as configured. Raised on all ranks.
+        UserError: The model cannot be built or computed as configured. Raised on all ranks.
     """
     device = own_device()
     training = config.training
-    check_division(config.model, config.data, mesh, topology, device)
+    check_split_sequences(config.model, config.data, mesh, topology, device)
     requirements = attention_requirements(config, device.type)
     length = config.data.sequence_length
     dtype = getattr(torch, training.precision)
@@ -77,7 +77,7 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
         return model
 
     name = select_backend(requirements[0], backends)
-    kernel = ""
+    kernel = None
     if device.type == "cuda":
-        kernel = get_backend(name).kernel_name(requirements[0], device) or ""
+        kernel = get_backend(name).kernel_name(requirements[0], device) or None
     return Engine(engine_options(config, topology.world_size), topology, mesh, build), AttentionChoice(name, kernel)

@@ -1,4 +1,4 @@
-"""Builds a run: its parts from their sections of the configuration, in the state that it starts from."""
+"""Builds a trainer: its parts from their sections of the configuration, in the state that the run starts from."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,21 +22,22 @@ from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.callbacks.collection import Callbacks
-from megatape.training.milestones import Milestones
+from megatape.training.interrupt import Interrupt
 from megatape.training.reporting.environment_record import EnvironmentRecord
 from megatape.training.reporting.speed import Speed
 from megatape.training.reporting.start_report import StartReport
+from megatape.training.run_schedule import RunSchedule
 from megatape.training.run_state import RunFacts, RunState
-from megatape.training.saving import SaveSchedule
 from megatape.training.start import Start
 from megatape.training.startup.build_engine import build_engine
 from megatape.training.startup.build_readers import build_evaluator, build_loader
 from megatape.training.startup.export_warning import export_warning
-from megatape.training.startup.introduction import introduction
-from megatape.training.startup.starting_state import load_starting_state
+from megatape.training.startup.load_starting_state import load_starting_state
+from megatape.training.startup.run_description import describe_run
 from megatape.training.state import TrainState
-from megatape.training.steps.divergence import DivergenceCheck
 from megatape.training.steps.spike_policy import SpikePolicy
+from megatape.training.steps.status import Requests
+from megatape.training.steps.stepper import Stepper
 from megatape.training.trainer import Trainer
 from megatape.utils.url_secrets import mask_secrets_in_json
 
@@ -52,15 +53,15 @@ def build_trainer(
     start: Start | None = None,
     pace: Pace | None = None,
 ) -> Trainer:
-    """Build a run, ready to continue from its starting point. Collective.
+    """Build a trainer, ready to continue from its starting point. Collective.
 
     Args:
-        config: Configuration of the run.
+        config: Configuration.
         data: Data, opened by this rank.
         topology: All ranks.
-        lease: Lease of the run's folder, held while the trainer exists.
-        start: Starting point of the run, by default a new run.
-        pace: Receives the phases of this rank, for the watch over the ranks.
+        lease: Lease on the run directory, held while the trainer exists.
+        start: Starting point, by default a new run.
+        pace: Receives this rank's phases, for the watch.
 
     Raises:
         UserError, FileNotFoundError: Configuration, data and checkpoint do not fit together.
@@ -81,28 +82,28 @@ def build_trainer(
     speed = Speed(config.model, config.training, config.batches, config.data.sequence_length, topology.world_size)
     context = RunContext(config, folder, topology, engine, log, speed, data.train.unigram_entropy, start.profile)
     recorded_config = mask_secrets_in_json(config.model_dump())
-    state = RunState(
-        TrainState(config.data.sequence_length),
-        SpikePolicy(config.training, config.batches),
-        build_callbacks(config.logging.callbacks, context),
-        RunFacts(topology.world_size, data.fingerprints, attention.name, recorded_config, data.tokenizer.files),
+    run_state = RunState(
+        progress=TrainState(config.data.sequence_length),
+        policy=SpikePolicy(config.training, config.batches),
+        callbacks=build_callbacks(config.logging.callbacks, context),
+        facts=RunFacts(topology.world_size, data.fingerprints, attention.name, recorded_config, data.tokenizer.files),
     )
-    checkpoints = CheckpointManager(environment, config.checkpoint, engine, state)
+    checkpoints = CheckpointManager(environment, config.checkpoint, engine, run_state)
+    interrupt = Interrupt(engine.sum_over_ranks)
+    learning_rate = LearningRate.of_run(config)
+    requests = partial(_requests, interrupt, checkpoints)
     record = EnvironmentRecord(topology, attention.name, speed.sample_flops)
-    text = introduction(config, data, engine, attention)
-    report = StartReport(environment, record, engine.device.type, text, _warnings(config, topology))
+    description = describe_run(config, data, engine, attention)
+
     trainer = Trainer(
-        Milestones(config.training.steps, config.evaluation.interval, config.training.replica_check_interval),
         environment,
-        engine,
-        loader,
-        evaluator,
-        LearningRate.of_run(config),
-        state,
-        checkpoints,
-        SaveSchedule(checkpoints, config.checkpoint.interval),
-        DivergenceCheck(config.training.max_skipped_steps, folder, checkpoints, log),
-        report,
+        run_state,
+        schedule=_schedule(config),
+        stepper=Stepper(engine, loader, run_state.policy, learning_rate.of_step, requests, environment.pace),
+        evaluator=evaluator,
+        checkpoints=checkpoints,
+        interrupt=interrupt,
+        start_report=StartReport(environment, record, engine.device.type, description, _warnings(config, topology)),
     )
     check_shared(folder.directory, topology)
     load_starting_state(trainer, config, data, start)
@@ -114,13 +115,28 @@ def build_callbacks(names: Sequence[str], context: RunContext) -> Callbacks:
     """Build the callbacks of every run, and the configured ones.
 
     Args:
-        names: Names of logging.callbacks.
-        context: Context of the run.
+        names: Names in logging.callbacks.
+        context: Run context, passed to each callback.
     """
     members = {}
     for name in dict.fromkeys((*BUILT_IN, *names)):
         members[name] = CALLBACKS[name].load()(context)
     return Callbacks(members, context.log)
+
+
+def _schedule(config: Config) -> RunSchedule:
+    return RunSchedule(
+        num_steps=config.training.steps,
+        evaluation_interval=config.evaluation.interval,
+        save_interval=config.checkpoint.interval,
+        replica_check_interval=config.training.replica_check_interval,
+        max_skipped_steps=config.training.max_skipped_steps,
+    )
+
+
+def _requests(interrupt: Interrupt, checkpoints: CheckpointManager) -> Requests:
+    """Return this rank's requests to the training loop."""
+    return Requests(interrupt.is_requested, checkpoints.has_ended)
 
 
 def _warnings(config: Config, topology: Topology) -> list[str]:
@@ -133,12 +149,7 @@ def _warnings(config: Config, topology: Topology) -> list[str]:
 
 
 def _mark_folder(trainer: Trainer, write_config: Callable[[], None]) -> None:
-    """Write the files of the folder that show that a run trains here.
-
-    Args:
-        trainer: The run, in the state that it starts from.
-        write_config: Writes config.json.
-    """
+    """Write the files that show that a run trains in this directory, among them config.json."""
     folder = trainer.environment.folder
     if trainer.origin is not None:
         folder.mark_latest(trainer.origin)

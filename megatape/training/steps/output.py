@@ -19,14 +19,14 @@ class SkipReason(Enum):
 
 @dataclass(frozen=True)
 class ComputedStep:
-    """Result of the passes and the update of a step.
+    """Loss and update of a step.
 
     Attributes:
         loss: Mean loss over the step's targets, nats.
         update: Result of the update.
         anomaly: Description of a spike, or None.
-        forward_seconds: Duration of this rank's forward passes. They wait for no other rank at ZeRO stages 0 to 2, unless ranks
-            divide samples.
+        forward_seconds: Duration of this rank's forward passes. At ZeRO stages 0 to 2 they wait for no other rank, unless ranks
+            split sequences.
     """
 
     loss: float
@@ -40,13 +40,14 @@ class StepOutput:
     """Result of one optimizer step.
 
     Attributes:
-        step: Number of the step, from 1.
-        samples: Range of the step's samples, counted from the start of the run.
-        learning_rate: Scheduled rate, before the scale of each parameter group.
+        step: Step number, from 1.
+        samples: Samples of the step, counted from the start of the run.
+        learning_rate: Scheduled rate, before scaling it for each parameter group.
         digest: Digest of the samples (order.samples_digest).
-        status: Status between the step and the next one, summed over all ranks.
-        computed: Result of passes and update, None if the step was skipped without computing it.
+        status: Status between this step and the next, summed over all ranks.
+        computed: Loss and update, None if the step was skipped without computing it.
         skip_reason: Reason for skipping the step without computing it, None if it was computed.
+        read_seconds: Time in which this rank waited for its batches.
     """
 
     step: int
@@ -56,6 +57,7 @@ class StepOutput:
     status: StepStatus
     computed: ComputedStep | None = None
     skip_reason: SkipReason | None = None
+    read_seconds: float = 0.0
 
     @property
     def description(self) -> str:
@@ -83,7 +85,7 @@ class StepOutput:
 
     @property
     def skipped(self) -> str | None:
-        """Description of the reason for skipping the update (fault, spike policy or `skip_reason`), None if it was applied."""
+        """Reason for skipping the update (a fault, the spike policy or `skip_reason`), None if it was applied."""
         if self.skip_reason is not None:
             return self.skip_reason.value
         if self.computed is None:
@@ -108,8 +110,8 @@ class StepOutput:
         return self.computed is not None and isinstance(self.computed.update.decision, Rollback)
 
     @property
-    def forward_seconds(self) -> float:
-        """Duration of this rank's forward passes, 0 without any."""
+    def busy_seconds(self) -> float:
+        """Time in which this rank read samples or made forward passes, so that other ranks may have waited for it."""
         if self.computed is None:
-            return 0.0
-        return self.computed.forward_seconds
+            return self.read_seconds
+        return self.read_seconds + self.computed.forward_seconds

@@ -13,7 +13,7 @@ from megatape.data.training.batch import Batch
 from megatape.data.training.loader import Loader
 from megatape.errors import UserError
 
-# Number of steps to read ahead. Training does not notice a file server that is slow for less than their duration.
+# Steps to read ahead. Training does not notice a file server that is slow for less than their duration.
 STEPS_AHEAD = 4
 
 
@@ -23,26 +23,26 @@ class StepBatches:
 
     Attributes:
         batches: Micro-batches.
-        num_targets: Number of targets of the batches that count in the loss.
-        digest: Digest of their samples (order.samples_digest).
-        error: Reason why the batches cannot be read, or "".
+        num_targets: Targets that count in the loss.
+        digest: Digest of the samples (order.samples_digest).
+        error: Reason why the batches cannot be read, or None.
     """
 
     batches: list[Batch]
     num_targets: int = 0
     digest: int = 0
-    error: str = ""
+    error: str | None = None
 
 
 class Prefetcher(AbstractContextManager["Prefetcher"]):
-    """Prefetcher of a rank's batches.
+    """Prefetches a rank's batches.
 
-    The batches are a function of the samples consumed before them, so prefetching never affects their order. Context manager:
+    The batches depend only on the number of samples before them, so prefetching never affects their order. Context manager:
     leaving it ends the thread.
 
     Args:
-        loader: Reader of the samples of a step.
-        device: Device of the run. A GPU copies batches from pinned memory while it computes.
+        loader: Reader of a step's samples.
+        device: Device to run on. A GPU copies batches from pinned memory while computing.
 
     Attributes:
         waited: Seconds spent waiting for batches since the start.
@@ -56,7 +56,7 @@ class Prefetcher(AbstractContextManager["Prefetcher"]):
             # Threads start with GPU 0 as the current device. Select this rank's GPU instead.
             choose_device = partial(torch.cuda.set_device, device)
         self._thread = ThreadPoolExecutor(1, "prefetch", choose_device)
-        # Batches of the next steps, by the number of samples consumed before each.
+        # Batches of the next steps, by the number of samples before each.
         self._ahead: dict[int, Future[StepBatches]] = {}
         self.waited = 0.0
 
@@ -67,7 +67,7 @@ class Prefetcher(AbstractContextManager["Prefetcher"]):
         """Start reading the batches of the next steps.
 
         Args:
-            consumed: Number of samples before them, over all ranks.
+            consumed: Samples before the first of them, over all ranks.
         """
         steps = [consumed]
         for _ in range(1, STEPS_AHEAD):
@@ -79,10 +79,10 @@ class Prefetcher(AbstractContextManager["Prefetcher"]):
                 self._ahead[step] = self._thread.submit(self._read, step)
 
     def get(self, consumed: int) -> StepBatches:
-        """Return the batches of a step, as soon as they are read.
+        """Return the batches of a step, waiting until they are read.
 
         Args:
-            consumed: Number of samples before the step, over all ranks.
+            consumed: Samples before the step, over all ranks.
         """
         if consumed not in self._ahead:
             self.start(consumed)

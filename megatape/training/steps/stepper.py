@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from megatape.data.training.loader import Loader
 from megatape.reliability.watch.pace import Pace
@@ -11,31 +12,59 @@ from megatape.training.inputs import on_device
 from megatape.training.state import TrainState
 from megatape.training.steps.output import ComputedStep, SkipReason, StepOutput
 from megatape.training.steps.prefetch import Prefetcher, StepBatches
+from megatape.training.steps.readable_check import check_readable
 from megatape.training.steps.spike_policy import SpikePolicy
 from megatape.training.steps.status import BatchCounts, Requests, StepStatus
-from megatape.training.steps.unreadable import check_readable
 from megatape.zero.engine import Engine
 from megatape.zero.gradient_sums import GradientSums
 from megatape.zero.update import Take
 
 
-class Stepper(AbstractContextManager["Stepper"]):
-    """Makes steps: reads their batches, runs the engine, and asks the spike policy. Collective, like its methods.
+@dataclass(frozen=True)
+class NextStep:
+    """A step about to be made.
 
-    Between two steps all ranks sum their status, which includes the counts of the next step's batch. So a step has one
-    exchange. The first one of a process, the first one after a rollback, and a step that is computed again have two.
+    Attributes:
+        number: Step number, from 1.
+        samples: Samples of the step, counted from the start of the run.
+        learning_rate: Scheduled rate.
+        batches: This rank's micro-batches.
+        counts: Counts of the batch, summed over all ranks.
+    """
+
+    number: int
+    samples: range
+    learning_rate: float
+    batches: StepBatches
+    counts: BatchCounts
+
+
+class Computation(NamedTuple):
+    """A computed step, and the status exchanged before its update."""
+
+    computed: ComputedStep
+    status: StepStatus
+
+
+class Stepper(AbstractContextManager["Stepper"]):
+    """Makes steps: reads batches, runs the engine, and asks the spike policy. Collective, like its methods.
+
+    All ranks sum their status once per step, which includes the counts of the next step's batch. The first step of a process,
+    the first one after a rollback, and a step that is computed again need a second exchange.
 
     Context manager: leaving it ends the thread that prefetches batches.
 
     Args:
-        engine: Engine of the run.
+        engine: Model and optimizer under DeepSpeed.
         loader: Reader of this rank's samples.
-        policy: Spike policy of the run.
+        policy: Spike policy.
         learning_rate: Returns the scheduled rate of a step, counted from 0.
         requests: Returns this rank's requests to the training loop.
-        pace: Receives the phases of this rank, for the watch over the ranks.
+        pace: Receives this rank's phases, for the watch.
 
     Attributes:
+        engine: Model and optimizer under DeepSpeed.
+        loader: Reader of this rank's samples.
         prefetcher: Prefetcher of this rank's batches.
     """
 
@@ -48,14 +77,14 @@ class Stepper(AbstractContextManager["Stepper"]):
         requests: Callable[[], Requests],
         pace: Pace,
     ) -> None:
+        self.engine = engine
+        self.loader = loader
         self.prefetcher = Prefetcher(loader, engine.device)
-        self._engine = engine
-        self._loader = loader
         self._policy = policy
         self._learning_rate = learning_rate
         self._requests = requests
         self._pace = pace
-        # Number of ranks that read and count the same sample.
+        # Ranks that read and count the same sample.
         self._num_readers = engine.mesh["sample"].size
         # Counts of the next step's batch, summed over all ranks; None before the first exchange.
         self._next_batch: BatchCounts | None = None
@@ -66,33 +95,34 @@ class Stepper(AbstractContextManager["Stepper"]):
     def step(self, state: TrainState) -> StepOutput:
         """Make the step after `state`, which is not changed.
 
-        Before skipping a spike, the step is computed again. A spike caused by the data repeats exactly; a device fault does
-        not.
+        A spike is computed again before skipping it: a spike caused by the data repeats exactly, a device fault does not.
 
         Raises:
             DataError: A rank cannot read its samples. Raised on all ranks.
         """
-        step = state.step + 1
-        samples = range(state.samples, state.samples + self._loader.batches.after(state.samples))
-        learning_rate = self._learning_rate(state.step)
-        batches = self._read(samples.start)
-        counts = self._next_batch
-        if counts is None:
-            counts = self.exchange_status(samples.start).next_batch
-        check_readable(counts.num_unreadable, batches.error, f"the data of step {step}", self._engine.topology)
-        self.prefetcher.start(samples.stop)
+        waited_before = self.prefetcher.waited
+        step = self._read_next(state)
+        self.prefetcher.start(step.samples.stop)
 
         computed = None
-        skip_reason = self._skip_reason(samples, counts)
+        skip_reason = self._skip_reason(step)
         if skip_reason is None:
-            num_targets = counts.num_targets / self._num_readers
-            computed, status = self._compute_checked(samples, batches, num_targets, learning_rate)
-            self._policy.observe(step, computed.loss, computed.update)
+            computed, status = self._compute_checked(step)
+            self._policy.observe(step.number, computed.loss, computed.update)
         else:
-            status = self.exchange_status(samples.stop)
+            status = self.exchange_status(step.samples.stop)
+
         self._next_batch = status.next_batch
-        digest = round(counts.digest / self._num_readers)
-        return StepOutput(step, samples, learning_rate, digest, status, computed, skip_reason)
+        return StepOutput(
+            step.number,
+            step.samples,
+            step.learning_rate,
+            digest=round(step.counts.digest / self._num_readers),
+            status=status,
+            computed=computed,
+            skip_reason=skip_reason,
+            read_seconds=self.prefetcher.waited - waited_before,
+        )
 
     def forget_next_batch(self) -> None:
         """Forget the counts of the next step's batch, because the run continues from another step."""
@@ -102,65 +132,69 @@ class Stepper(AbstractContextManager["Stepper"]):
         """Return the status of all ranks between two steps. Collective.
 
         Args:
-            consumed: Number of samples before the step, over all ranks.
-            sums: Sums over the gradients of the step before it, None if they were not computed.
+            consumed: Samples before the next step, over all ranks.
+            sums: Sums over the gradients of the present step, None if they were not computed.
         """
         batches = self._read(consumed)
         if sums is None:
             sums = GradientSums()
-        counts = BatchCounts(bool(batches.error), batches.num_targets, batches.digest)
+        counts = BatchCounts(batches.error is not None, batches.num_targets, batches.digest)
         local = StepStatus(sums, counts, self._requests())
-        return local.summed(self._engine.sum_over_ranks)
+        return local.summed(self.engine.sum_over_ranks)
 
-    def _skip_reason(self, samples: range, counts: BatchCounts) -> SkipReason | None:
-        """Return the reason for skipping a step without computing it, or None.
+    def _read_next(self, state: TrainState) -> NextStep:
+        """Read the batches of the step after `state`. Raises DataError on all ranks if one cannot."""
+        number = state.step + 1
+        samples = range(state.samples, state.samples + self.loader.batches.after(state.samples))
+        learning_rate = self._learning_rate(state.step)
+        batches = self._read(samples.start)
+        counts = self._next_batch
+        if counts is None:
+            counts = self.exchange_status(samples.start).next_batch
+        check_readable(counts.num_unreadable, batches.error, f"the data of step {number}", self.engine.topology)
+        return NextStep(number, samples, learning_rate, batches, counts)
 
-        Args:
-            samples: Samples of the step.
-            counts: Counts of its batch, summed over all ranks.
-        """
-        if self._policy.skips(samples):
+    def _skip_reason(self, step: NextStep) -> SkipReason | None:
+        """Return the reason for skipping a step without computing it, or None."""
+        if self._policy.skips(step.samples):
             return SkipReason.PLANNED
-        if not counts.num_targets:
+        if not step.counts.num_targets:
             return SkipReason.NO_TARGETS
         return None
 
-    def _compute_checked(
-        self, samples: range, batches: StepBatches, num_targets: float, learning_rate: float
-    ) -> tuple[ComputedStep, StepStatus]:
-        """Compute a step, and again if it is about to be skipped for a spike. Returns the last result and status."""
-        first, status = self._compute(samples, batches, num_targets, learning_rate)
+    def _compute_checked(self, step: NextStep) -> Computation:
+        """Compute a step, and compute it again if it is about to be skipped for a spike. Returns the last result."""
+        first, status = self._compute(step)
         if first.update.fault is not None or isinstance(first.update.decision, Take):
-            return first, status
-        again, status = self._compute(samples, batches, num_targets, learning_rate)
+            return Computation(first, status)
+        again, status = self._compute(step)
         anomaly = first.update.decision.anomaly
         grad_norm = again.update.grad_norm
         if (again.loss, grad_norm) != (first.loss, first.update.grad_norm):
             anomaly += f"; computed again, they are {again.loss:.4g} and {grad_norm:.4g}: a transient fault"
-        return replace(again, anomaly=anomaly), status
+        return Computation(replace(again, anomaly=anomaly), status)
 
-    def _compute(
-        self, samples: range, batches: StepBatches, num_targets: float, learning_rate: float
-    ) -> tuple[ComputedStep, StepStatus]:
-        """Run the forward and backward passes and the update of a step. Returns the result, and the status after the step."""
-        inputs = [on_device(batch, self._engine.device) for batch in batches.batches]
-        passes = self._engine.forward_backward(inputs, num_targets)
-        status = self.exchange_status(samples.stop, passes.sums)
+    def _compute(self, step: NextStep) -> Computation:
+        """Run the forward and backward passes and the update of a step."""
+        num_targets = step.counts.num_targets / self._num_readers
+        inputs = [on_device(batch, self.engine.device) for batch in step.batches.batches]
+        passes = self.engine.forward_backward(inputs, num_targets)
+
+        status = self.exchange_status(step.samples.stop, passes.sums)
         sums = status.gradients
-        loss = sums.loss / self._engine.mesh["tensor"].size / num_targets
-        update = self._engine.update(
-            learning_rate,
+        # Tensor-parallel ranks compute the same loss.
+        loss = sums.loss / self.engine.mesh["tensor"].size / num_targets
+
+        update = self.engine.update(
+            step.learning_rate,
             loss,
             sums,
             decide=partial(self._policy.decide, loss),
         )
-        return ComputedStep(loss, update, update.decision.anomaly, passes.forward.seconds()), status
+        computed = ComputedStep(loss, update, update.decision.anomaly, passes.forward.seconds())
+        return Computation(computed, status)
 
     def _read(self, consumed: int) -> StepBatches:
-        """Return the batches of a step. May wait for a file server or a copy.
-
-        Args:
-            consumed: Number of samples before the step, over all ranks.
-        """
+        """Return the batches after this number of samples. May wait for a file server or a copy."""
         with self._pace.waiting(f"the reading of samples {consumed} and after"):
             return self.prefetcher.get(consumed)

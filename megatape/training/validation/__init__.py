@@ -1,1 +1,1 @@
-"""Validation: losses on the validation splits during training."""
+"""Validation while training: evaluator.py computes the losses (result.py) on samples that reader.py reads (batches.py)."""

@@ -1,4 +1,4 @@
-"""Batches of an evaluation, read before any of them is used."""
+"""Batches of an evaluation, all read before using the first one."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class SplitBatches:
     """This rank's share of the samples of one validation split.
 
     Attributes:
-        groups: Names of the inputs of all samples; one empty name if the samples are not divided.
+        groups: Names of the inputs that the samples come from; one empty name if losses are not reported by input.
         batches: Micro-batches, each with the name of its input.
     """
 
@@ -23,11 +23,11 @@ class ValidationBatches:
     """This rank's share of the validation data.
 
     Attributes:
-        splits: Share of each corpus's samples, by name of the corpus.
-        viewed: Sample of the position view, the same on all ranks; None without one.
-        error: Reason why the data cannot be read, or "".
+        splits: Name of a corpus -> this rank's share of its samples.
+        viewed: Sample of the position view, the same on all ranks, or None.
+        error: Reason why the data cannot be read, or None.
     """
 
     splits: dict[str, SplitBatches]
     viewed: Batch | None = None
-    error: str = ""
+    error: str | None = None

@@ -9,7 +9,7 @@ from megatape.errors import DataError
 from megatape.reliability.watch.pace import Pace
 from megatape.training.inputs import on_device
 from megatape.training.position_views.viewer import PositionViewer
-from megatape.training.steps.unreadable import check_readable
+from megatape.training.steps.readable_check import check_readable
 from megatape.training.validation.batches import ValidationBatches
 from megatape.training.validation.reader import ValidationReader
 from megatape.training.validation.result import Validation
@@ -57,7 +57,7 @@ class Evaluator:
         """
         with self._pace.waiting("the reading of validation data"):
             batches = self._reader.read(selection)
-        (num_unreadable,) = self._engine.sum_over_ranks(bool(batches.error))
+        (num_unreadable,) = self._engine.sum_over_ranks(batches.error is not None)
         check_readable(num_unreadable, batches.error, f"the validation data after step {step}", self._engine.topology)
 
         losses = self._losses(batches)

@@ -19,7 +19,7 @@ from megatape.training.callbacks.metrics import Metrics
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.sink import Sink
 from megatape.training.sinks.trackers import Tracker
-from megatape.training.startup.agreement import check_packages
+from megatape.training.startup.rank_agreement import check_packages
 from tests.helpers.processes.workers import Workers
 from tests.helpers.runs.run_context import make_callbacks, make_context
 

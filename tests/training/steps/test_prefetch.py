@@ -78,7 +78,7 @@ def test_steps_are_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_read_error_belongs_to_its_step() -> None:
     feed = Prefetcher(Numbered({STEP: OSError("gone"), 2 * STEP: KeyError("ours")}), torch.device("cpu"))
     with suppress(KeyboardInterrupt), feed:
-        assert feed.get(0).error == ""
+        assert feed.get(0).error is None
         feed.start(STEP)
         assert feed.get(STEP).error == "gone"
         assert feed.get(STEP).batches == []

@@ -42,7 +42,7 @@ CLAIMS = {
 }
 
 
-def check_division(model: ModelConfig, data: DataConfig, mesh: Mesh, topology: Topology, device: torch.device) -> None:
+def check_split_sequences(model: ModelConfig, data: DataConfig, mesh: Mesh, topology: Topology, device: torch.device) -> None:
     """Check that an encoding supports the axes that divide samples, as its registry entry claims. Collective.
 
     All ranks compute a tiny model with the encoding, whole and divided. Encodings of the package are not checked, because its

@@ -8,7 +8,7 @@ from megatape.config import Config
 from megatape.data.training.run_data import RunData
 from megatape.optim.schedules import check_new_run
 from megatape.training.start import Start
-from megatape.training.startup.initial_state import initial_state
+from megatape.training.startup.new_run_state import new_run_state
 from megatape.training.startup.resuming import check_continues, resumed_checkpoint
 from megatape.training.trainer import Trainer
 
@@ -37,5 +37,5 @@ def load_starting_state(trainer: Trainer, config: Config, data: RunData, start: 
             return
     check_new_run(config.schedule)
     parameters = trainer.engine.state.parameters
-    state = initial_state(config.model, config.training, parameters, environment, data.tokenizer)
+    state = new_run_state(config.model, config.training, parameters, environment, data.tokenizer)
     trainer.checkpoints.load(state)

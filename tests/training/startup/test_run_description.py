@@ -9,7 +9,7 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.errors import UserError
-from megatape.training.startup.introduction import skipped_documents, trained_share
+from megatape.training.startup.run_description import skipped_documents, trained_share
 from tests.helpers.runs.run_data import open_run_data
 
 

@@ -1,16 +1,16 @@
-"""Ends a step or an evaluation whose data a rank cannot read."""
+"""Ends a step or evaluation on all ranks when one cannot read its data."""
 
 from megatape.distributed.exchange import on_all
 from megatape.distributed.topology import Topology
 from megatape.errors import DataError
 
 
-def check_readable(num_unreadable: float, reason: str, what: str, topology: Topology) -> None:
+def check_readable(num_unreadable: float, reason: str | None, what: str, topology: Topology) -> None:
     """Check that all ranks have read their samples. Collective if one has not.
 
     Args:
-        num_unreadable: Number of ranks that cannot read their samples. The same on all ranks.
-        reason: Reason why this rank cannot, or "".
+        num_unreadable: Ranks that cannot read their samples. The same number on all ranks.
+        reason: Reason why this rank cannot, or None.
         what: Description of the data, for the message.
         topology: All ranks.
 
@@ -19,7 +19,7 @@ def check_readable(num_unreadable: float, reason: str, what: str, topology: Topo
     """
 
     def fail() -> None:
-        if reason:
+        if reason is not None:
             raise DataError(reason)
 
     if num_unreadable:

@@ -8,7 +8,7 @@ import torch
 
 from megatape.config import parse_config
 from megatape.distributed.topology import SINGLE_PROCESS
-from megatape.training.startup.division_check import check_division
+from megatape.training.startup.split_sequence_check import check_split_sequences
 from tests.helpers.processes.workers import run_workers
 
 CONTEXT = {"parallel.cp": 2, "training.micro_batch_size": 2}
@@ -51,4 +51,4 @@ def test_our_own_are_not_checked(encoding: str, raw_config: dict[str, Any]) -> N
     raw_config["model"]["encoding"] = encoding
     raw_config["parallel"] = {"sp": 2}
     config = parse_config(raw_config, "test")
-    check_division(config.model, config.data, {}, SINGLE_PROCESS, torch.device("cpu"))
+    check_split_sequences(config.model, config.data, {}, SINGLE_PROCESS, torch.device("cpu"))

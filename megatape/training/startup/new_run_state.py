@@ -20,19 +20,19 @@ from megatape.zero.kinds import EMA, WEIGHT
 from megatape.zero.tensors import ReadBlock
 
 
-class InitialState:
-    """State of a run at step 0.
+class NewRunState:
+    """State of a run at step 0. A SavedState (checkpoint/interfaces.py).
 
     Attributes:
-        step: Number of steps of the run: 0.
-        updates: Number of steps that the optimizer has taken: 0.
-        base: Frozen weights that checkpoints leave out because the files of training.init_from have them, None for none.
+        step: Steps made so far: 0.
+        updates: Steps taken by the optimizer: 0.
+        base: Frozen weights that checkpoints leave out because the files of training.init_from have them, or None.
 
     Args:
-        fresh: ReadBlock of the state of a new model.
+        fresh: Reads the state of a new model.
         weights: Weights to start with, None for a new model.
         taken: Names of the parameters that start with `weights`.
-        base: Frozen weights that checkpoints leave out, None for none.
+        base: Frozen weights that checkpoints leave out, or None.
     """
 
     step = 0
@@ -57,20 +57,20 @@ class InitialState:
         return self._fresh(kind, name, shape, rows, columns)
 
 
-def initial_state(
+def new_run_state(
     model: ModelConfig,
     training: TrainingConfig,
     parameters: Mapping[str, nn.Parameter],
     environment: RunEnvironment,
     tokenizer: Tokenizer,
-) -> InitialState:
+) -> NewRunState:
     """Return the state of a run at step 0. Collective over all ranks.
 
     Args:
-        model: Configuration of the model.
-        training: Configuration of training, with the seed and the weights to start from.
-        parameters: Name -> parameter of the model.
-        environment: Environment of the run.
+        model: Model configuration.
+        training: Training configuration, with the seed and the weights to start from.
+        parameters: Name -> parameter.
+        environment: Run environment.
         tokenizer: Tokenizer of the data.
 
     Raises:
@@ -80,7 +80,7 @@ def initial_state(
     if training.init_from is None:
         if environment.base is not None:
             raise UserError("base belongs to a checkpoint: add `resume` or training.init_from, or leave it out")
-        return InitialState(fresh)
+        return NewRunState(fresh)
 
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     weights, base = open_initial_weights(Path(training.init_from), model, frozen, environment)
@@ -88,14 +88,14 @@ def initial_state(
     if environment.topology.is_main:
         num_fresh = len(parameters) - len(taken)
         environment.log.info("\n".join(summarize_initial_weights(weights, model, num_fresh, tokenizer)))
-    return InitialState(fresh, weights, taken, base)
+    return NewRunState(fresh, weights, taken, base)
 
 
 def fresh_state(parameters: Mapping[str, nn.Parameter], init_std: float, seed: int) -> ReadBlock:
-    """Return a reader of the state of a new model: weights as the parameters declare them, and zeros for the optimizer.
+    """Return a reader of a new model's state: weights as the parameters declare them, zeros for the optimizer.
 
     Args:
-        parameters: Name -> parameter of the model.
+        parameters: Name -> parameter.
         init_std: Standard deviation of the weights (model.init_std).
         seed: Seed of the weights (training.seed).
     """

@@ -13,8 +13,8 @@ from megatape.data.training.run_data import RunData
 from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch
 from megatape.training.pretrain import pretrain
-from megatape.training.startup import agreement
-from megatape.training.startup.agreement import open_together
+from megatape.training.startup import rank_agreement
+from megatape.training.startup.rank_agreement import open_together
 from tests.helpers.processes.workers import Workers, run_workers
 from tests.helpers.runs.run_data import open_run_data
 
@@ -45,7 +45,7 @@ def test_differences_between_ranks(raw_config: dict[str, Any], data_directory: P
     ]
     raw_config["training"] |= {"global_batch_size": 6, "micro_batch_size": 1}
     payload = {"config": raw_config, "cases": [given for given, _ in cases]}
-    everyone = run_workers("tests.training.startup.test_agreement:open_differently", 3, payload, tmp_path / "workers")
+    everyone = run_workers("tests.training.startup.test_rank_agreement:open_differently", 3, payload, tmp_path / "workers")
     assert everyone[0] == everyone[1] == everyone[2], "all ranks fail with the same message, or none does"
     for (given, parts), error in zip(cases, everyone[0], strict=True):
         assert all(part in error for part in parts) and bool(parts) == bool(error), (given, error)
@@ -58,7 +58,7 @@ def open_differently(payload: dict[str, Any], topology: Topology) -> list[str]:
 def _open(raw: dict[str, Any], changes: dict[str, Any], topology: Topology) -> str:
     raw = json.loads(json.dumps(raw))
     arguments = dict(ARGUMENTS)
-    agreement.source_hash = lambda: changes.get("code", "the same")
+    rank_agreement.source_hash = lambda: changes.get("code", "the same")
     for path, value in changes.items():
         section, dot, key = path.partition(".")
         if dot:
@@ -84,7 +84,7 @@ def test_one_rank_cannot_open_its_data(raw_config: dict[str, Any], tmp_path: Pat
     folder = tmp_path / "workers"
     folder.mkdir()
     (folder / "payload.json").write_text(json.dumps({"config": raw_config, "victim": victim}))
-    with Workers("tests.training.startup.test_agreement:start", 2, folder) as workers:
+    with Workers("tests.training.startup.test_rank_agreement:start", 2, folder) as workers:
         assert workers.statuses(60) == [2, 2], workers.logs()
     assert f"error: the ranks cannot train together: rank {victim} (" in workers.logs([0]) and "/nowhere" in workers.logs([0])
     assert "error" not in workers.logs([1])

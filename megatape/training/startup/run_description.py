@@ -1,4 +1,4 @@
-"""Describes in a few lines what a run is about to train."""
+"""Describes a run in a few lines before training: model, data, ranks and run directory."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from megatape.utils.units import plural
 from megatape.zero.engine import Engine
 
 
-def introduction(config: Config, data: RunData, engine: Engine, attention: AttentionChoice) -> str:
-    """Return lines about model, data, ranks and folder of a run.
+def describe_run(config: Config, data: RunData, engine: Engine, attention: AttentionChoice) -> str:
+    """Return lines about model, data, ranks and run directory.
 
     Args:
-        config: Configuration of the run.
+        config: Configuration.
         data: Data, opened by this rank.
-        engine: Engine of the run.
+        engine: Model and optimizer under DeepSpeed.
         attention: Attention backend of the first layer.
     """
     num_parameters = count_parameters(config.model).total
@@ -33,7 +33,6 @@ def introduction(config: Config, data: RunData, engine: Engine, attention: Atten
 
 
 def _describe_model(model: ModelConfig, attention: AttentionChoice) -> str:
-    """Return a line about the model, its size and the attention backend."""
     count = count_parameters(model)
     return (
         f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
@@ -42,11 +41,11 @@ def _describe_model(model: ModelConfig, attention: AttentionChoice) -> str:
 
 
 def trained_share(model: ModelConfig, training: TrainingConfig, num_parameters: int) -> list[str]:
-    """Return a line about the number of trained parameters, none if all are trained.
+    """Return a line about the share of trained parameters, none if all are trained.
 
     Args:
-        model: Configuration of the model.
-        training: Configuration of training, which selects the trained parameters.
+        model: Model configuration.
+        training: Training configuration, which selects the trained parameters.
         num_parameters: Number of all parameters.
     """
     num_trained = count_trainable(model, training.trainable, training.frozen)
@@ -56,13 +55,7 @@ def trained_share(model: ModelConfig, training: TrainingConfig, num_parameters: 
 
 
 def _describe_data(config: DataConfig, data: RunData, num_samples: int) -> list[str]:
-    """Return lines about the data: sizes, filling, skipped documents, mixture, and entropy.
-
-    Args:
-        config: Data section of the configuration.
-        data: Data, opened by this rank.
-        num_samples: Number of samples of the whole run.
-    """
+    """Return lines about the data: sizes, padding, skipped documents, mixture, and entropy."""
     train = data.train
     paths = ", ".join(config.paths)
     num_validation_tokens = sum(split.num_tokens for split in data.validation.values())
@@ -81,7 +74,7 @@ def _describe_data(config: DataConfig, data: RunData, num_samples: int) -> list[
 
 
 def skipped_documents(data: RunData) -> list[str]:
-    """Return a line for each split with documents that are in no sample."""
+    """Return a line for each split that skips documents."""
     lines = []
     for split in [*data.train.corpora.values(), *data.validation.values()]:
         if split.num_skipped:
@@ -90,12 +83,10 @@ def skipped_documents(data: RunData) -> list[str]:
 
 
 def _describe_ranks(zero: ZeroConfig, engine: Engine) -> str:
-    """Return the ZeRO stage, and the division of the ranks."""
     axes = [axis for axis in AXES if axis in ("data", "tensor") or engine.mesh[axis].size > 1]
     sizes = [str(engine.mesh[axis].size) for axis in axes]
     return f"ZeRO stage {zero.stage} over {' x '.join(sizes)} ({' x '.join(axes)}) ranks on {engine.device.type}"
 
 
 def _describe_batches(training: TrainingConfig, data: DataConfig) -> str:
-    """Return the arithmetic, and the size of a step's batch."""
     return f"{training.arithmetic}; {training.global_batch_size} x {data.sequence_length} tokens a step"
