@@ -162,7 +162,7 @@ def _train(
         run.engine.deepspeed.module.register_forward_pre_hook(lambda *_: torch.rand(1) and None)  # moves the generator
         RUNNING[:] = [run]
         torch.manual_seed(0)
-        saving = run.checkpoints.background
+        saving = run.checkpoints.saver.background
         begin = saving.start if saving else None
 
         def start(save: SaveInFlight, write: Callable[[], Path]) -> None:
@@ -189,7 +189,7 @@ def _writing_late(held: bool, failing: bool) -> Iterator[None]:
     def written(environment: RunEnvironment, contents: CheckpointContents) -> Path:
         deadline = time.monotonic() + 2
         step = contents.state.step
-        background = RUNNING[0].checkpoints.background
+        background = RUNNING[0].checkpoints.saver.background
         while held and background and background.in_flight and RUNNING[0].state.step == step and time.monotonic() < deadline:
             time.sleep(0.005)
         if failures:

@@ -171,7 +171,7 @@ def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
             return build_trainer(config, open_run_data(config), topology, Lease(folder.lease), Start("auto"))
 
         def corrupt(run: Trainer, steps: tuple[int, ...] = CORRUPTED.get(name, ())) -> None:
-            background = run.checkpoints.background
+            background = run.checkpoints.saver.background
             if background is not None and background.in_flight is not None:
                 wait([background.in_flight.result], 60)  # so that this step counts it as ended, before the run goes back or not
             for step in steps if run.state.step + 1 == SPIKE else ():

@@ -1,0 +1,146 @@
+"""Saves the present state of a run: at once, with retries, or in the background."""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from megatape.checkpoint.background import Background, SaveInFlight
+from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.interfaces import SavedRun
+from megatape.checkpoint.run_writer import RunWriter
+from megatape.checkpoint.tensors import StoredWeights
+from megatape.reliability.watch.pace import PhaseKind
+from megatape.utils.retries import retry_transient_errors
+from megatape.zero.engine import Engine
+
+
+class SavePhase(Enum):
+    """Parts of a save that block training. Each has its own duration history and timeout."""
+
+    # The whole save.
+    FULL = 0
+    # Copying the state for a save in the background.
+    SNAPSHOT = 1
+    # Waiting for a save in the background.
+    FINISH = 2
+
+
+@dataclass(frozen=True)
+class FinishedSave:
+    """A save that has written its checkpoint.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        waited: Seconds that training waited for it.
+    """
+
+    checkpoint: Path
+    waited: float
+
+
+class Saver:
+    """Saves the present state of a run. Collective, like all its methods.
+
+    Failed saves raise OSError. Replicas that differ and weights that are not finite raise TrainingDiverged.
+
+    Args:
+        environment: Environment of the run.
+        engine: Engine with the weights and the optimizer state.
+        run: The rest of the run's state.
+        keep: Number of checkpoints to keep (checkpoint.keep).
+        in_background: Whether a thread writes checkpoints while training continues (checkpoint.background).
+
+    Attributes:
+        base: Frozen weights that checkpoints leave out, None if they have all weights.
+        background: Thread writing checkpoints, None if training waits for saves.
+    """
+
+    def __init__(
+        self,
+        environment: RunEnvironment,
+        engine: Engine,
+        run: SavedRun,
+        keep: int,
+        in_background: bool,
+    ) -> None:
+        self._environment = environment
+        self._engine = engine
+        self._run = run
+        self._writer = RunWriter(environment, run, keep)
+        self.base: StoredWeights | None = None
+        self.background: Background | None = None
+        if in_background:
+            self.background = Background()
+
+    @property
+    def in_flight(self) -> SaveInFlight | None:
+        """Save being written in the background, or None."""
+        if self.background is None:
+            return None
+        return self.background.in_flight
+
+    def save(self) -> FinishedSave:
+        """Save the present step."""
+        started = time.perf_counter()
+        self._enter(self._run.step, SavePhase.FULL)
+        checkpoint = self._write()
+        return FinishedSave(checkpoint, time.perf_counter() - started)
+
+    def save_with_retries(self) -> FinishedSave:
+        """Save the present step, and retry for some seconds if that fails."""
+        log = self._environment.log
+
+        def attempt() -> Path:
+            log.flush()
+            self._run.callbacks.flush()
+            return self._write()
+
+        started = time.perf_counter()
+        self._enter(self._run.step, SavePhase.FULL)
+        checkpoint = retry_transient_errors(attempt, lambda error: True, log.warning)
+        return FinishedSave(checkpoint, time.perf_counter() - started)
+
+    def start(self, background: Background) -> None:
+        """Copy the present state, and let the background thread write it."""
+        step = self._run.step
+        self._enter(step, SavePhase.SNAPSHOT)
+        started = time.perf_counter()
+        self._engine.check_replicas()
+        left_out: Collection[str] = ()
+        if self.base is not None:
+            left_out = self.base.tensors
+        background.snapshot.take(self._engine.state, left_out)
+        write = self._writer.capture(background.snapshot, self.base)
+        pace = self._environment.pace
+
+        def write_watched() -> Path:
+            description = f"the save after step {step} in the background"
+            with pace.in_background(PhaseKind.SAVE, description, SavePhase.FULL.value):
+                return write()
+
+        waited = time.perf_counter() - started
+        background.start(SaveInFlight(step, waited), write_watched)
+
+    def wait(self, in_flight: SaveInFlight) -> FinishedSave:
+        """Wait for the save in flight, and take its result."""
+        self._enter(in_flight.step, SavePhase.FINISH)
+        return self.collect(in_flight)
+
+    def collect(self, in_flight: SaveInFlight) -> FinishedSave:
+        """Take the result of the save in flight, which all ranks have finished."""
+        assert self.background is not None
+        started = time.perf_counter()
+        checkpoint = self.background.finish()
+        return FinishedSave(checkpoint, in_flight.waited + time.perf_counter() - started)
+
+    def _write(self) -> Path:
+        """Write the present state."""
+        self._engine.check_replicas()
+        write = self._writer.capture(self._engine.state, self.base)
+        return write()
+
+    def _enter(self, step: int, phase: SavePhase) -> None:
+        """Tell the watch over the ranks that this rank is saving."""
+        self._environment.pace.enter(PhaseKind.SAVE, f"the save after step {step}", phase.value)
