@@ -7,7 +7,7 @@
 Everything goes to .venv/ and runs/. Run it again to continue where it stopped.
 """
 
-from __future__ import annotations  # lets an older Python get as far as the message about its version
+from __future__ import annotations  # An older Python must get as far as the message about its version.
 
 import argparse
 import hashlib
@@ -27,14 +27,21 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
 PROGRAMS = ENVIRONMENT / "bin"
+PYTHON = PROGRAMS / "python"
 if os.name == "nt":
     PROGRAMS = ENVIRONMENT / "Scripts"
+    PYTHON = PROGRAMS / "python.exe"
+MIN_PYTHON = (3, 11)
 CONFIG = "configs/first_run.json"
 
-# Index of torch's builds without CUDA. The default index has builds with CUDA, whose libraries are a large download.
+# Index of torch builds without CUDA. The default index usually serves a build with CUDA, whose libraries are a large download.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-CUDA_DOWNLOAD = "about 3 GB"
 CONNECT_SECONDS = 10
+# Run by the Python of .venv. It must work in any Python 3.
+INSPECT_ENVIRONMENT = """
+import importlib.util, json, sys
+print(json.dumps([list(sys.version_info[:3]), importlib.util.find_spec("pip") is not None]))
+"""
 PIP_INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off")
 
 # Lines to hide: DeepSpeed's log about accelerators, hostfiles and process ids.
@@ -61,8 +68,38 @@ TRAINING = Installation("installed-run", ".", 80)
 EVERYTHING = Installation("installed-test", ".[test]", 215)
 
 
+class QuickstartError(Exception):
+    """An error that the user can mend. The message says how."""
+
+
 def main() -> int:
     """Run the command line. Returns the exit status."""
+    args = parse_arguments()
+    if sys.version_info < MIN_PYTHON:
+        print(f"error: Python 3.11 or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)
+        return 2
+    try:
+        if args.what == "demo":
+            install(TRAINING)
+            demo(args.steps, args.c4, args.verbose)
+            return 0
+        install(EVERYTHING)
+        if args.what == "test":
+            run("python", "-m", "pytest", "-n", "2", "--dist", "worksteal")
+    except QuickstartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        print(f"error: `{' '.join(map(str, error.cmd))}` ended with status {error.returncode}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to continue", file=sys.stderr)
+        return 130
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="?", choices=["demo", "test", "install"], default="demo")
     parser.add_argument("--steps", type=int, help="number of training steps (default: the configuration's)")
@@ -75,33 +112,16 @@ def main() -> int:
     parser.add_argument(
         "--verbose", action="store_true", help="show the full log of DeepSpeed and its launcher, not only errors"
     )
-    args = parser.parse_args()
-    if sys.version_info < (3, 11):  # noqa: UP036 (run by whatever Python the user has)
-        print(f"error: Python 3.11 or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)
-        return 2
-    try:
-        if args.what == "demo":
-            install(TRAINING)
-            demo(args.steps, args.c4, args.verbose)
-            return 0
-        install(EVERYTHING)
-        if args.what == "test":
-            run("python", "-m", "pytest", "-n", "2", "--dist", "worksteal")
-    except subprocess.CalledProcessError as error:
-        print(f"error: `{' '.join(map(str, error.cmd))}` ended with status {error.returncode}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to continue", file=sys.stderr)
-        return 130
-    return 0
+    return parser.parse_args()
 
 
 def install(wanted: Installation) -> None:
-    """Create .venv with the tested versions, again whenever pyproject.toml or constraints.txt changes.
+    """Install the tested versions into .venv, again whenever pyproject.toml or constraints.txt changes.
 
     Args:
         wanted: Packages to install.
     """
+    prepare_environment()
     constraints = (ROOT / "constraints.txt").read_text()
     requirements = (ROOT / "pyproject.toml").read_bytes() + constraints.encode()
     requirements_hash = hashlib.sha256(requirements).hexdigest()
@@ -112,8 +132,7 @@ def install(wanted: Installation) -> None:
 
     print(f"== installing about {wanted.num_packages} packages into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
     started = time.monotonic()
-    venv.create(ENVIRONMENT, with_pip=True)
-    # torch first: it decides on a build with or without CUDA, and the packages that depend on it keep that build.
+    # Install torch first, to choose between the builds with and without CUDA. Packages depending on torch keep the build.
     torch = re.search(r"^torch==(\S+)", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
     if not has_torch(torch[1]):
@@ -121,6 +140,77 @@ def install(wanted: Installation) -> None:
     pip_install("-c", "constraints.txt", "-e", wanted.requirement, num_packages=wanted.num_packages)
     (ENVIRONMENT / wanted.mark).write_text(requirements_hash)
     print(f"   installed in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def prepare_environment() -> None:
+    """Create .venv with pip. An existing environment is used, and gets pip if it has none.
+
+    Raises:
+        QuickstartError: The environment cannot be created, is broken, or its Python is too old.
+    """
+    # `python3 -m venv` may have made the environment, conda or uv. Creating it again could fail or replace its Python.
+    if not os.path.lexists(PYTHON):
+        create_environment()
+    version, has_pip = inspect_environment()
+    if version < MIN_PYTHON:
+        numbers = ".".join(map(str, version))
+        raise QuickstartError(
+            f"the environment {ENVIRONMENT} has Python {numbers}, and 3.11 or newer is needed: "
+            "delete the folder, then run this script again to create it with a newer Python"
+        )
+    if not has_pip:
+        add_pip()
+
+
+def create_environment() -> None:
+    """Create .venv without pip.
+
+    Raises:
+        QuickstartError: It cannot be created.
+    """
+    # Like `python3 -m venv`, which copies the interpreter only on Windows.
+    use_symlinks = os.name != "nt"
+    try:
+        venv.create(ENVIRONMENT, symlinks=use_symlinks)
+    except (OSError, ValueError) as error:
+        raise QuickstartError(
+            f"cannot create the environment {ENVIRONMENT} ({error}): delete what is there, or make the folder writable"
+        ) from error
+
+
+def inspect_environment() -> tuple[tuple[int, ...], bool]:
+    """Return the version of Python in .venv, and whether it has pip.
+
+    Raises:
+        QuickstartError: Python does not run, for example because the one that .venv links to was removed.
+    """
+    try:
+        result = subprocess.run(
+            [str(PYTHON), "-I", "-c", INSPECT_ENVIRONMENT], capture_output=True, encoding="utf-8", check=True
+        )
+        version, has_pip = json.loads(result.stdout)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        raise QuickstartError(
+            f"the environment {ENVIRONMENT} is broken, its Python does not run ({error}): "
+            "delete the folder, then run this script again to create it"
+        ) from error
+    return tuple(version), has_pip
+
+
+def add_pip() -> None:
+    """Install pip into .venv, from the copy that comes with Python.
+
+    Raises:
+        QuickstartError: Python comes without that copy, as on Debian and Ubuntu.
+    """
+    words = [str(PYTHON), "-I", "-m", "ensurepip", "--upgrade", "--default-pip"]
+    result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
+    if result.returncode:
+        print(result.stdout, end="", file=sys.stderr)
+        raise QuickstartError(
+            f"cannot install pip into {ENVIRONMENT}: install Python's ensurepip "
+            "(Debian, Ubuntu: apt install python3-venv), then run this script again"
+        )
 
 
 def has_torch(version: str) -> bool:
@@ -144,8 +234,8 @@ def install_torch(version: str) -> None:
         # The packages that torch depends on come later, in the versions of constraints.txt.
         pip_install("--no-deps", "--index-url", CPU_INDEX, requirement)
     except (OSError, subprocess.CalledProcessError):
-        source = "torch comes from the default index, where a build with CUDA"
-        print(f"   {CPU_INDEX} is not available: {source} is {CUDA_DOWNLOAD}", flush=True)
+        print(f"   {CPU_INDEX} is not available, so torch comes from the default index.", flush=True)
+        print("   If that index serves a build with CUDA, the download may be about 3 GB.", flush=True)
         pip_install(requirement)
 
 
@@ -165,7 +255,7 @@ def pip_install(*arguments: str, num_packages: int | None = None) -> None:
         CalledProcessError: pip failed.
     """
     # pip would compile every module to bytecode on one core, although most modules are never imported.
-    words = [str(PROGRAMS / "python"), *PIP_INSTALL, "--no-compile", *arguments]
+    words = [str(PYTHON), *PIP_INSTALL, "--no-compile", *arguments]
     lines: list[str] = []
     num_found = 0
     started = time.monotonic()
@@ -185,25 +275,26 @@ def pip_install(*arguments: str, num_packages: int | None = None) -> None:
 
 
 def show_progress(num_found: int, num_packages: int, seconds: float) -> None:
-    """Show on a terminal how many packages pip has found, and the time left.
+    """Show the number of packages that pip has found and the remaining time, on a terminal.
 
     Args:
-        num_found: Number of packages found so far.
-        num_packages: Approximate number of all packages.
-        seconds: Time since pip has started.
+        num_found: Packages found so far.
+        num_packages: Approximate total number of packages.
+        seconds: Seconds since pip started.
     """
     if not sys.stdout.isatty():
         return
-    num_left = max(num_packages - num_found, 0)
-    seconds_left = seconds / num_found * num_left
-    print(f"\r\033[K   {num_found} of about {num_packages} packages, about {seconds_left:.0f} s left", end="", flush=True)
+    num_remaining = max(num_packages - num_found, 0)
+    remaining_seconds = seconds / num_found * num_remaining
+    progress = f"{num_found} of about {num_packages} packages, about {remaining_seconds:.0f} s left"
+    print(f"\r\033[K   {progress}", end="", flush=True)
 
 
 def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
     """Go from a corpus to generated text, each part with the command that a user would type.
 
     Args:
-        steps: Number of training steps, None for the configuration's.
+        steps: Training steps, None for the configuration's.
         c4: Folder of C4 files, None for the source of Python's standard library.
         verbose: Whether to show the full log of DeepSpeed and its launcher.
     """
@@ -236,7 +327,7 @@ def prepare_data(data: str, c4: str | None) -> None:
     """Prepare the corpus, unless it exists, and print its size.
 
     Args:
-        data: Folder of the prepared data.
+        data: Data directory.
         c4: Folder of C4 files, None for the source of Python's standard library.
     """
     if not (ROOT / data).exists():
@@ -264,8 +355,8 @@ def train(data: str, directory: str, steps: int | None, verbose: bool) -> None:
     """Train in two processes, or resume.
 
     Args:
-        data: Folder of the prepared data.
-        directory: Folder of the run.
+        data: Data directory.
+        directory: Run directory.
         steps: Number of training steps, None for the configuration's.
         verbose: Whether to show the full log of DeepSpeed and its launcher.
     """
@@ -286,7 +377,7 @@ def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) ->
 
     Args:
         command: Name of the program.
-        arguments: Its arguments.
+        arguments: Arguments of the program.
         hidden: Pattern at the start of lines to hide, None to show all lines.
 
     Raises:

@@ -3,6 +3,7 @@
 import json
 import math
 import runpy
+import subprocess
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -160,7 +161,85 @@ def test_torch_comes_from_the_default_index_if_the_other_is_away(
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     quickstart["install_torch"]("2.13.0")
     assert installed == [("torch==2.13.0",)]
-    assert "torch comes from the default index, where a build with CUDA is about 3 GB" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "torch comes from the default index" in output
+    # A mirror may serve a build without CUDA, whose download is small.
+    assert "If that index serves a build with CUDA, the download may be about 3 GB" in output
+
+
+@pytest.fixture
+def environment(quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Make the quickstart use a new folder as .venv. Returns the folder, which does not exist."""
+    functions = quickstart["install"].__globals__
+    folder = tmp_path / ".venv"
+    monkeypatch.setitem(functions, "ENVIRONMENT", folder)
+    monkeypatch.setitem(functions, "PYTHON", folder / "bin/python")
+    return folder
+
+
+def has_pip(environment: Path) -> bool:
+    return subprocess.run([environment / "bin/python", "-m", "pip", "--version"], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_environment_of_the_user_is_used(quickstart: dict[str, Any], environment: Path) -> None:
+    """`python3 -m venv` links to the running interpreter, which venv.create would fail to copy over the link."""
+    subprocess.run([sys.executable, "-m", "venv", "--symlinks", "--without-pip", environment], check=True)
+    mark = environment / "made-by-hand"
+    mark.touch()
+    quickstart["prepare_environment"]()
+    assert has_pip(environment)
+    assert mark.exists()
+    assert (environment / "bin/python").is_symlink()
+
+
+def test_environment_is_created(quickstart: dict[str, Any], environment: Path) -> None:
+    quickstart["prepare_environment"]()
+    assert has_pip(environment)
+    quickstart["prepare_environment"]()
+
+
+def test_environment_with_an_older_python_is_refused(quickstart: dict[str, Any], environment: Path) -> None:
+    write_program(environment / "bin/python", 'echo "[[3, 10, 4], true]"')
+    with pytest.raises(quickstart["QuickstartError"], match=r"has Python 3\.10\.4, and 3\.11 or newer.*delete the folder"):
+        quickstart["prepare_environment"]()
+
+
+def test_broken_environment_is_refused(quickstart: dict[str, Any], environment: Path) -> None:
+    python = environment / "bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to("/nowhere/python3.11")
+    with pytest.raises(quickstart["QuickstartError"], match="is broken.*delete the folder"):
+        quickstart["prepare_environment"]()
+
+
+def test_environment_without_ensurepip_is_refused(
+    quickstart: dict[str, Any], environment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Debian keeps ensurepip in a package of its own."""
+    no_ensurepip = 'if [ "$3" = ensurepip ]; then echo No module named ensurepip; exit 1; fi; echo "[[3, 12, 0], false]"'
+    write_program(environment / "bin/python", no_ensurepip)
+    with pytest.raises(quickstart["QuickstartError"], match="cannot install pip.*apt install python3-venv"):
+        quickstart["prepare_environment"]()
+    assert "No module named ensurepip" in capsys.readouterr().err
+
+
+def test_file_in_place_of_the_environment(
+    quickstart: dict[str, Any], environment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script ends with a message, without a traceback."""
+    environment.touch()
+    monkeypatch.setattr(sys, "argv", ["quickstart.py", "install"])
+    assert quickstart["main"]() == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: cannot create the environment {environment} (")
+    assert "delete what is there" in error
+
+
+def write_program(path: Path, script: str) -> None:
+    """Write a shell script that stands in for a program."""
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
 
 
 def test_what_is_installed_is_not_installed_again(
@@ -172,7 +251,7 @@ def test_what_is_installed_is_not_installed_again(
     (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
     monkeypatch.setitem(functions, "ROOT", tmp_path)
     monkeypatch.setitem(functions, "ENVIRONMENT", tmp_path / ".venv")
-    monkeypatch.setattr("venv.create", lambda folder, with_pip: folder.mkdir(exist_ok=True))
+    monkeypatch.setitem(functions, "prepare_environment", lambda: None)
     (tmp_path / ".venv/lib/python3.11/site-packages/torch-2.13.0+cpu.dist-info").mkdir(parents=True)
     training, everything = quickstart["TRAINING"], quickstart["EVERYTHING"]
     for wanted in (training, training, everything, training, everything):
