@@ -93,8 +93,11 @@ def _options(kind: type[CommandOptions], without: type[CommandOptions] = Command
             continue
         value = metavar_of(field) or ("" if field.annotation is bool else name.upper())
         written = " ".join(filter(None, (flag_of(name, field), value))).replace("|", "\\|")
-        default = "required" if field.is_required() else f"`{default_of(field)}`" if default_of(field) else ""
-        rows.append(f"| `{written}` | {default} | {field.description} |")
+        default = default_of(field)
+        shown_default = f"`{default}`" if default is not None else ""
+        if field.is_required():
+            shown_default = "required"
+        rows.append(f"| `{written}` | {shown_default} | {field.description} |")
     if rows:
         yield "\n".join(["| option | default | meaning |", "|---|---|---|", *rows]) + "\n"
 

@@ -13,9 +13,9 @@ class Options(FrozenBaseOptions):
     """Checkpoints of one run, and their average.
 
     Attributes:
-        checkpoints: two or more folders such as checkpoints/step-00000100 of one run
+        checkpoints: two or more checkpoints of one run, such as RUN/checkpoints/step-00000100
         output: folder to write; must not exist
-        weighting: uniform, or linear: 1, 2, 3 and so on from the oldest to the newest
+        weighting: uniform, or linear: weights 1, 2, 3 and so on from the oldest to the newest
     """
 
     checkpoints: tuple[Path, ...] = option(positional=True, metavar="CHECKPOINT")
@@ -26,7 +26,7 @@ class Options(FrozenBaseOptions):
 def run(options: Options) -> None:
     """Verify the checkpoints, and write their average as a checkpoint."""
     if len(options.checkpoints) < 2:
-        raise UserError("give two checkpoints of a run or more: an average of one is itself")
+        raise UserError("only one checkpoint is given: give at least two checkpoints of a run to average")
     for checkpoint in options.checkpoints:
         check_model_folder(checkpoint, CHECKPOINT)
 
@@ -38,4 +38,5 @@ def run(options: Options) -> None:
     shares: list[str] = []
     for step, share in zip(record.steps, record.shares, strict=True):
         shares.append(f"{share:.1%} of step {step}")
-    print(f"wrote {options.output}: {', '.join(shares)}; the rest is that of step {record.steps[-1]}")
+    newest = record.steps[-1]
+    print(f"wrote {options.output}: weights are {', '.join(shares)}; all other state is that of step {newest}")

@@ -10,12 +10,12 @@ from megatape.utils.url_secrets import is_masked
 
 
 class Options(FrozenBaseOptions):
-    """A checkpoint, and the decay.
+    """A checkpoint, and the decay that starts from it.
 
     Attributes:
-        checkpoint: folder such as checkpoints/step-00000100 of a run at its peak learning rate
-        decay_tokens: length of the decay, rounded up to whole steps
-        out: folder of the new run (default: beside the run's, named by the decay's steps)
+        checkpoint: checkpoint at the peak learning rate, such as RUN/checkpoints/step-00000100
+        decay_tokens: length of the decay in tokens, rounded up to whole steps
+        out: run directory of the new run (default: next to the run, named after the decay's steps)
     """
 
     checkpoint: Path = option(positional=True, metavar="CHECKPOINT")
@@ -24,7 +24,7 @@ class Options(FrozenBaseOptions):
 
 
 def run(options: Options) -> None:
-    """Verify the checkpoint, create the folder of the new run, and print the next command."""
+    """Verify the checkpoint, create the new run directory, and print the command to run next."""
     check_model_folder(options.checkpoint, CHECKPOINT)
 
     from megatape.checkpoint.reader import verified_checkpoint

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from megatape.commands.cli.parser import Parser
 from megatape.utils.options import CommandOptions, option
 
-# Placeholders of values that are paths.
+# Matches placeholders of options whose values are paths.
 PATHS = re.compile(r"FILE|FOLDER|DIR|OUT|RUN|CHECKPOINT|CONFIG")
 
 
@@ -21,7 +21,7 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Print a script for the shell, which completes without starting Python."""
+    """Print a script for the shell. It completes without starting Python."""
     import shtab
 
     from megatape.commands.cli.command_line import command_line

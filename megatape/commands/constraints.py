@@ -5,5 +5,5 @@ from megatape.utils.project_files import project_file
 
 
 def run(options: Options) -> None:
-    """Print the versions with which this version was tested."""
+    """Print constraints.txt, the package versions that the tests ran with."""
     print(project_file("constraints.txt").read_text(), end="")

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator
 
@@ -12,7 +12,7 @@ from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
 from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import run_command
-from megatape.commands.cli.shared_options import ImportOptions, describe
+from megatape.commands.cli.shared_options import ImportOptions, descriptions
 from megatape.commands.evaluation.task_options import EvaluationOptions, build_task, options_of
 from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
@@ -22,7 +22,7 @@ from megatape.utils.options import Listed, option
 
 
 def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of tasks. Raises UserError for an unknown or repeated one."""
+    """Return the names of tasks. Raises UserError for an unknown or repeated name."""
     for name in names:
         if name not in TASKS:
             remedy = f"{choose_one(name, TASKS)}; to use a task of your own, give its file with {OPTION} before the tasks"
@@ -36,11 +36,13 @@ class Options(ImportOptions):
     """Tasks. The other options depend on them.
 
     Attributes:
+        tasks: tasks to evaluate, see below; `megatape evaluate TASK --help` shows their options
         rest: models and options of the tasks
     """
 
+    lists: ClassVar = {"tasks": descriptions(TASKS)}
+
     tasks: Annotated[Listed[str], AfterValidator(_check_tasks)] = option(
-        description=f"tasks to evaluate; add --help for their options. {describe(TASKS)}",
         positional=True,
         metavar="TASK[,TASK]",
         completions=tuple(TASKS),
@@ -84,7 +86,7 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
 
     prepare_deepspeed()
     disable_progress_bar()
-    # transformers warns of texts that are longer than the model's context.
+    # Otherwise transformers warns about each text that is longer than the model's context.
     set_verbosity_error()
     with launched_ranks(options.tp) as ranks:
         loading = LoadingOptions(
@@ -97,6 +99,6 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
         if ranks.topology.is_main:
             print_paragraphs(paragraphs)
             return
-        # The models are evaluated while the paragraphs are taken.
+        # Consume the paragraphs on the other ranks too: each step of the iteration runs a part of the evaluation.
         for _ in paragraphs:
             pass

@@ -19,12 +19,12 @@ class Options(FrozenBaseOptions):
     """A checkpoint or an import, and the form of its export.
 
     Attributes:
-        checkpoint: folder such as checkpoints/step-00000100, an import, or an exported adapter
+        checkpoint: checkpoint such as RUN/checkpoints/step-00000100, import, or exported adapter
         out: folder to write; must not exist
-        weights: trained, or ema: their exponential moving average, of a run with optimizer.ema_decay
-        dtype: precision of the stored weights (default: that of the run, or of the import's source)
-        adapter: of a run with LoRA: only what was trained, in peft's format
-        without_adapter: of a run with LoRA: the base that peft adds the adapter to
+        weights: trained, or ema for their exponential moving average (runs with optimizer.ema_decay)
+        dtype: precision of the stored weights (default: that of the run, or of the imported model)
+        adapter: for LoRA runs: export only the adapter, in peft's format
+        without_adapter: for LoRA runs: export only the base model, to which peft adds the adapter
     """
 
     at_most_one = (("adapter", "without_adapter"),)
@@ -38,7 +38,7 @@ class Options(FrozenBaseOptions):
 
 
 def run(options: Options) -> None:
-    """Verify the checkpoint or the import, then export it; or merge an adapter into its base."""
+    """Verify a checkpoint or import and export it, or merge an adapter into its base."""
     check_model_folder(options.checkpoint, CHECKPOINT)
     check_absent(options.out)
 
@@ -55,13 +55,13 @@ def _merge(options: Options) -> None:
     """Merge an adapter into its base.
 
     Raises:
-        UserError: The options name no base, or the form of another export.
+        UserError: The base is missing, or an option of another export is given.
     """
     from megatape.hf.adapters.merge import merge_adapter
     from megatape.hf.model_folder import open_model_folder
 
-    has_form = options.dtype or options.adapter or options.without_adapter or options.weights == "ema"
-    if options.base is None or has_form:
+    has_export_options = options.dtype or options.adapter or options.without_adapter or options.weights == "ema"
+    if options.base is None or has_export_options:
         remedy = "give `base` DIR, the model to merge it into, and nothing else"
         raise UserError(f"{options.checkpoint} is an adapter: {remedy}")
     merge_adapter(options.checkpoint, open_model_folder(options.base).files, options.out)
@@ -69,11 +69,11 @@ def _merge(options: Options) -> None:
 
 
 def _export(options: Options) -> None:
-    """Export a checkpoint or an import, whole or as an adapter."""
+    """Export a checkpoint or an import, complete or as an adapter."""
     from megatape.hf.adapters.export import export_adapter
     from megatape.hf.exporting.exporter import export
 
-    checkpoint = _verified(options)
+    checkpoint = _open_verified(options)
     if options.adapter:
         export_adapter(checkpoint, options.out, options.dtype)
     else:
@@ -84,27 +84,37 @@ def _export(options: Options) -> None:
     print(f"exported {average}step {checkpoint.step}, {checkpoint.tokens:,} tokens, to {options.out}")
 
 
-def _verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
-    """Return the checkpoint, or an import as the checkpoint of step 0, after verifying the hashes of its files."""
+def _open_verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
+    """Return a checkpoint, or an import as the checkpoint of step 0, after verifying the hashes of its files.
+
+    Raises:
+        UserError: The folder is neither, a file is corrupted, or an option does not apply.
+    """
     from megatape.checkpoint.reader import CheckpointReader, EmaReader, verified_checkpoint
-    from megatape.hf.importing.checkpoint import ImportCheckpoint
     from megatape.hf.importing.record import IMPORT
     from megatape.hf.weights.tensor_headers import INDEX, SINGLE
 
     if any((options.checkpoint / name).is_file() for name in (SINGLE, INDEX)):
         raise UserError(f"{options.checkpoint} is in transformers' format already: `megatape import` it to change its encoding")
-    if not (options.checkpoint / IMPORT).is_file():
-        kind = CheckpointReader
-        if options.weights == "ema":
-            kind = EmaReader
-        return verified_checkpoint(options.checkpoint, options.base, kind=kind)
+    if (options.checkpoint / IMPORT).is_file():
+        return _open_import(options)
+    kind = CheckpointReader
+    if options.weights == "ema":
+        kind = EmaReader
+    return verified_checkpoint(options.checkpoint, options.base, kind=kind)
+
+
+def _open_import(options: Options) -> "ImportCheckpoint":
+    """Return an import as the checkpoint of step 0, after verifying the hashes of its files."""
+    from megatape.hf.importing.checkpoint import ImportCheckpoint
+
     excluded = {
         "base": options.base is not None,
         "adapter": options.adapter,
         "weights": options.weights == "ema",
     }
-    for name, is_given in excluded.items():
-        if is_given:
+    for name, is_set in excluded.items():
+        if is_set:
             raise UserError(f"{name}: {options.checkpoint} is an import, of which nothing was trained yet: leave it out")
     checkpoint = ImportCheckpoint(options.checkpoint)
     checkpoint.verify()

@@ -1,8 +1,9 @@
 """megatape generate: `megatape generate exported --prompt "Once upon a time"`, or a conversation with --chat."""
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megatape.commands.cli.shared_options import ModelOptions
 from megatape.commands.cli.terminal import take_lines
@@ -15,24 +16,25 @@ from megatape.utils.atomic import check_absent
 from megatape.utils.options import option
 
 if TYPE_CHECKING:
+    from megatape.data.finetuning.conversation import Message
     from megatape.hf.loading.loaded_model import LoadedModel
 
 
 class Options(Sampling, ModelOptions):
-    """A model, texts for it to continue, and how it samples.
+    """A model, prompts, and sampling options.
 
     Attributes:
-        folder: exported model, checkpoint, import, or pretrained model of transformers
+        folder: exported model, checkpoint, import, or pretrained transformers model
         prompt: text to continue
-        prompts: texts to continue: one per line of a .txt, or `prompt` or `messages` in a line of a
-            .jsonl
-        interactive: read texts to continue from the terminal, one per line
-        chat: converse in the terminal by the model's chat template, or as fine-tuning writes
-            conversations without one
+        prompts: file with prompts: a .txt file with one per line, or a .jsonl file whose lines have
+            `prompt` or `messages`
+        interactive: read prompts from the terminal, one per line
+        chat: chat in the terminal, with the model's chat template or, if it has none, in the format
+            of fine-tuning
         system: with --chat: system prompt
-        conversation: with --chat: conversation to continue, if there is one, and to save after each
-            answer
-        output: with --prompts: JSON lines to write (default: standard output)
+        conversation: with --chat: file of the conversation, which is continued if it exists and
+            saved after each answer
+        output: with --prompts: file of JSON lines to write (default: standard output)
     """
 
     exactly_one = (("prompt", "prompts", "interactive", "chat"),)
@@ -47,27 +49,27 @@ class Options(Sampling, ModelOptions):
     output: Path | None = option(None, metavar="FILE")
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """Files that the options name.
+
+    Attributes:
+        records: Records with `prompt` or `messages`, one per line of the prompts file.
+        messages: Messages of the conversation, with the system prompt.
+    """
+
+    records: "list[dict[str, Any]]"
+    messages: "list[Message]"
+
+
 @path_errors()
 def run(options: Options) -> None:
-    """Print a prompt and its continuation as it is generated, converse, answer line by line, or write a file.
-
-    All texts of the user are checked before torch is imported, which takes seconds.
-    """
+    """Continue a prompt, all prompts in a file, or lines typed in the terminal; or chat."""
     if options.chat and "max_new_tokens" not in options.model_fields_set:
         options = options.model_copy(update={"max_new_tokens": CHAT_TOKENS})
-    _check_uses(options)
-    if options.output is not None:
-        check_absent(options.output)
-    if options.prompt is not None:
-        check_text(options.prompt, "prompt")
-    records = []
-    if options.prompts is not None:
-        records = read_prompts(options.prompts)
-    messages = []
-    if options.conversation is not None:
-        messages = read_conversation(options.conversation)
-    if options.system is not None:
-        messages = with_system(messages, check_text(options.system, "system"))
+    _check_combinations(options)
+    # Check all texts before importing torch, which takes seconds.
+    inputs = _read_inputs(options)
     options.check_folders(options.folder)
 
     import torch
@@ -86,9 +88,9 @@ def run(options: Options) -> None:
     with loading as loaded:
         torch.manual_seed(options.seed)
         if options.chat:
-            Chat(loaded, options, messages, options.conversation).run()
+            Chat(loaded, options, inputs.messages, options.conversation).run()
         elif options.prompts is not None:
-            write_continuations(loaded, options.prompts, records, options, options.output)
+            write_continuations(loaded, options.prompts, inputs.records, options, options.output)
         elif options.interactive:
             take_lines(partial(_continue_line, loaded, options))
         else:
@@ -96,15 +98,36 @@ def run(options: Options) -> None:
             print_continuations(loaded, options.prompt, options, repeat=True)
 
 
-def _check_uses(options: Options) -> None:
-    """Check that the chosen kind of input uses all options that are given.
+def _read_inputs(options: Options) -> Inputs:
+    """Check the prompt, and read the files of prompts and of the conversation.
 
     Raises:
-        UserError: It does not use one of them.
+        UserError: A text or file is invalid, or the output exists.
     """
-    for name, user in {"output": "prompts", "system": "chat", "conversation": "chat"}.items():
-        if getattr(options, name) is not None and not getattr(options, user):
-            raise UserError(f"{name} is for texts of `{user}`: give `{user}`, or leave it out")
+    if options.output is not None:
+        check_absent(options.output)
+    if options.prompt is not None:
+        check_text(options.prompt, "prompt")
+    records = []
+    if options.prompts is not None:
+        records = read_prompts(options.prompts)
+    messages = []
+    if options.conversation is not None:
+        messages = read_conversation(options.conversation)
+    if options.system is not None:
+        messages = with_system(messages, check_text(options.system, "system"))
+    return Inputs(records, messages)
+
+
+def _check_combinations(options: Options) -> None:
+    """Check that no option without effect is given.
+
+    Raises:
+        UserError: An option has no effect in combination with the others.
+    """
+    for name, needed in {"output": "prompts", "system": "chat", "conversation": "chat"}.items():
+        if getattr(options, name) is not None and not getattr(options, needed):
+            raise UserError(f"{name} only works with `{needed}`: give `{needed}`, or leave it out")
     if options.samples > 1 and options.chat:
         raise UserError(f"samples is {options.samples}, but a conversation continues with one answer: leave it out")
     if options.temperature:
@@ -116,5 +139,5 @@ def _check_uses(options: Options) -> None:
 
 
 def _continue_line(loaded: "LoadedModel", sampling: Sampling, line: str) -> None:
-    """Print the continuation of a line that the user has typed."""
+    """Print the continuation of a typed line."""
     print_continuations(loaded, check_text(line, "a line"), sampling, repeat=False)

@@ -5,32 +5,33 @@ from pathlib import Path
 from megatape.commands.cli.shared_options import ImportOptions
 from megatape.config.model import EncodingName
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
+from megatape.registry import ENCODINGS
 from megatape.utils.atomic import check_absent
 from megatape.utils.options import Count, option
 
 
 class Options(ImportOptions):
-    """A model of transformers, and how it is trained.
+    """A pretrained transformers model, and settings of its training.
 
     Attributes:
-        folder: model of transformers: config.json and safetensors files; with --download, its id on
-            the Hugging Face hub
-        out: folder to write; must not exist. The weights stay where they are
-        encoding: encoding to train it with
+        folder: pretrained model: folder with config.json and safetensors files, or with --download
+            its id on the Hugging Face hub
+        out: folder to write; must not exist. It refers to the weights, which are not copied
+        encoding: position encoding to train with, such as tape, alibi or nope (docs/model.md lists
+            all)
         length: tokens per sample (default: the model's context, at most 4096)
-        download: download the model to the new folder DIR first (DIR if it is not given: the end of
-            the id)
+        download: first download the model to the new folder DIR (default: the last part of its id)
     """
 
     folder: Path = option(positional=True, metavar="FOLDER")
     out: Path = option(positional=True, metavar="OUT")
-    encoding: EncodingName = "rope"
+    encoding: EncodingName = option("rope", metavar="NAME", completions=tuple(ENCODINGS))
     length: Count | None = option(None, metavar="N")
     download: str | None = option(None, metavar="DIR", nargs="?", const="")
 
 
 def run(options: Options) -> None:
-    """Check the model, compare it with transformers' own, write the folder, and print commands to run next."""
+    """Import the model, after comparing its logits with those of transformers, and print commands to run next."""
     if options.download is None:
         check_model_folder(options.folder, PRETRAINED)
 

@@ -11,11 +11,11 @@ from megatape.utils.project_files import project_file
 
 
 class Options(CommandOptions):
-    """A configuration of this project.
+    """An example configuration.
 
     Attributes:
-        name: name in configs/, such as tape_155m or finetune/scrolls_155m (default: list all)
-        output: file to write (default: the name, in this folder)
+        name: example configuration, such as tape_155m or finetune/scrolls_155m (default: list all)
+        output: file to write (default: the example's file name, in the current folder)
     """
 
     name: str | None = option(None, positional=True, nargs="?", metavar="NAME")

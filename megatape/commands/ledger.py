@@ -10,9 +10,9 @@ class Options(ImportOptions):
     """A run.
 
     Attributes:
-        directory: folder of a run, run.directory of its configuration
-        set: change of its configuration, such as data.path if the data has moved, or if its URL has a password (passwords are
-            not recorded); may be repeated
+        directory: run directory, run.directory of the configuration
+        set: override one value of the run's configuration, such as data.path if the data has moved
+            or its URL has a password (passwords are not recorded); repeatable
     """
 
     directory: Path = option(positional=True, metavar="RUN")
@@ -20,7 +20,7 @@ class Options(ImportOptions):
 
 
 def run(options: Options) -> None:
-    """Print the proof."""
+    """Print the samples that the run trained on, and verify them."""
     from megatape.tools.ledger import prove
 
     for line in prove(options.directory, options.set):

@@ -12,16 +12,16 @@ from megatape.reliability.signals import handled
 from megatape.utils.options import Count, option
 
 # Maximum share of the time spent reading the runs.
-BUSY_SHARE = 0.1
+MAX_BUSY_SHARE = 0.1
 
 
 class Options(ImportOptions):
-    """Runs to look at.
+    """Runs to watch.
 
     Attributes:
-        runs: folder of a run, run.directory of its configuration
-        once: print the view once, for which no terminal is needed
-        interval: seconds between two looks at the runs
+        runs: run directory, run.directory of the configuration
+        once: print the view once and exit; works without a terminal
+        interval: seconds between updates
     """
 
     runs: tuple[Path, ...] = option(positional=True, metavar="RUN")
@@ -32,7 +32,7 @@ class Options(ImportOptions):
 def run(options: Options) -> None:
     """Show the runs until Ctrl-C, then leave the terminal as it was."""
     if not (options.once or sys.stdout.isatty()):
-        raise UserError("the output is no terminal: add `once`")
+        raise UserError("the output is not a terminal: add `once`")
     from rich.console import Console
     from rich.live import Live
 
@@ -43,7 +43,7 @@ def run(options: Options) -> None:
     if options.once:
         console.print(monitor)
         return
-    # SIGTERM and SIGHUP raise KeyboardInterrupt like Ctrl-C, so `Live` restores the terminal.
+    # SIGTERM and SIGHUP raise KeyboardInterrupt like Ctrl-C, so that `Live` restores the terminal.
     interrupting = handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP)
     with (
         suppress(KeyboardInterrupt),
@@ -51,8 +51,8 @@ def run(options: Options) -> None:
         Live(monitor, console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
-            began = time.monotonic()
+            started = time.monotonic()
             monitor.look()
             live.refresh()
-            busy = time.monotonic() - began
-            time.sleep(max(options.interval, busy / BUSY_SHARE))
+            busy = time.monotonic() - started
+            time.sleep(max(options.interval, busy / MAX_BUSY_SHARE))

@@ -9,24 +9,24 @@ from megatape.utils.options import option
 
 
 class Options(ConfigOptions):
-    """What is planned, and for which cluster.
+    """A run, and the cluster to plan it for.
 
     Attributes:
         nodes: number of nodes (default: cluster.nodes)
         gpus_per_node: GPUs per node (default: cluster.gpus_per_node)
-        host_gib: GiB of host memory per node (default: cluster.host_gib)
+        host_gib: host memory per node in GiB (default: cluster.host_gib)
         search: print the fastest settings that fit the cluster (ranks, ZeRO, activation
-            checkpointing, offloading and micro-batch), and advise the simplest of the equally fast
-            ones; takes at most 10 seconds (docs/choose_ranks.md)
-        measured: results.jsonl of megatape benchmark gpu: correct the step time by it
-        price: price of a GPU-hour in any currency: print the cost of the run
+            checkpointing, offloading and micro-batch), and recommend the simplest of the equally
+            fast ones; takes at most 10 seconds (docs/choose_ranks.md)
+        measured: results.jsonl of `megatape benchmark gpu`, to correct the estimated step time
+        price: price of a GPU-hour in any currency, to print the cost of the run
     """
 
     nodes: int | None = option(None, metavar="N")
     gpus_per_node: int | None = option(None, metavar="G")
     gpu: str | None = option(
         None,
-        description=f"{', '.join(GPUS)}, or a JSON file (default: cluster.gpu)",
+        description=f"GPU type: {', '.join(GPUS)}, or a JSON file (default: cluster.gpu)",
         metavar="NAME|FILE",
         completions=tuple(GPUS),
     )

@@ -5,7 +5,7 @@ from megatape.commands.cli.shared_options import ConfigOptions, LaunchedOptions
 
 
 class Options(LaunchedOptions, ConfigOptions):
-    """The run whose ranks are checked."""
+    """Run whose ranks are checked."""
 
 
 def run(options: Options) -> int:

@@ -7,14 +7,14 @@ from megatape.utils.options import option
 
 
 class Options(LaunchedOptions, FrozenBaseOptions, ConfigOptions):
-    """What a run trains, and where it begins.
+    """Options of a training run.
 
     Attributes:
-        resume: resume from the run's newest valid checkpoint (auto) or from this checkpoint
-        allow_changes: resume although settings changed that docs/config.md calls `confirmed`, such
-            as training.precision or optimizer.beta1
+        resume: resume from the run's newest valid checkpoint (auto), or from the checkpoint FOLDER
+        allow_changes: resume even if settings changed that docs/config.md marks as `confirmed`,
+            such as training.precision or optimizer.beta1
         profile: profile K steps, save the traces and print a summary
-        dry_run: print the report of `megatape plan` and exit
+        dry_run: print the report of `megatape plan` instead of training
     """
 
     resume: str | None = option(None, metavar="auto|FOLDER")
@@ -31,7 +31,7 @@ def run(options: Options) -> int:
 
         print(report(config))
         return 0
-    # Before importing torch, which takes long.
+    # Call this before importing torch, which takes seconds.
     stop_with_launcher()
     prepare_deepspeed(options.verbose)
     from megatape.training.pretrain import pretrain

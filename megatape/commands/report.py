@@ -9,14 +9,15 @@ from megatape.utils.options import Count, option
 
 
 class Options(ImportOptions):
-    """Runs and evaluations, and where their page is written.
+    """Runs and evaluations, and the folder of their page.
 
     Attributes:
-        runs: folder of a run, run.directory of its configuration
-        output: new folder for index.html; with --watch also that of an earlier page
-        watch: write the page again while runs train, looking at them every SECONDS (10 if not
+        runs: run directory, run.directory of the configuration
+        output: new folder for index.html; with --watch, it may contain an earlier page
+        watch: update the page while runs are training, checking them every SECONDS (10 if not
             given), until all have finished or Ctrl-C; an open page reloads itself
-        evaluations: folders with results of `megatape evaluate`, beside those below the runs
+        evaluations: folders with results of `megatape evaluate`, in addition to those inside the
+            run directories
     """
 
     runs: tuple[Path, ...] = option(positional=True, metavar="RUN")
@@ -26,7 +27,7 @@ class Options(ImportOptions):
 
 
 def run(options: Options) -> None:
-    """Write the page. With `watch`, write it again while the runs train."""
+    """Write the page. With `watch`, keep it up to date while the runs are training."""
     from megatape.lab.report.page import watch_report, write_report
 
     if options.watch is None:
@@ -41,7 +42,7 @@ def run(options: Options) -> None:
         if str(page) not in printed:
             print(f"wrote {page}", flush=True)
         printed |= {*warnings, str(page)}
-    print("watched until all runs had finished, or until Ctrl-C: open pages reload no more")
+    print("stopped watching: all runs have finished, or Ctrl-C was pressed; open pages no longer reload")
 
 
 def _print_warnings(warnings: Iterable[str]) -> None:

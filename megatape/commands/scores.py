@@ -6,12 +6,12 @@ from megatape.utils.options import CommandOptions, option
 
 
 class Options(CommandOptions):
-    """Predictions, and the set that they answer.
+    """Predictions, and the set of questions that they answer.
 
     Attributes:
-        predictions: JSON file {id: answer}, as SCROLLS takes it
-        scrolls: the sets as SCROLLS' zip files unpack
-        set: the set, or NAME=METRIC (docs/evaluate.md)
+        predictions: JSON file {id: answer}, the format of SCROLLS' leaderboard
+        scrolls: folder with the unpacked zip files of SCROLLS
+        set: set of SCROLLS, or NAME=METRIC for a set of your own (docs/evaluate.md)
         split: split of the set
     """
 
@@ -23,8 +23,7 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Print the scores."""
-    from megatape.lab.tasks.engine.result import wilson
-    from megatape.lab.tasks.scores import mean_scores, score
+    from megatape.lab.tasks.scores import score
     from megatape.lab.tasks.scrolls.predictions import check_coverage, read_predictions
     from megatape.lab.tasks.scrolls.questions import read_set
     from megatape.lab.tasks.scrolls.sets import parse_set
@@ -34,17 +33,25 @@ def run(options: Options) -> None:
     predictions = read_predictions(options.predictions)
     questions = read_set(options.scrolls, chosen.name, options.split, encode=lambda text: [])
     check_coverage(predictions, questions, options.predictions)
-    scores = []
+    scores: list[dict[str, float]] = []
     for question in questions:
         scores.append(score(chosen.metric, predictions[question.id], question.references))
+    print(f"{chosen.name}, {options.split}: {len(questions):,} questions")
+    print(columns(_score_rows(chosen.metric, scores)))
+
+
+def _score_rows(chosen_metric: str, scores: list[dict[str, float]]) -> list[tuple[str, str, str]]:
+    """Return a row for each metric: name, mean, and uncertainty if it is known."""
+    from megatape.lab.tasks.engine.result import wilson
+    from megatape.lab.tasks.scores import mean_scores
+
     rows: list[tuple[str, str, str]] = []
     for metric, (mean, error) in mean_scores(scores).items():
         uncertainty = ""
-        if chosen.metric == "exact_match":
-            low, high = wilson(mean / 100, len(questions))
+        if chosen_metric == "exact_match":
+            low, high = wilson(mean / 100, len(scores))
             uncertainty = f"({low:.4f} to {high:.4f})"
         elif error is not None:
             uncertainty = f"± {error:.4f}"
         rows.append((metric, f"{mean:.4f}", uncertainty))
-    print(f"{chosen.name}, {options.split}: {len(questions):,} questions")
-    print(columns(rows))
+    return rows

@@ -14,9 +14,10 @@ class Options(Job, ConfigOptions):
     """A run, and the Slurm job that trains it.
 
     Attributes:
-        resume: resume a run whose folder already holds checkpoints
-        print: check everything, print the batch script, and exit
-        study: submit a job array: one run per line of SECTION.KEY=VALUE overrides
+        resume: resume a run whose run directory already has checkpoints
+        print: check everything and print the batch script, without submitting it
+        study: submit a job array with one run per line of FILE, each a list of SECTION.KEY=VALUE
+            overrides
     """
 
     resume: Literal["auto"] | None = None

@@ -9,11 +9,12 @@ from megatape.utils.options import Count, option
 
 
 class Options(ConfigOptions):
-    """A run, and how it is started.
+    """A run, and the command that starts it.
 
     Attributes:
-        restarts: start the run again at most N times
-        command: after --: what starts pretrain, to which the rest is added
+        restarts: maximum number of restarts
+        command: after --: command that starts `megatape pretrain` on all ranks; the options of the
+            run are appended
     """
 
     restarts: Count = option(metavar="N")

@@ -35,7 +35,7 @@ CASES = {
     "--chat --conversation role.jsonl": "role.jsonl is not a conversation",
     "--chat --conversation nowhere/talk.json": "--conversation nowhere/talk.json: nowhere is not a folder: create it, or give",
     "--chat --conversation list.json": 'list.json is not a conversation {"messages": [...]} (must be an object',
-    "--chat --conversation open.json": 'open.json is not a conversation {"messages": [...]} (its last message is of the user',
+    "--chat --conversation open.json": 'open.json is not a conversation {"messages": [...]} (its last message is from the user',
     "--chat --conversation tools.json": "it has tools or weights, which would be lost when the chat is saved",
     "--chat --conversation weights.json": "it has tools or weights, which would be lost when the chat is saved",
     "--chat --conversation .": "Is a directory",
@@ -207,7 +207,7 @@ def test_an_interrupt_ends_an_answer(talk: Talk, capsys: pytest.CaptureFixture[s
     chat, model = talk.run("a\nb\nc", [[*talk.answer("begun")[:-1], None], [None], talk.answer("x")])
     assert contents(chat) == ["a", "begun", "c", "x"]
     assert talk.tokenizer.decode(model.prompts[-1]).count("begun") == 1
-    assert capsys.readouterr() == ("begun\n\nx\n", "(no answer: the conversation is as it was before the message)\n")
+    assert capsys.readouterr() == ("begun\n\nx\n", "(no answer: the message was not added to the conversation)\n")
 
 
 def test_an_interrupt_at_the_prompt(talk: Talk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +302,7 @@ def test_a_conversation_longer_than_the_model(talk: Talk, capsys: pytest.Capture
     chat, model = talk.run(f"a\n{long}\nb", [talk.answer("x"), [5] * 100, talk.answer("y")], max_positions=200)
     assert model.limits == [100, *(max(200 - len(prompt), 64) for prompt in model.prompts[1:])]
     errors = capsys.readouterr().err
-    assert errors.count("/reset begins a new conversation") == errors.count("is made for 200 (max_positions)") >= 1
+    assert errors.count("/reset starts a new conversation") == errors.count("is made for 200 (max_positions)") >= 1
     assert f"(cut after {model.limits[1]} tokens; --max-new-tokens and the model's positions limit an answer)" in errors
     assert len(chat.messages) == 6
 
@@ -310,7 +310,7 @@ def test_a_conversation_longer_than_the_model(talk: Talk, capsys: pytest.Capture
 def test_a_conversation_larger_than_memory(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
     chat, _ = talk.run("a\nb\nc", [talk.answer("x"), [-1], talk.answer("y")])
     assert chat.messages == conversation_of("a", "x", "c", "y")
-    assert capsys.readouterr().err == "error: the conversation does not fit into memory: /reset begins a new one\n"
+    assert capsys.readouterr().err == "error: the conversation does not fit into memory: /reset starts a new one\n"
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tupl
     """In any order of the command line. All but the weights is the newest one's, without its moving average."""
     out = stable / weighting
     status, printed, errors = command("average", *checkpoints(stable, 4, 2, 3), "--output", out, "--weighting", weighting)
-    assert status == 0 and f"{parts[2] / sum(parts):.1%} of step 4; the rest is that of step 4" in printed, errors
+    assert status == 0 and f"{parts[2] / sum(parts):.1%} of step 4; all other state is that of step 4" in printed, errors
     reader = verified_checkpoint(out)
     newest = verified_checkpoint(checkpoints(stable, 4)[0])
     average = reader.state.average
@@ -98,7 +98,7 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
     shutil.copytree(first, changed)
     flip_byte(changed / "weight-00000.safetensors")
     for given, told in (
-        ([first], "give two checkpoints of a run or more"),
+        ([first], "give at least two checkpoints of a run"),
         ([first, first], "both have step 1"),
         ([second, checkpoints(stable.with_name("other"), 1)[0]], "training.seed is 5 and 1234"),
         ([average, first], "is an average already"),

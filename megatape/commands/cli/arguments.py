@@ -1,4 +1,4 @@
-"""Arguments of argparse, made from the fields of a command's options."""
+"""Builds the arguments of argparse from the fields of a command's options."""
 
 import argparse
 from typing import Any, get_origin
@@ -12,11 +12,11 @@ from megatape.utils.options import CommandOptions, form_of
 
 
 def add_options(parser: Parser, kind: type[CommandOptions]) -> None:
-    """Declare the options of a command. argparse keeps their values as text, and `read_options` checks their types.
+    """Declare the options of a command. argparse leaves values as text, and `read_options` checks their types.
 
     Args:
         parser: Parser of the command.
-        kind: Type of its options. Hidden fields are not declared.
+        kind: Type of its options. Hidden fields are skipped.
     """
     fields: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
@@ -39,14 +39,7 @@ def add_options(parser: Parser, kind: type[CommandOptions]) -> None:
 
 
 def _add_option(parser: Parser, container: argparse._ActionsContainer, name: str, field: FieldInfo) -> None:
-    """Declare one option.
-
-    Args:
-        parser: Parser of the command.
-        container: The parser, or a group of it.
-        name: Name of the field.
-        field: Field of the option.
-    """
+    """Declare one option in a container: the parser, or one of its groups."""
     name_or_flag = flag_of(name, field) or name
     action = container.add_argument(name_or_flag, **_keywords(name, field))
     parser.options.append(action)
@@ -62,25 +55,25 @@ def flag_of(name: str, field: FieldInfo) -> str | None:
     return form.flag or f"--{words}"
 
 
-def default_of(field: FieldInfo) -> str:
-    """Return the default of an option as a user would write it, "" if it has none."""
-    if field.is_required() or field.default in (None, False, ()):
-        return ""
+def default_of(field: FieldInfo) -> str | None:
+    """Return the default of an option as a user would write it, or None if it has none."""
+    if field.is_required() or field.default in (None, False, (), ""):
+        return None
     if isinstance(field.default, tuple):
         return ",".join(str(value) for value in field.default)
     return str(field.default)
 
 
 def metavar_of(field: FieldInfo) -> str | None:
-    """Return the placeholder for an option's value in the usage, None for the name of the option."""
+    """Return the placeholder for an option's value in the usage. None: argparse uses the option's name."""
     metavar = form_of(field).metavar
     if metavar:
         return metavar
     values = choices(field.annotation, field.metadata)
     if not values:
         return None
-    listed = ",".join(values)
-    return f"{{{listed}}}"
+    names = ",".join(values)
+    return f"{{{names}}}"
 
 
 def _keywords(name: str, field: FieldInfo) -> dict[str, Any]:
@@ -90,7 +83,7 @@ def _keywords(name: str, field: FieldInfo) -> dict[str, Any]:
 
     text = str(field.description)
     default = default_of(field)
-    if default:
+    if default is not None:
         text += f" (default {default})"
     keywords: dict[str, Any] = {
         "default": argparse.SUPPRESS,
@@ -101,10 +94,10 @@ def _keywords(name: str, field: FieldInfo) -> dict[str, Any]:
         return keywords
 
     keywords["metavar"] = metavar_of(field)
-    is_read_from_one_text = any(isinstance(entry, BeforeValidator) for entry in metadata)
+    has_comma_syntax = any(isinstance(entry, BeforeValidator) for entry in metadata)
     if form.repeatable:
         keywords["action"] = "append"
-    elif get_origin(annotation) is tuple and not is_read_from_one_text:
+    elif get_origin(annotation) is tuple and not has_comma_syntax:
         keywords["nargs"] = "+"
         if form.positional and not field.is_required():
             keywords["nargs"] = "*"

@@ -1,4 +1,4 @@
-"""A command, as its module defines it."""
+"""Command objects, loaded from the modules of this package."""
 
 import re
 from collections.abc import Callable
@@ -14,10 +14,10 @@ class Command:
     """A command.
 
     Attributes:
-        name: Words that call it, such as "benchmark gpu".
-        options: Type of its options, from whose fields parser, help and documentation are made.
-        run: Its function, called with the options. It prints its results, and returns an exit status or None for success.
-        example: Command line that ends its help.
+        name: Words that call the command, such as "benchmark gpu".
+        options: Type of the options. Parser, help and documentation are built from its fields.
+        run: Function that is called with the options. It prints its results, and returns an exit status or None for success.
+        example: Command line shown at the end of the help.
     """
 
     name: str
@@ -27,17 +27,18 @@ class Command:
 
 
 def load_command(name: str) -> Command:
-    """Import the module of a command: megatape/commands/benchmark/gpu.py of "benchmark gpu".
+    """Import the module of a command: megatape/commands/benchmark/gpu.py for "benchmark gpu".
 
     The module defines the class `Options` and the function `run(options)`. Slow imports, such as torch, belong inside `run`,
-    because --help must not wait for them. The first text in backquotes of its docstring is the example.
+    because --help must not wait for them. The first text in backquotes in the module's docstring is the example.
 
     Args:
-        name: Name in COMMANDS that is no group.
+        name: Name in COMMANDS, but not that of a group.
     """
-    module = import_module(f"megatape.commands.{name.replace(' ', '.')}")
-    found = re.search(r"`(.*?)`", module.__doc__ or "")
+    module_name = name.replace(" ", ".")
+    module = import_module(f"megatape.commands.{module_name}")
     example = f"megatape {name}"
-    if found is not None:
-        example = found[1]
+    match = re.search(r"`(.*?)`", module.__doc__ or "")
+    if match is not None:
+        example = match[1]
     return Command(name, module.Options, module.run, example)

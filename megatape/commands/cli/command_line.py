@@ -1,7 +1,7 @@
-"""Parser of all commands, made from their table."""
+"""Builds the parser of all commands from their table."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from megatape.commands.cli.arguments import add_options
@@ -14,19 +14,22 @@ DESCRIPTION = "Distributed pretraining of language models on DeepSpeed."
 
 
 def command_line(words: Sequence[str] | None = None) -> Parser:
-    """Return the parser of all commands. Its namespace has `run`, a function that runs the command with the namespace.
+    """Return the parser of all commands. The parsed namespace has `run`, a function that takes the namespace.
 
     Args:
-        words: Words that it will parse. Only commands named there get their options, because each takes an import. By default
-            all commands get them.
+        words: Words to parse. Only commands named there get their options, because each of them has to be imported. None: all
+            commands get their options.
     """
-    root = Parser(prog="megatape", description=DESCRIPTION, listing=_listing())
+    root = Parser(prog="megatape", description=DESCRIPTION, listing=_list_by_use())
     version = root.add_argument("--version", action=ShowVersion, nargs=0, help="show version and commit, and exit")
     root.options.append(version)
     groups = {"": root.add_commands()}
     for name, description in COMMANDS.items():
         group, _, word = name.rpartition(" ")
-        parser = groups[group].add_parser(word, help=description, description=sentence(description))
+        listing = None
+        if is_group(name):
+            listing = _list_group(name)
+        parser = groups[group].add_parser(word, help=description, description=sentence(description), listing=listing)
         if is_group(name):
             groups[name] = parser.add_commands()
         elif words is None or word in words:
@@ -38,34 +41,44 @@ def command_line(words: Sequence[str] | None = None) -> Parser:
 
 
 def _epilog(command: Command) -> str:
-    """Return the end of a command's help: lists of the names that its options take, and an example."""
+    """Return the end of a command's help: lists of names that its options accept, and an example."""
     lines: list[str] = []
     for heading, descriptions in command.options.lists.items():
-        width = max(len(name) for name in descriptions)
-        lines.append(f"{heading}:")
-        for name, description in descriptions.items():
-            lines.append(f"  {name:{width}}  {description}")
-        lines.append("")
+        lines += [f"{heading}:", *_list_names(descriptions), ""]
     lines += ["example:", f"  {command.example}"]
     return "\n".join(lines)
 
 
-def _listing() -> str:
-    """Return the commands of one word by use, a line each, and what to ask next."""
-    names = [name for name in COMMANDS if " " not in name]
-    width = max(len(name) for name in names)
+def _list_by_use() -> str:
+    """Return the listing of all commands and groups, below their use."""
+    width = max(len(name) for name in COMMANDS if " " not in name)
     lines: list[str] = []
     for use, commands in COMMANDS_BY_USE.items():
-        lines.append(f"{use}:")
-        for name, description in commands.items():
-            if " " not in name:
-                lines.append(f"  {name:{width}}  {description}")
-    lines += ["", "`megatape COMMAND --help` shows the options and an example of a command."]
+        names = {name: description for name, description in commands.items() if " " not in name}
+        lines += [f"{use}:", *_list_names(names, width)]
+    lines += ["", "`megatape COMMAND --help` shows options and an example of a command."]
     return "\n".join(lines)
 
 
+def _list_group(group: str) -> str:
+    """Return the listing of a group's commands."""
+    names: dict[str, str] = {}
+    for name, description in COMMANDS.items():
+        if name.startswith(f"{group} "):
+            names[name.removeprefix(f"{group} ")] = description
+    lines = ["commands:", *_list_names(names)]
+    lines += ["", f"`megatape {group} COMMAND --help` shows options and an example of a command."]
+    return "\n".join(lines)
+
+
+def _list_names(descriptions: Mapping[str, str], width: int = 0) -> list[str]:
+    """Return an indented line for each name, with its description. width: Minimum characters of the column of names."""
+    width = max(width, *(len(name) for name in descriptions))
+    return [f"  {name:{width}}  {description}" for name, description in descriptions.items()]
+
+
 class ShowVersion(argparse.Action):
-    """Prints the version. Its modules are imported here, because other commands do not need them."""
+    """Prints the version and exits. Modules are imported only then, because commands do not need them."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from megatape.utils.software import package_version

@@ -1,17 +1,17 @@
-"""Preparation of the import of DeepSpeed."""
+"""Settings that must be made before importing DeepSpeed."""
 
 import logging
 import os
 
 
 def prepare_deepspeed(verbose: bool = False) -> None:
-    """Check the environment variables that DeepSpeed reads on import, and log only errors of DeepSpeed and of torch's C++ code.
+    """Check the environment variables that DeepSpeed reads on import, and hide its log and torch's C++ log, except errors.
 
-    Call it before importing torch, which reads TORCH_CPP_LOG_LEVEL on import. Otherwise each rank would print a warning with
-    stack frames for every call that no longer reaches the store after rank 0 has ended.
+    Call this before importing torch, which reads TORCH_CPP_LOG_LEVEL on import. Otherwise, after rank 0 has ended, each rank
+    prints a warning with stack frames for every call that does not reach the store.
 
     Args:
-        verbose: Whether to show the whole logs of DeepSpeed and torch.
+        verbose: Whether to show the full logs of DeepSpeed and torch.
 
     Raises:
         UserError: A variable has an invalid value.

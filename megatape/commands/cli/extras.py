@@ -1,6 +1,6 @@
-"""Optional packages of commands, and the extras of pyproject.toml that install them."""
+"""Optional packages, and the extras in pyproject.toml that install them."""
 
-# Package -> the extra of pyproject.toml that installs it.
+# Package -> extra in pyproject.toml that installs it.
 EXTRAS = {
     "gigatoken": "fast",
     "matplotlib": "plots",

@@ -1,4 +1,4 @@
-"""The program: `megatape COMMAND ...`."""
+"""Entry point of the program: `megatape COMMAND ...`."""
 
 import argparse
 import io
@@ -13,10 +13,10 @@ from megatape.utils.terminal import show_lines
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command, by default that of sys.argv. Returns the exit status."""
+    """Run the command in `words`, by default sys.argv. Returns the exit status."""
     if words is None:
         words = sys.argv[1:]
-    # `deepspeed` adds this option, and sets LOCAL_RANK in the environment as well.
+    # Drop the option that `deepspeed` adds. It also sets LOCAL_RANK in the environment.
     words = [word for word in words if not word.startswith("--local_rank=")]
     _accept_any_text()
     typed = shlex.join(["megatape", *words])
@@ -32,12 +32,16 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _accept_any_text() -> None:
-    """Let no text end a command.
+    """Keep unusual text in standard input or output from ending a command.
 
     Standard output escapes characters that its encoding lacks, such as an umlaut on an ASCII terminal, as Python's standard
-    error does. Bytes of standard input that are no text become lone surrogates.
+    error does. Bytes in standard input that are not valid text become lone surrogates.
     """
-    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
-        if isinstance(stream, io.TextIOWrapper):
-            with suppress(io.UnsupportedOperation):  # Raised if the calling program has already read from standard input.
-                stream.reconfigure(errors=errors)
+    _set_error_handler(sys.stdin, "surrogateescape")
+    _set_error_handler(sys.stdout, "backslashreplace")
+
+
+def _set_error_handler(stream: object, name: str) -> None:
+    if isinstance(stream, io.TextIOWrapper):
+        with suppress(io.UnsupportedOperation):  # Raised if the calling program has already read from standard input.
+            stream.reconfigure(errors=name)

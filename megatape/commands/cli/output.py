@@ -1,4 +1,4 @@
-"""Output of commands that yield it in paragraphs."""
+"""Prints the output of commands that yield paragraphs."""
 
 from collections.abc import Iterable
 
@@ -7,10 +7,9 @@ from megatape.utils.url_secrets import mask_secrets
 
 
 def print_paragraphs(paragraphs: Iterable[str]) -> None:
-    """Print each paragraph as soon as it is known, and an empty line after it, but not between lines of a list.
+    """Print each paragraph as soon as it is known, with passwords masked and an empty line after it.
 
-    Args:
-        paragraphs: Paragraphs. Passwords in them are masked.
+    There is no empty line between the lines of a list (Line).
     """
     in_list = False
     for paragraph in paragraphs:

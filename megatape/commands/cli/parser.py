@@ -1,4 +1,4 @@
-"""Parser of the command line whose errors suggest what to write."""
+"""Parser of the command line that suggests corrections in its errors."""
 
 import argparse
 import sys
@@ -11,16 +11,16 @@ from megatape.errors.suggestions import choose_one, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose errors name the known word that is nearest to an unknown one.
+    """Parser that suggests the nearest known word for an unknown one.
 
     Args:
-        listing: Commands and their descriptions, in place of argparse's own listing of commands and options. None: argparse's.
+        listing: Listing of commands, which replaces argparse's help on commands and options. None: argparse's help.
         arguments: Keyword arguments of argparse's parser.
 
     Attributes:
-        commands: Parsers of the commands, None for a parser of options.
+        commands: Parsers of the commands, or None if this parser has options instead.
         options: Options and positional arguments, without --help.
-        completions: Names that shells complete as values, by the `dest` of an option.
+        completions: Values that shells complete, by the `dest` of an option.
     """
 
     def __init__(self, *, listing: str | None = None, **arguments: Any) -> None:
@@ -38,25 +38,25 @@ class Parser(argparse.ArgumentParser):
         return f"{self.format_usage()}\n{self.description}\n\n{self._listing}\n"
 
     def add_commands(self) -> "argparse._SubParsersAction[Parser]":
-        """Give this parser commands. Add them to the result."""
+        """Make this a parser of commands. Add their parsers to the result."""
         self.commands = self.add_subparsers(metavar="COMMAND", required=True)
         return self.commands
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words, and raise UserError for unknown ones. argparse calls this for the parser of each command in turn."""
+        """Parse words, and raise UserError for unknown ones. argparse calls this once per level of commands."""
         if args is None:
             args = sys.argv[1:]
         self._words = list(args)
-        found, rest = super().parse_known_args(self._words, namespace)
-        if rest:
-            self.error(f"unexpected: {' '.join(rest)}")
-        return found, rest
+        parsed, unknown = super().parse_known_args(self._words, namespace)
+        if unknown:
+            self.error(f"unexpected: {' '.join(unknown)}")
+        return parsed, unknown
 
     def error(self, message: str) -> Never:
-        """Raise UserError with one line. If the command is missing, print the commands and exit.
+        """Raise UserError with one line. If the command is missing, print the help and exit.
 
         Args:
-            message: Message of argparse, used if the problem is neither an unknown word nor a missing flag.
+            message: Message of argparse, used if neither a word is unknown nor a flag is missing.
         """
         names: list[str] = []
         if self.commands is not None:
@@ -89,14 +89,14 @@ class Parser(argparse.ArgumentParser):
         return flags
 
     def _find_missing_flag(self, words: Sequence[str]) -> str | None:
-        """Return the flag whose value the first word probably is: the only required one that is missing."""
+        """Return the flag that probably belongs before the first word: the only required flag that is missing."""
         has_positionals = any(not action.option_strings for action in self.options)
         if self.commands or has_positionals or not words or words[0].startswith("-"):
             return None
-        given = {word.partition("=")[0] for word in words}
+        given_flags = {word.partition("=")[0] for word in words}
         missing: list[str] = []
         for action in self.options:
-            if action.required and given.isdisjoint(action.option_strings):
+            if action.required and given_flags.isdisjoint(action.option_strings):
                 missing.append(action.option_strings[0])
         if len(missing) != 1:
             return None
@@ -104,10 +104,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def _find_unknown_flag(words: Sequence[str], known: Sequence[str]) -> str | None:
-    """Return the first flag among the words that is neither known nor the beginning of a known one."""
+    """Return the first flag that is neither known nor the beginning of a known one, or None."""
     for word in words:
         flag = word.partition("=")[0]
-        # A text with spaces is a quoted value, such as options of another program.
+        # A word with spaces is a quoted value, such as the options of another program.
         is_flag = flag.startswith("--") and " " not in flag
         if is_flag and not any(name.startswith(flag) for name in known):
             return flag

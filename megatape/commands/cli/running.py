@@ -1,14 +1,12 @@
-"""Running a command: its options, its output, and the message and exit status of an error.
-
-`run_command` is the one place that turns errors into messages and exit statuses:
+"""Runs a command, and turns its errors into messages and exit statuses.
 
 0    success
-1    a child process failed, or an error of the program or the machine, which shows its traceback
+1    a child process failed; or an error in the program or the machine, shown with a traceback
 2    an error the user can fix: arguments, configuration, files, a missing package
 130  interrupted
-141  the program that reads the output has ended, such as `head`
+141  the program reading the output has ended, such as `head`
 
-Training has further statuses of its own (docs/faults.md).
+Training has further statuses (docs/faults.md).
 """
 
 import argparse
@@ -32,20 +30,23 @@ from megatape.utils.url_secrets import mask_secrets
 
 LOG = logging.getLogger(__name__)
 
+# File descriptor.
+STANDARD_OUTPUT = 1
+# Exit status, as shells number the end by SIGPIPE.
 OUTPUT_CLOSED = 141
 
-# Seconds until ranks other than the first one of a host show their error. If the first rank ends with the same error, the
-# launcher ends them meanwhile, and the error is shown once.
+# Seconds before ranks other than the first one on a host print their error. If the first rank has the same error, the launcher
+# ends the others in this time, so that the error is printed once.
 FIRST_RANK_LEAD = 5.0
 
 
 def run_command(kind: type[Options], run: Callable[[Options], int | None], args: argparse.Namespace) -> int:
-    """Run a command with the options that were parsed.
+    """Run a command with parsed options.
 
     Args:
-        kind: Type of its options.
-        run: Function of the command, which prints its results, and returns an exit status or None for success.
-        args: Parsed arguments. Those that are no option are ignored.
+        kind: Type of the options.
+        run: Function of the command. It prints its results, and returns an exit status or None for success.
+        args: Parsed arguments. Unknown names are ignored.
 
     Returns:
         The exit status.
@@ -53,8 +54,9 @@ def run_command(kind: type[Options], run: Callable[[Options], int | None], args:
     try:
         return _run(kind, run, args)
     except BrokenPipeError:
-        if not _output_has_ended():
+        if not _is_output_closed():
             raise
+        _discard_output()
         return OUTPUT_CLOSED
     except KeyboardInterrupt:
         text = "interrupted"
@@ -65,7 +67,8 @@ def run_command(kind: type[Options], run: Callable[[Options], int | None], args:
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        return fail(f"{error}: install it by: {install_command(EXTRAS[error.name])}", ExitStatus.USER_ERROR)
+        command = install_command(EXTRAS[error.name])
+        return fail(f"{error}: install it with: {command}", ExitStatus.USER_ERROR)
     except ChildProcessError as error:
         return fail(str(error), ExitStatus.DIED)
     except UnicodeEncodeError as error:
@@ -78,8 +81,8 @@ def run_command(kind: type[Options], run: Callable[[Options], int | None], args:
 
 
 def _run(kind: type[Options], run: Callable[[Options], int | None], args: argparse.Namespace) -> int:
-    """Run a command. Returns the exit status."""
-    # The user's modules come first: the types of other options look names up in megatape/registry.py.
+    """Import the user's modules, run a command, and return the exit status."""
+    # Import the modules before validating other options, whose types look up names in the registry.
     for text in getattr(args, "imports", ()):
         import_given(text)
     status = run(read_options(kind, vars(args)))
@@ -89,45 +92,48 @@ def _run(kind: type[Options], run: Callable[[Options], int | None], args: argpar
     return status
 
 
-def _output_has_ended() -> bool:
-    """Whether the reader of standard output has gone. Python then writes the rest to nowhere when it ends."""
-    standard_output = 1
+def _is_output_closed() -> bool:
+    """Whether the program reading standard output has ended."""
     poll = select.poll()
-    poll.register(standard_output, 0)
-    ended = any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
-    if ended:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), standard_output)
-    return ended
+    poll.register(STANDARD_OUTPUT, 0)
+    return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
+
+
+def _discard_output() -> None:
+    """Redirect standard output to nowhere, where Python writes its buffer when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_OUTPUT)
 
 
 def name_flags(kind: type[CommandOptions], message: str, given: Container[str]) -> str:
-    """Return a message with flags instead of the names of options, at its beginning or in backquotes.
+    """Replace names of options by their flags, at the beginning of a message and in backquotes.
 
-    The first word of a message may be a name that is no option there: "data runs/x holds prompts" may be about the data of a
-    checkpoint. It is an option if the option was given or has a default, or if the message says that it is missing.
+    The first word may also be something else: in "data runs/x holds prompts", it can be the data of a checkpoint instead of an
+    option. It is taken for an option if the option was given or has a default, or if the message says that it is missing.
 
     Args:
         kind: Type of the options.
-        message: Such as "max_documents is 0: give at least 1, or `dry_run`".
+        message: Error message, such as "max_documents is 0: give at least 1, or `dry_run`".
         given: Names of the options that were given.
     """
 
-    def flag(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
+    def flag_or_name(match: re.Match[str]) -> str:
+        first_word, quoted_word = match.groups()
+        name = first_word or quoted_word
         field = kind.model_fields.get(name)
         if field is None:
-            return found[0]
-        is_unset = name not in given and field.default in (None, ())
-        is_told_missing = message.startswith((f"{name}:", f"{name} is missing"))
-        if found[1] and is_unset and not is_told_missing:
-            return found[0]
-        return flag_of(name, field) or found[0]
+            return match[0]
+        if first_word:
+            has_value = name in given or field.default not in (None, ())
+            is_missing = message.startswith((f"{name}:", f"{name} is missing"))
+            if not has_value and not is_missing:
+                return match[0]
+        return flag_of(name, field) or match[0]
 
-    return re.sub(r"^(\w+)(?=[ :,])|`(\w+)`", flag, message)
+    return re.sub(r"^(\w+)(?=[ :,])|`(\w+)`", flag_or_name, message)
 
 
 def fail(text: str, status: int) -> int:
-    """Print an error, on the first rank of a host before the others. Returns the status."""
+    """Print an error, and return the status. Ranks other than the first one on a host wait before printing."""
     launcher = launcher_of_environment()
     if launcher is not None:
         local_rank = os.environ.get(launcher.variables[2], "0")

@@ -1,4 +1,4 @@
-"""Groups of options that several commands share: configurations, launchers and models."""
+"""Options that several commands share: configurations, launchers and models."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,37 +10,24 @@ from megatape.registry import Entry
 from megatape.utils.options import CommandOptions, option
 
 
-def describe(entries: Mapping[str, Entry]) -> str:
-    """Return the help of an option whose value is a name in a registry.
-
-    Args:
-        entries: Registry.
-    """
-    return "; ".join(f"{name}: {entry.description}" for name, entry in entries.items())
-
-
 def descriptions(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the description of each name in a registry, as a list of the help.
-
-    Args:
-        entries: Registry.
-    """
+    """Return the descriptions of a registry's names, to be listed at the end of a command's help."""
     return {name: entry.description for name, entry in entries.items()}
 
 
 class ImportOptions(CommandOptions):
-    """Modules of commands that read a configuration, a run, a checkpoint or an export. `run_command` imports them.
+    """Modules of the user, for commands that read a configuration, run, checkpoint or export. `run_command` imports them.
 
     Attributes:
-        imports: import a module of your own, or a .py file, that registers encodings, optimizers,
-            sinks or others; repeatable
+        imports: import your own module or .py file, which registers encodings, optimizers, sinks or
+            other parts; repeatable
     """
 
     imports: tuple[str, ...] = option((), flag=OPTION, metavar="MODULE", repeatable=True)
 
 
 class OverrideOptions(CommandOptions):
-    """Changes of a configuration.
+    """Changes to a configuration.
 
     Attributes:
         set: override one configuration value; repeatable
@@ -50,10 +37,10 @@ class OverrideOptions(CommandOptions):
 
 
 class ConfigOptions(OverrideOptions, ImportOptions):
-    """A configuration and changes of it.
+    """A configuration and changes to it.
 
     Attributes:
-        config: JSON configuration (docs/config.md)
+        config: JSON file with the configuration (docs/config.md)
     """
 
     config: str = option(metavar="FILE")
@@ -79,24 +66,24 @@ class LaunchedOptions(CommandOptions):
 
 
 class FrozenBaseOptions(ImportOptions):
-    """Where the frozen weights are that a checkpoint does not hold.
+    """Frozen weights that a checkpoint does not contain.
 
     Attributes:
-        base: of a checkpoint that holds only what was trained: where its base is, if it moved
-            (docs/lora_and_long_context.md)
+        base: new folder of the frozen base model, if it has moved since training; only for
+            checkpoints without frozen weights, such as LoRA's (docs/lora_and_long_context.md)
     """
 
     base: Path | None = option(None, metavar="DIR")
 
 
 class ModelOptions(FrozenBaseOptions):
-    """How a model folder is opened. Nothing in it is run without `trust_remote_code`.
+    """Options for opening a model folder. Its Python files only run with `trust_remote_code`.
 
     Attributes:
-        adapter: adapter that `megatape export --adapter` wrote, to merge into the model that it was
+        adapter: LoRA adapter from `megatape export --adapter`, to merge into the model that it was
             trained on
-        trust_remote_code: run the Python files in MODEL_DIR: for models that `megatape export` did
-            not write
+        trust_remote_code: run the Python files in MODEL_DIR; only needed for models that `megatape
+            export` did not write
     """
 
     adapter: Path | None = option(None, metavar="DIR")

@@ -1,8 +1,8 @@
-r"""The terminal of a command that talks with its user.
+r"""Input and output of commands in which a model talks with the user.
 
-Control characters of a model's output are escaped, so that they cannot drive the terminal. A model can write escape sequences
-that clear the screen, change the title or, in some terminals, type input. On a terminal, control characters are printed in
-Python's notation (\x1b for the escape character). Files and pipes get the text unchanged.
+On a terminal, control characters in a model's output are printed in Python's notation (\x1b for the escape character).
+Otherwise a model could write escape sequences that clear the screen, change the title or, in some terminals, type input. Files
+and pipes get the text unchanged.
 """
 
 import re
@@ -16,41 +16,41 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
-    """Return the text, with control characters in Python's notation if standard output is a terminal."""
+    """Return the text, with control characters escaped in Python's notation if standard output is a terminal."""
     if not sys.stdout.isatty():
         return text
-    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def visible_json(line: str) -> str:
-    """Return a line of JSON, with its unescaped control characters in JSON's notation if standard output is a terminal."""
+    """Return a line of JSON, with control characters escaped in JSON's notation if standard output is a terminal."""
     if not sys.stdout.isatty():
         return line
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
 def show(text: str) -> None:
-    """Print a part of a model's output at once."""
+    """Print a part of a model's output immediately."""
     print(visible(text), end="", flush=True)
 
 
 def note(text: str) -> None:
-    """Print to the standard error, so that the standard output only has answers of the model."""
+    """Print to standard error, so that standard output only contains the model's text."""
     print(text, file=sys.stderr, flush=True)
 
 
 def take_lines(take: Callable[[str], None]) -> None:
-    """Pass each line of standard input that is not blank to a function, and print the error if it refuses a line.
+    """Call a function with each line of standard input that is not blank.
 
     Args:
-        take: Called with a line. It may raise UserError or ChildProcessError.
+        take: Function of a line. If it raises UserError or ChildProcessError, the error is printed.
     """
     prompt = ""
     if sys.stdin.isatty() and sys.stdout.isatty():
         prompt = "> "
     while True:
         try:
-            # Several pasted lines are one message, which may end with a line feed.
+            # A bracketed paste is a single line here, and may end with a line feed.
             line = input(prompt).removesuffix("\n")
             if line.strip():
                 take(line)

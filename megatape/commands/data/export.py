@@ -3,21 +3,18 @@
 from pathlib import Path
 
 from megatape.commands.data.messages import token_bar
-from megatape.commands.data.options import TokenFormat
-from megatape.utils.options import CommandOptions, option
+from megatape.commands.data.options import DataDirectoryOptions, TokenFormatOptions
+from megatape.utils.options import option
 from megatape.utils.units import plural
 
 
-class Options(CommandOptions):
-    """A data directory, and the form of its copy.
+class Options(TokenFormatOptions, DataDirectoryOptions):
+    """A data directory, and the token files to write.
 
     Attributes:
-        directory: data directory
-        output: folder to write: train, validation, and the tokenizer
+        output: folder to write, with the files of each split and the tokenizer
     """
 
-    directory: Path = option(positional=True, metavar="FOLDER")
-    format: TokenFormat
     output: Path = option(metavar="OUT")
 
 

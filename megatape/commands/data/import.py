@@ -3,24 +3,23 @@
 from pathlib import Path
 
 from megatape.commands.data.messages import read_tokenizer, report_written, token_bar
-from megatape.commands.data.options import HeldOutOptions, NewDataOptions, TokenFormat
+from megatape.commands.data.options import HeldOutOptions, NewDataOptions, TokenFormatOptions
 from megatape.utils.options import option
 from megatape.utils.units import plural
 
 
-class Options(NewDataOptions, HeldOutOptions):
-    """Token files of another system, and the data directory to make of them.
+class Options(TokenFormatOptions, NewDataOptions, HeldOutOptions):
+    """Token files of another system, and the data directory to write.
 
     Attributes:
         input: files to read, in order
         validation: files of the validation split
-        tokenizer: tokenizer that made the ids
-        append_eos: documents (samples of mds) have no end token: add it to those without
+        tokenizer: tokenizer that produced the token ids
+        append_eos: add the end token to documents (mds: samples) that lack it
     """
 
     at_most_one = (("validation", "validation_share"),)
 
-    format: TokenFormat
     input: tuple[Path, ...] = option(metavar="PATH")
     validation: tuple[Path, ...] = option((), metavar="PATH")
     tokenizer: Path = option(metavar="PATH")
@@ -45,9 +44,10 @@ def run(options: Options) -> None:
         print(f"skipped {plural(counts.empty, 'empty document')}")
     if counts.unfinished:
         print(f"{counts.unfinished:,} inputs end within a document, to which the end token was added")
-    if counts.begun < counts.written:
+    num_without_begin = counts.written - counts.begun
+    if num_without_begin:
         print(
-            f"note: {counts.written - counts.begun:,} of {counts.written:,} documents do not begin with token "
-            f"{tokenizer.bos_id}, with which this tokenizer begins prompts"
+            f"note: {num_without_begin:,} of {counts.written:,} documents do not begin with token {tokenizer.bos_id}, "
+            "with which this tokenizer begins prompts"
         )
     report_written(index, options.output)

@@ -7,14 +7,14 @@ from megatape.utils.options import CommandOptions, Count, option
 
 
 class Options(CommandOptions):
-    """Data directories with one tokenizer, and the directory to write.
+    """Data directories with the same tokenizer, and the data directory to write.
 
     Attributes:
         output: data directory to write
-        folders: data directories, in order
-        append: add their documents to OUT, an existing data directory
-        shard_tokens: write new shards of at most N tokens (default: link the existing shards); from
-            524,288 on, the size is a multiple of that
+        folders: data directories to merge, in order
+        append: append the documents to OUT, an existing data directory
+        shard_tokens: write new shards of at most N tokens, rounded down to a multiple of 524,288 if N is
+            larger (default: link the existing shards)
     """
 
     at_most_one = (("append", "shard_tokens"),)
@@ -26,7 +26,7 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Write the data directory, or change it."""
+    """Write the data directory, or append to it."""
     from megatape.data.derived.append import append
     from megatape.data.derived.merge import merge
 

@@ -19,14 +19,11 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer(path: Path) -> "Tokenizer":
-    """Load a tokenizer, and print a warning if models trained with it cannot be exported.
-
-    Args:
-        path: File or folder of the tokenizer.
+    """Load a tokenizer from its file or folder, and print a warning if models trained with it cannot be exported.
 
     Raises:
         FileNotFoundError: The path does not exist.
-        UserError: It is not a tokenizer.
+        UserError: The path is not a tokenizer.
     """
     from megatape.data.tokenizers.files import load_tokenizer
     from megatape.hf.special_tokens import special_tokens
@@ -40,12 +37,7 @@ def read_tokenizer(path: Path) -> "Tokenizer":
 
 
 def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
-    """Print the number of skipped records and of files without checksums, each with an example.
-
-    Args:
-        counts: Counts of the records that were read.
-        max_record_bytes: Maximum size of a record.
-    """
+    """Print the numbers of skipped records and of files without checksums, with examples."""
     if counts.too_long:
         records = plural(counts.too_long, "record")
         print(
@@ -74,7 +66,7 @@ def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
 
 
 def report_written(index: "Index", output: Path) -> None:
-    """Print the splits of a data directory that was written."""
+    """Print the splits of the written data directory."""
     for name, split in index.splits.items():
         documents = plural(split.documents, "document")
         tokens = plural(split.tokens, "token")
@@ -84,11 +76,7 @@ def report_written(index: "Index", output: Path) -> None:
 
 
 def token_bar(action: str) -> "tqdm[NoReturn]":
-    """Return a progress bar that counts tokens.
-
-    Args:
-        action: Participle in front of the number, such as "written".
-    """
+    """Return a progress bar that counts tokens, labeled with a participle such as "written"."""
     from tqdm import tqdm
 
     return tqdm(desc=action, unit=" tokens", unit_scale=True, delay=0.5)

@@ -1,11 +1,11 @@
-"""Groups of options of commands that read or write data."""
+"""Options that several commands share: data directories, sources and token files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from megatape.commands.cli.shared_options import ImportOptions, describe, descriptions
+from megatape.commands.cli.shared_options import ImportOptions, descriptions
 from megatape.commands.data.messages import report_skipped_files
 from megatape.config.kinds import Registered
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
@@ -16,26 +16,42 @@ if TYPE_CHECKING:
     from megatape.data.sources.source import Source
 
 
-# Type of source.
+# Type of a source.
 SourceKind = Annotated[str, AfterValidator(Registered(SOURCES))]
-# Format of token files written by other systems.
-TokenFormat = Annotated[
-    str,
-    AfterValidator(Registered(TOKEN_FORMATS)),
-    option(description=describe(TOKEN_FORMATS)),
-]
 # Share of at most 1. Each option has its own minimum.
 Share = Annotated[float, Field(le=1)]
 
 
-class RecordLimitOptions(CommandOptions):
-    """Limits for commands that read lines of JSON.
+class DataDirectoryOptions(CommandOptions):
+    """An existing data directory.
 
     Attributes:
-        max_record_bytes: skip longer lines and text files; memory grows with it
-        max_bad_fraction: end if more of the records are malformed or too long
-        max_skipped_fraction: end if more of a folder's files or bytes, or of the samples of tars,
-            are skipped because of file names
+        directory: data directory
+    """
+
+    directory: Path = option(positional=True, metavar="FOLDER")
+
+
+class TokenFormatOptions(CommandOptions):
+    """Format of another system's token files.
+
+    Attributes:
+        format: format of the token files, see below
+    """
+
+    lists: ClassVar = {"formats": descriptions(TOKEN_FORMATS)}
+
+    format: Annotated[str, AfterValidator(Registered(TOKEN_FORMATS))]
+
+
+class RecordLimitOptions(CommandOptions):
+    """Limits for reading records.
+
+    Attributes:
+        max_record_bytes: skip lines and text files that are longer; memory grows with this limit
+        max_bad_fraction: fail if a larger fraction of the records is malformed or too long
+        max_skipped_fraction: fail if a larger fraction of a folder's files or bytes, or of a tar's
+            samples, is skipped because of file names
     """
 
     max_record_bytes: Count = option(MAX_RECORD_BYTES, metavar="N")
@@ -43,26 +59,34 @@ class RecordLimitOptions(CommandOptions):
     max_skipped_fraction: Share = option(MAX_SKIPPED_FRACTION, ge=0, metavar="P")
 
 
-class SourceOptions(RecordLimitOptions, ImportOptions):
-    """Where documents come from.
+class HubOptions(CommandOptions):
+    """Part of a dataset on the Hugging Face hub.
 
     Attributes:
-        source: type of source, see below (docs/prepare_text.md)
-        input: files, folders and URLs; for hub, the name of a dataset
-        subset: configuration of a hub dataset
-        split: split of a hub dataset
-        text_field: field of records that has the text
+        subset: with --source hub: configuration of the dataset
+        split: with --source hub: split of the dataset
+    """
+
+    subset: str | None = option(None, metavar="NAME")
+    split: str = option("train", metavar="NAME")
+
+
+class SourceOptions(HubOptions, RecordLimitOptions, ImportOptions):
+    """Source of documents.
+
+    Attributes:
+        source: type of the source, see below (docs/prepare_text.md)
+        input: files, folders and URLs; with --source hub, the name of a dataset
+        text_field: record field that contains the text
         partial: accept folders that lack files of a set such as c4-train.00000-of-01024.json.gz
-        expect: end if files are missing or differ from this list of sizes or checksums, of lines as
-            sha256sum prints or SIZE NAME
+        expect: fail if files are missing or differ from this list, with lines in the format of
+            sha256sum or SIZE NAME
     """
 
     lists: ClassVar = {"sources": descriptions(SOURCES)}
 
     source: SourceKind
-    input: tuple[str, ...] = ()
-    subset: str | None = None
-    split: str = "train"
+    input: tuple[str, ...] = option((), metavar="PATH")
     text_field: str = option("text", metavar="NAME")
     partial: bool = False
     expect: Path | None = option(None, metavar="FILE")
@@ -78,12 +102,12 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
 
         Args:
             validation: Inputs of the validation split.
-            max_documents: Number of documents after which reading stops. None reads all.
-            unit_bytes: Size of the units that are read. None: the default of the source.
-            fields: Fields of the records that are read beside the text.
+            max_documents: Maximum number of documents to read. None reads all.
+            unit_bytes: Unit size in bytes. None: default of the source.
+            fields: Record fields to read in addition to the text.
 
         Raises:
-            UserError: Options contradict each other, or the files are not the expected ones.
+            UserError: Options contradict each other, or the files differ from the expected ones.
         """
         from megatape.data.sources.expected import check_expected
         from megatape.data.sources.source import Source
@@ -110,17 +134,17 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
 
 
 class HeldOutOptions(CommandOptions):
-    """The size of the validation split.
+    """Size of the validation split.
 
     Attributes:
-        validation_share: fraction of documents, or of prompts, in the validation split
+        validation_share: fraction of documents or prompts to hold out for validation
     """
 
     validation_share: Annotated[float, Field(gt=0, lt=1)] = option(0.02, metavar="P")
 
 
 class NewDataOptions(CommandOptions):
-    """A data directory to write.
+    """A new data directory.
 
     Attributes:
         output: data directory to write

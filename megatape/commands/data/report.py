@@ -3,23 +3,22 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.utils.options import CommandOptions, option
+from megatape.commands.data.options import DataDirectoryOptions
+from megatape.utils.options import option
 from megatape.utils.tables import columns
 
 if TYPE_CHECKING:
     from megatape.data.shards.entries import Index
 
 
-class Options(CommandOptions):
-    """A data directory, and what is reported of it.
+class Options(DataDirectoryOptions):
+    """A data directory, and the contents of its report.
 
     Attributes:
-        directory: data directory
-        verify: verify the hash of every member of every shard
-        output: new folder for the same as a page, index.html
+        verify: also verify the hash of every member of every shard
+        output: also write the report as a page: new folder for its index.html
     """
 
-    directory: Path = option(positional=True, metavar="FOLDER")
     verify: bool = False
     output: Path | None = option(None, metavar="DIR")
 
@@ -54,12 +53,7 @@ def run(options: Options) -> None:
 
 
 def _verify(directory: Path, index: "Index") -> None:
-    """Read all members of all shards and all document tables, which compares their hashes.
-
-    Args:
-        directory: Data directory.
-        index: Its index.
-    """
+    """Read all members of all shards and all document tables, which verifies their hashes."""
     from megatape.data.shards.document_tables import DocumentTables
     from megatape.data.shards.reader import SplitReader
 

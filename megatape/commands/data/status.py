@@ -1,9 +1,13 @@
 """megatape data status: `megatape data status runs/data/c4`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megatape.utils.options import CommandOptions, option
 from megatape.utils.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from megatape.data.prepare.status import PassStatus
 
 
 class Options(CommandOptions):
@@ -17,7 +21,7 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Print its progress."""
+    """Print the progress of the preparation."""
     from megatape.data.prepare.status import preparation_status
     from megatape.data.printable import printable
 
@@ -25,19 +29,24 @@ def run(options: Options) -> None:
     print(f"unfinished preparation {status.folder}")
     if not status.passes:
         print("its plan is not stored yet: a process is still listing the source or training a tokenizer")
-    for of_pass in status.passes:
-        line = f"{of_pass.name}: {of_pass.num_done:,} of {of_pass.num_units:,} units"
-        if of_pass.total_bytes:
-            line += f", {format_bytes(of_pass.done_bytes)} of {format_bytes(of_pass.total_bytes)}"
-        if of_pass.bytes_per_second:
-            line += f", {format_bytes(of_pass.bytes_per_second)}/s"
-        if of_pass.seconds_left:
-            line += f", {format_duration(of_pass.seconds_left)} left at this rate"
-        print(line)
+    for pass_progress in status.passes:
+        print(_describe_pass(pass_progress))
     for lease in status.leases:
         line = f"{printable(lease.work)}: {printable(lease.holder)}, last heartbeat {format_duration(lease.seconds_silent)} ago"
         if lease.has_ended:
-            line += ", but the process has ended: another one takes over its work"
+            line += ", but the process has ended: another process takes over its work"
         print(line)
     if not status.leases:
-        print("no process is running: run the same command again to resume")
+        print("no process is running: run the same `megatape prepare` command again to resume")
+
+
+def _describe_pass(progress: "PassStatus") -> str:
+    """Return the line about one pass over the units."""
+    line = f"{progress.name}: {progress.num_done:,} of {progress.num_units:,} units"
+    if progress.total_bytes:
+        line += f", {format_bytes(progress.done_bytes)} of {format_bytes(progress.total_bytes)}"
+    if progress.bytes_per_second:
+        line += f", {format_bytes(progress.bytes_per_second)}/s"
+    if progress.seconds_left:
+        line += f", {format_duration(progress.seconds_left)} left at this rate"
+    return line

@@ -1,31 +1,28 @@
 """megatape data subset: `megatape data subset data/c4 --output data/c4_long --min-tokens 8192`."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from megatape.commands.data.messages import report_written, token_bar
-from megatape.commands.data.options import NewDataOptions
+from megatape.commands.data.options import DataDirectoryOptions, NewDataOptions
 from megatape.utils.options import Count, option
 
 
-class Options(NewDataOptions):
-    """A data directory, and the conditions that the selected documents meet.
+class Options(NewDataOptions, DataDirectoryOptions):
+    """A data directory, and conditions for the documents to select.
 
     Attributes:
-        directory: data directory
-        domain: select documents of these domains, as `megatape data report` names them
-        place: select documents whose place in the source begins with this
-        min_tokens: select documents of at least N tokens, control tokens included
-        max_tokens: select documents of at most N tokens
-        score: cleaning rule whose score counts
-        min_score: select documents with at least this score; needs --score
-        share: select this fraction of the documents, drawn by their texts; a larger one contains a
-            smaller one
+        domain: select documents from these domains, as listed by `megatape data report`
+        place: select documents whose place in the source begins with PREFIX
+        min_tokens: select documents with at least N tokens, including control tokens
+        max_tokens: select documents with at most N tokens
+        score: cleaning rule whose score --min-score compares
+        min_score: select documents with a score of at least X; requires --score
+        share: select a random fraction of the documents, by a hash of the text; a larger fraction
+            contains a smaller one
     """
 
-    directory: Path = option(positional=True, metavar="FOLDER")
     domain: tuple[str, ...] = option((), metavar="DOMAIN")
     place: str = option("", metavar="PREFIX")
     min_tokens: Count = option(1, metavar="N")

@@ -8,11 +8,11 @@ from megatape.utils.options import CommandOptions, option
 
 
 class Options(CommandOptions):
-    """A file of tiktoken, and its encoding.
+    """A tiktoken file, and its encoding.
 
     Attributes:
-        file: ranks in tiktoken's format
-        output: folder of transformers to write
+        file: tiktoken file with the ranks of the tokens
+        output: tokenizer folder to write, in transformers' format
         encoding: r50k_base, cl100k_base or o200k_base (default: the name of FILE)
     """
 
@@ -22,7 +22,7 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Write the folder."""
+    """Convert the file, and write the tokenizer folder."""
     from megatape.data.shards.index import store_tokenizer
     from megatape.data.tokenizers.tiktoken import ENCODINGS, END, convert
     from megatape.utils.atomic import new_folder

@@ -9,12 +9,12 @@ from megatape.utils.options import Count, option
 
 
 class Options(SourceOptions):
-    """A source of text, and the tokenizer to train on it.
+    """A source of documents, and the tokenizer to train on it.
 
     Attributes:
-        output: model file to write
+        output: SentencePiece model file to write
         vocab_size: vocabulary size
-        max_training_bytes: train on a sample of N bytes (default 20,000,000)
+        max_training_bytes: train on a sample of at most N bytes of text (default 20,000,000)
     """
 
     output: Path = option(metavar="FILE")
@@ -24,7 +24,7 @@ class Options(SourceOptions):
 
 @path_errors()
 def run(options: Options) -> None:
-    """Train the tokenizer and write its file."""
+    """Train the tokenizer, and write its file."""
     from megatape.data.prepare.training_sample import sample_texts
     from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 

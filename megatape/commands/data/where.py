@@ -1,57 +1,54 @@
 """megatape data where: `megatape data where runs/data/c4 --split train --token 12345`."""
 
-from pathlib import Path
 from typing import Literal
 
-from megatape.utils.options import CommandOptions, option
+from megatape.commands.data.options import DataDirectoryOptions
+from megatape.utils.options import option
 
-# Number of tokens to show before and after the place.
+# Number of tokens to show before and after the token.
 CONTEXT_TOKENS = 64
 
 
-class Options(CommandOptions):
-    """A document of a data directory, by its number or by one of its tokens.
+class Options(DataDirectoryOptions):
+    """A document in a data directory, given by its number or by one of its tokens.
 
     Attributes:
-        directory: data directory
         split: split of the document
-        token: one of its tokens, counted from 0 in the split
-        document: its number, counted from 0 in the split
+        token: number of a token in the split, counted from 0
+        document: number of a document in the split, counted from 0
     """
 
     exactly_one = (("token", "document"),)
 
-    directory: Path = option(positional=True, metavar="FOLDER")
     split: Literal["train", "validation"] = "train"
     token: int | None = option(None, metavar="N")
     document: int | None = option(None, metavar="N")
 
 
 def run(options: Options) -> None:
-    """Print the document."""
+    """Print the document, and the text around the token or at the document's begin."""
     from megatape.data.printable import printable, printable_lines
     from megatape.data.shards.stored_split import StoredSplit
 
     split = StoredSplit(options.directory, options.split)
     tables = split.tables.isolate()
     if options.token is not None:
-        found = tables.find(options.token)
-        place = options.token
+        document = tables.find(options.token)
+        token = options.token
     else:
-        found = tables.document(options.document or 0)
-        place = found.first
+        document = tables.document(options.document or 0)
+        token = document.first
     tokenizer = split.tokenizer()
-    begin = max(found.first, place - CONTEXT_TOKENS)
-    end = min(found.first + found.tokens, place + 1 + CONTEXT_TOKENS)
-    ids = split.stream(begin, end)
-    text = tokenizer.decode(ids)
-    token = split.stream(place, place + 1)
-    length = f"{found.bytes:,} bytes, {found.tokens:,} tokens from {found.first:,} on"
-    print(f"document:  {found.number:,} of {options.split}, {length}")
-    print(f"place:     {printable(found.place)}")
-    print(f"url:       {printable(found.url) or 'unknown'}")
-    if found.scores:
-        print(f"scores:    {printable(found.scores)}")
-    print(f"token:     {place - found.first:,} of the document, id {token[0]}, {tokenizer.decode(token)!r}")
+    begin = max(document.first, token - CONTEXT_TOKENS)
+    end = min(document.first + document.tokens, token + 1 + CONTEXT_TOKENS)
+    text = tokenizer.decode(split.stream(begin, end))
+    token_id = split.stream(token, token + 1)
+    length = f"{document.bytes:,} bytes, {document.tokens:,} tokens from {document.first:,} on"
+    print(f"document:  {document.number:,} of {options.split}, {length}")
+    print(f"place:     {printable(document.place)}")
+    print(f"url:       {printable(document.url) or 'unknown'}")
+    if document.scores:
+        print(f"scores:    {printable(document.scores)}")
+    print(f"token:     {token - document.first:,} of the document, id {token_id[0]}, {tokenizer.decode(token_id)!r}")
     print(f"text of tokens {begin:,} to {end - 1:,}:")
     print(printable_lines(text))

@@ -14,14 +14,14 @@ from megatape.utils.options import Count, option
 
 
 class EvaluationOptions(ModelOptions):
-    """Models, and how they are run: options beside those of the tasks.
+    """Options of every evaluation: models, and the code that runs them.
 
     Attributes:
         models: checkpoint or exported model
-        output: folder for the results; a stopped evaluation resumes in the same
-        training_code: run the model by the code that trains it, without an export and without a
-            cache: slow where texts are generated
-        tp: processes that divide one model, which the training code then runs
+        output: folder for the results; an interrupted evaluation resumes in the same folder
+        training_code: run the model with the training code, without exporting it first; slow for
+            tasks that generate text, because there is no cache
+        tp: number of tensor-parallel ranks; more than one implies --training-code
     """
 
     resumable = True
@@ -33,15 +33,15 @@ class EvaluationOptions(ModelOptions):
 
 
 def options_of(tasks: Sequence[str]) -> type[EvaluationOptions]:
-    """Return the type of the options that follow the tasks.
+    """Return the type of the options that follow the tasks on the command line.
 
-    Tasks share an option of the same name. Each of them has another option with its own name in front, which only sets its
-    value.
+    Tasks share options of the same name. To set such an option for one task only, there is another option with the name of the
+    task in front, such as --passkey-lengths.
 
     Args:
         tasks: Names of the tasks.
     """
-    # Name of an option -> its type and default (... if it has none), as pydantic's create_model takes them.
+    # Name of an option -> its type and default, or ... if it is required, as pydantic's create_model expects.
     declared: dict[str, Any] = {}
     tasks_of: dict[str, list[str]] = {}
     descriptions: dict[str, str] = {}
@@ -74,13 +74,13 @@ def build_task(name: str, options: EvaluationOptions) -> Any:
     """Return a task with its options.
 
     Args:
-        name: Name of the task.
-        options: Options of the type that `options_of` returned.
+        name: Task name.
+        options: Options, of a type returned by `options_of`.
     """
     kind = TASKS[name].load()
     values: dict[str, Any] = {}
     for field in fields(kind):
-        # `options_of` made an option of each field, and perhaps one that sets it for this task alone.
+        # `options_of` declared an option for each field, and for a shared field one that is for this task alone.
         value = getattr(options, _name_for_one(name, field.name), None)
         if value is None:
             value = getattr(options, field.name)
@@ -89,6 +89,6 @@ def build_task(name: str, options: EvaluationOptions) -> Any:
 
 
 def _name_for_one(task: str, shared: str) -> str:
-    """Return the name of the option that sets a shared option for one task."""
+    """Return the option name that sets a shared option for one task."""
     prefix = task.replace("-", "_")
     return f"{prefix}_{shared}"

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from megatape.hf.generation.sampling import Sampling
     from megatape.hf.loading.loaded_model import LoadedModel
 
-MIN_ANSWER_TOKENS = 64  # tokens that an answer may have even beyond the model's positions
+# An answer may have this many tokens even if it exceeds the model's maximum position.
+MIN_ANSWER_TOKENS = 64
 
 
 class ShownAnswer:
-    """Answer that is printed while it is generated, without the space before it, which templates write themselves.
+    """Answer that is printed while it is generated.
 
     Attributes:
-        text: The part that was shown.
+        text: Text shown so far. It has no leading space, because chat templates add it.
     """
 
     def __init__(self) -> None:
@@ -42,14 +43,14 @@ class ShownAnswer:
 class Chat:
     """A conversation in the terminal.
 
-    Answers are printed to the standard output, everything else to the standard error. An exchange is added to the conversation
-    when its answer has ended, so an error at any moment leaves whole exchanges.
+    Answers are printed to standard output, everything else to standard error. A message is added to the conversation together
+    with its answer, so an error never leaves a message unanswered.
 
     Args:
         loaded: Model that answers.
-        sampling: Sampling of each answer.
+        sampling: Sampling options of each answer.
         messages: Conversation to continue.
-        file: File to write after each answer, None for none.
+        file: File to write after each answer, or None.
 
     Attributes:
         messages: Messages of the conversation.
@@ -69,21 +70,21 @@ class Chat:
         self._continue(messages)
 
     def run(self) -> None:
-        """Converse until the end of the input."""
+        """Chat until the end of the input."""
         if sys.stdin.isatty():
             with suppress(ImportError):
                 import readline  # Importing it gives `input` editing and a history.
 
-                # Several pasted lines are one message.
+                # Make several pasted lines one message.
                 readline.parse_and_bind("set enable-bracketed-paste on")
             note(
-                f"{self._loaded.name}; messages so far: {len(self.messages)}; /reset begins a new conversation, /system TEXT "
+                f"{self._loaded.name}; messages so far: {len(self.messages)}; /reset starts a new conversation, /system TEXT "
                 "changes the system prompt, Ctrl-C ends an answer, Ctrl-D the conversation"
             )
         take_lines(self._take)
 
     def _take(self, line: str) -> None:
-        """Follow a command, or answer a message."""
+        """Run a command such as /reset, or answer a message."""
         name, _, text = line.partition(" ")
         if name == "/reset":
             self._reset()
@@ -97,7 +98,7 @@ class Chat:
             self._answer(line)
 
     def _reset(self) -> None:
-        """Begin a new conversation with the same system prompt, which is not saved."""
+        """Start a new conversation with the same system prompt. It is not saved."""
         self.messages = [message for message in self.messages[:1] if message["role"] == "system"]
         self._file = None
         note("(a new conversation, which is not saved)")
@@ -116,14 +117,14 @@ class Chat:
         conversation = conversation_with(self.messages, check_text(text, "the message"))
         answer = ShownAnswer()
         max_tokens = None
-        # After an interrupt, the answer is the part that was shown.
+        # After Ctrl-C, the answer is the part shown so far.
         with suppress(KeyboardInterrupt):
             max_tokens = self._generate(conversation, answer)
         print(flush=True)
         if max_tokens is not None:
             note(f"(cut after {max_tokens} tokens; --max-new-tokens and the model's positions limit an answer)")
         if not answer.text:
-            note("(no answer: the conversation is as it was before the message)")
+            note("(no answer: the message was not added to the conversation)")
             return
         self.messages = [*conversation.messages, {"role": "assistant", "content": answer.text}]
         self._save()
@@ -132,11 +133,11 @@ class Chat:
         """Generate the answer to a conversation.
 
         Args:
-            conversation: Conversation that ends with a message of the user.
+            conversation: Conversation that ends with a message from the user.
             answer: Receives the answer.
 
         Returns:
-            Maximum number of tokens of an answer if the answer was cut there, or None.
+            The maximum number of tokens if the answer was cut there, or None.
         """
         import torch
 
@@ -145,17 +146,17 @@ class Chat:
 
         prompt = self._prompts.prompt(conversation)
         sampling = self._limited(prompt)
-        check_room(self._loaded, len(prompt.ids), sampling, ": /reset begins a new conversation")
+        check_room(self._loaded, len(prompt.ids), sampling, ": /reset starts a new conversation")
         try:
             ((continuation,),) = continue_prompts(self._loaded, [prompt], sampling, answer.add)
         except torch.OutOfMemoryError:
-            raise UserError("the conversation does not fit into memory: /reset begins a new one") from None
+            raise UserError("the conversation does not fit into memory: /reset starts a new one") from None
         if continuation.end == "length":
             return sampling.max_new_tokens
         return None
 
     def _limited(self, prompt: "Prompt") -> "Sampling":
-        """Return the sampling of an answer that ends within the model's positions, if they leave enough of them."""
+        """Return sampling options that end the answer at the model's maximum position, if enough positions are left."""
         room = max(self._loaded.max_positions - len(prompt.ids), MIN_ANSWER_TOKENS)
         max_new_tokens = min(self._sampling.max_new_tokens, room)
         return self._sampling.model_copy(update={"max_new_tokens": max_new_tokens})

@@ -1,4 +1,4 @@
-"""Continuations of prompts, printed as they are generated or written to a file."""
+"""Continuations of prompts, printed while they are generated or written to a file."""
 
 import json
 import sys
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from megatape.hf.generation.sampling import Sampling
     from megatape.hf.loading.loaded_model import LoadedModel
 
-BATCH_TOKENS = 2**14  # maximum tokens of the prompts and continuations that are generated together
+# Maximum number of tokens in a batch, prompts and continuations together.
+BATCH_TOKENS = 2**14
 
 
 def print_continuations(loaded: "LoadedModel", prompt: str, sampling: "Sampling", repeat: bool) -> None:
     """Print samples one after the other, while they are generated.
 
     Args:
-        loaded: The model.
+        loaded: Loaded model.
         prompt: Text to continue.
-        sampling: Options of the continuations.
+        sampling: Sampling options.
         repeat: Whether to print the prompt before each sample.
     """
     from megatape.hf.generation.continuations import continue_prompts
@@ -46,14 +47,14 @@ def print_continuations(loaded: "LoadedModel", prompt: str, sampling: "Sampling"
 def write_continuations(
     loaded: "LoadedModel", prompts_file: Path, records: list[dict[str, Any]], sampling: "Sampling", output: Path | None
 ) -> None:
-    """Write a line per sample, a batch at a time: an interrupt leaves whole lines.
+    """Write a line per sample, one batch at a time. After an interrupt, the file only has complete lines.
 
     Args:
-        loaded: The model.
-        prompts_file: File of the prompts, for errors.
-        records: Records of the file.
-        sampling: Options of the continuations.
-        output: File to write. None: standard output.
+        loaded: Loaded model.
+        prompts_file: Prompts file, for error messages.
+        records: Records of the prompts file.
+        sampling: Sampling options.
+        output: File to write, or None for standard output.
     """
     from megatape.hf.generation.continuations import continue_prompts
     from megatape.hf.generation.prompts import check_room
@@ -63,10 +64,10 @@ def write_continuations(
     check_room(loaded, max(lengths), sampling)
     opened: Any = nullcontext(sys.stdout)
     if output is not None:
-        # JSON allows lone surrogates in `records` as escapes only.
+        # In JSON, lone surrogates from `records` can only be written as escapes.
         opened = output.open("x", encoding="utf-8", errors="backslashreplace")
     with opened as file:
-        # A terminal's encoding may lack characters. They are written as escapes, too.
+        # A terminal's encoding may lack characters, which are then written as escapes, too.
         ensure_ascii = file.encoding != "utf-8"
         for begin, end in batches(lengths, sampling):
             continuations = continue_prompts(loaded, prompts[begin:end], sampling)
@@ -89,7 +90,7 @@ def _prompts(loaded: "LoadedModel", file: Path, records: list[dict[str, Any]]) -
     for number, record in enumerate(records, start=1):
         try:
             if "messages" in record:
-                # Made once, and only if the model has a chat template to read.
+                # Create it once, and only if it is needed, because it reads the model's chat template.
                 conversations = conversations or ConversationPrompts(loaded)
                 prompt = conversations.prompt(checked_conversation(record))
             else:
@@ -101,13 +102,13 @@ def _prompts(loaded: "LoadedModel", file: Path, records: list[dict[str, Any]]) -
 
 
 def batches(lengths: list[int], sampling: "Sampling") -> Iterator[tuple[int, int]]:
-    """Yield the begin and the end of consecutive prompts that form a batch.
+    """Yield the begin and end index of each batch of consecutive prompts.
 
     A padded batch has at most BATCH_TOKENS tokens, unless a single prompt has more.
 
     Args:
-        lengths: Number of tokens of each prompt.
-        sampling: Number of samples, and their maximum length.
+        lengths: Tokens in each prompt.
+        sampling: Sampling options, for the number and length of samples.
     """
     begin = 0
     longest = 0

@@ -11,20 +11,18 @@ from megatape.utils.validation import as_type
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message
 
-SHOWN_CHARACTERS = 80  # maximum number of characters of a line in an error message
+# Maximum number of characters of a line that an error message shows.
+SHOWN_CHARACTERS = 80
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:
-    """Read prompts from a file.
-
-    Args:
-        path: A .jsonl file, whose lines are objects with `prompt` or `messages`, or a .txt file, whose lines are prompts.
+    """Read prompts from a .txt file with one prompt per line, or a .jsonl file of objects with `prompt` or `messages`.
 
     Returns:
         An object with `prompt` or `messages` for each line.
 
     Raises:
-        MissingPath: There is no such file.
+        MissingPath: The file is missing.
         UserError: A line has no valid prompt. The message names the line.
     """
     if path.suffix not in (".jsonl", ".txt"):
@@ -65,20 +63,20 @@ def _parse_record(line: str) -> dict[str, Any]:
 
 
 def _check_record(record: dict[str, Any]) -> None:
-    """Check that a prompt is text, or that a conversation waits for an answer."""
+    """Check that a prompt is valid text, or that a conversation ends with a message to answer."""
     if "messages" not in record:
         check_text(record["prompt"], "the prompt")
         return
     last_role = checked_conversation(record).messages[-1]["role"]
     if last_role not in ("user", "tool"):
-        raise UserError(f"the last message is of the {last_role}: end with one of the user or a tool, for an answer")
+        raise UserError(f"the last message is from the {last_role}: end with a message from the user or a tool, for an answer")
 
 
 def checked_conversation(record: dict[str, Any]) -> "Conversation":
     """Return the conversation of a record.
 
     Raises:
-        UserError: It is no conversation.
+        UserError: The record is not a conversation.
     """
     from megatape.data.finetuning.conversation import parse_conversation
 
@@ -90,11 +88,11 @@ def checked_conversation(record: dict[str, Any]) -> "Conversation":
 
 @path_errors()
 def read_conversation(path: Path) -> "list[Message]":
-    """Return the messages of a saved conversation. A file that is yet to be written has none.
+    """Return the messages of a saved conversation, empty if the file does not exist yet.
 
     Raises:
-        MissingPath: The folder of the file is missing.
-        UserError: The file is no conversation, or ends without an answer.
+        MissingPath: The file's folder is missing.
+        UserError: The file is not a conversation, or ends without an answer.
     """
     if not path.parent.is_dir():
         raise MissingPath(f"conversation {path}: {path.parent} is not a folder: create it, or give another file")
@@ -106,17 +104,12 @@ def read_conversation(path: Path) -> "list[Message]":
         if conversation.tools or conversation.not_learned:
             raise UserError("it has tools or weights, which would be lost when the chat is saved: give it to `prompts` instead")
         if messages[-1]["role"] == "user":
-            raise UserError("its last message is of the user, which `prompts` answers")
+            raise UserError("its last message is from the user and has no answer yet: answer it with `prompts`, or remove it")
     return messages
 
 
 def with_system(messages: "list[Message]", text: str) -> "list[Message]":
-    """Return a conversation with another system prompt.
-
-    Args:
-        messages: The conversation, with or without a system prompt.
-        text: The new system prompt. Empty: no system prompt.
-    """
+    """Return a conversation with another system prompt, or without one if `text` is empty."""
     if messages and messages[0]["role"] == "system":
         messages = messages[1:]
     if not text:
@@ -125,7 +118,7 @@ def with_system(messages: "list[Message]", text: str) -> "list[Message]":
 
 
 def conversation_with(messages: "list[Message]", text: str) -> "Conversation":
-    """Return a conversation with one more message of the user."""
+    """Return a conversation with one more message from the user."""
     from megatape.data.finetuning.conversation import Conversation
 
     return Conversation([*messages, {"role": "user", "content": text}])

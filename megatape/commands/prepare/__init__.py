@@ -1,1 +1,1 @@
-"""megatape prepare: turns a source of documents into a data directory."""
+"""megatape prepare: data directories from texts, conversations or generated problems."""

@@ -11,9 +11,9 @@ class Options(NewDataOptions):
     """Addition problems to generate.
 
     Attributes:
-        digits: operands have 1 to D digits
+        digits: maximum number of digits of an operand
         per_cell: training problems per cell of the D x D grid of operand lengths
-        seed: seed of the problems and the held-out split
+        seed: random seed of the problems and the held-out split
     """
 
     digits: int = option(metavar="D")

@@ -1,9 +1,10 @@
 """megatape prepare corpus: `megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4`."""
 
 import os
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from megatape.commands.cli.shared_options import descriptions
 from megatape.commands.data.messages import read_tokenizer, report_skipped, report_written
@@ -15,35 +16,40 @@ from megatape.utils.units import plural
 from megatape.utils.url_secrets import mask_secrets
 
 if TYPE_CHECKING:
-    from megatape.data.shards.entries import Index
+    from tqdm import tqdm
 
-# Maximum number of inputs whose counts of documents are printed.
+    from megatape.data.cleaning.decisions import Cleaning
+    from megatape.data.prepare.progress import Progress
+    from megatape.data.shards.entries import Index
+    from megatape.data.sources.source import Source
+
+# Maximum number of inputs to print document counts for.
 MAX_PRINTED_INPUTS = 20
 
 
 class Options(HeldOutOptions, SourceOptions):
-    """A corpus, and the data directories to make of it.
+    """A corpus, and its preparation.
 
     Attributes:
         output: data directory to write
-        tokenizer: SentencePiece model, tokenizer.json or a folder of transformers (default: train a
-            tokenizer on the source)
-        vocab_size: vocabulary size to train
+        tokenizer: SentencePiece model, tokenizer.json or a folder in transformers' format (default:
+            train a tokenizer on the source)
+        vocab_size: vocabulary size of the tokenizer to train
         validation_input: files, folders and URLs of the validation split
         max_documents: stop after N documents
         keep_duplicates: keep documents that equal an earlier one
-        keep_documents: write the texts that cleaning leaves, and those that it drops with the
-            reasons, for --source documents
-        dry_run: write nothing; show what cleaning would do to the first N documents (1000 if N is
+        keep_documents: also write the texts after cleaning, and dropped texts with the reasons, to
+            read them with --source documents
+        dry_run: write nothing; show the effect of cleaning on the first N documents (1000 if N is
             not given)
-        workers: processes (default: one for each core); more machines help if the same command runs
-            there
-        unit_bytes: size of the parts of the input that processes share, and of which each writes
-            shards of its own (default: by the size of the input and --workers, at most 64 MiB)
-        redo: file of an unfinished preparation that has changed since it was read: prepare its
-            units again; repeatable
-        task: on several machines: the share that this one begins with, counted from 0 (default: by
-            the index of a Slurm array and the rank of a launcher)
+        workers: number of processes (default: one per core); other machines help if you run the
+            same command there
+        unit_bytes: size of the units of the input, which are distributed over processes and have
+            separate shards (default: by the size of the input and --workers, at most 64 MiB)
+        redo: file that has changed since an unfinished preparation read it: prepare its units
+            again; repeatable
+        task: on several machines: the share that this machine starts with, counted from 0 (default:
+            by the index of a Slurm array and the rank of a launcher)
     """
 
     lists: ClassVar = {**SourceOptions.lists, "rules": descriptions(RULES)}
@@ -58,7 +64,7 @@ class Options(HeldOutOptions, SourceOptions):
     keep_documents: bool = False
     rule: tuple[str, ...] = option(
         (),
-        description="clean by a rule, see below; repeatable, applied in order (docs/clean_text.md)",
+        description="clean with a rule, see below; repeatable, applied in order (docs/clean_text.md)",
         metavar="NAME[:OPTION=VALUE,...]",
         completions=tuple(RULES),
         repeatable=True,
@@ -71,16 +77,10 @@ class Options(HeldOutOptions, SourceOptions):
 
 
 def run(options: Options) -> None:
-    """Write the data directory, or show the result of cleaning."""
-    from tqdm import tqdm
-
+    """Write the data directory, or show the effect of cleaning."""
     from megatape.data.cleaning.decisions import Cleaning
     from megatape.data.cleaning.rule import parse_rules
-    from megatape.data.prepare.command import prepare
     from megatape.data.prepare.dry_run import dry_run
-    from megatape.data.prepare.options import PreparationOptions
-    from megatape.data.prepare.progress import Progress
-    from megatape.data.prepare.task import parse_task, task_of_environment
 
     cleaning = Cleaning(parse_rules(options.rule), drop_duplicates=not options.keep_duplicates)
     source = options.read_source(
@@ -94,6 +94,17 @@ def run(options: Options) -> None:
         return
     if options.output is None:
         raise UserError("output is missing: name the data directory to write, or give `dry_run`")
+    _prepare(options, options.output, source, cleaning)
+
+
+def _prepare(options: Options, output: Path, source: "Source", cleaning: "Cleaning") -> None:
+    """Write the data directory, with a progress bar, and print the counts."""
+    from tqdm import tqdm
+
+    from megatape.data.prepare.command import prepare
+    from megatape.data.prepare.options import PreparationOptions
+    from megatape.data.prepare.task import parse_task, task_of_environment
+
     tokenizer = None
     if options.tokenizer is not None:
         tokenizer = read_tokenizer(options.tokenizer)
@@ -111,27 +122,29 @@ def run(options: Options) -> None:
         task = task_of_environment()
     workers = options.workers or os.cpu_count() or 1
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
-
-        def show(done: Progress) -> None:
-            seconds = max(bar.format_dict["elapsed"], 1e-3)
-            documents = plural(done.written, "document")
-            tokens = plural(done.tokens, "token")
-            megabytes_per_second = done.text_bytes / seconds / 1e6
-            tokens_per_second = done.tokens / seconds
-            rates = f"{megabytes_per_second:.1f} MB/s of text, {tokens_per_second:,.0f} tokens/s"
-            bar.set_postfix_str(f"{documents}, {tokens}, {rates}", refresh=False)
-            bar.total = done.total_bytes or None
-            bar.update(done.read_bytes - bar.n)
-
-        index, counts = prepare(corpus, options.output, workers=workers, task=task, redo=options.redo, progress=show)
-    _report_inputs(index, options.output)
+        show = partial(_show_progress, bar)
+        index, counts = prepare(corpus, output, workers=workers, task=task, redo=options.redo, progress=show)
+    _report_inputs(index, output)
     if counts is not None:
         report_skipped(counts, options.max_record_bytes)
-    report_written(index, options.output)
+    report_written(index, output)
+
+
+def _show_progress(bar: "tqdm[NoReturn]", progress: "Progress") -> None:
+    """Update the progress bar, which counts the bytes read."""
+    seconds = max(bar.format_dict["elapsed"], 1e-3)
+    documents = plural(progress.written, "document")
+    tokens = plural(progress.tokens, "token")
+    megabytes_per_second = progress.text_bytes / seconds / 1e6
+    tokens_per_second = progress.tokens / seconds
+    rates = f"{megabytes_per_second:.1f} MB/s of text, {tokens_per_second:,.0f} tokens/s"
+    bar.set_postfix_str(f"{documents}, {tokens}, {rates}", refresh=False)
+    bar.total = progress.total_bytes or None
+    bar.update(progress.read_bytes - bar.n)
 
 
 def _report_inputs(index: "Index", output: Path) -> None:
-    """Print the number of read, written and dropped documents of each input."""
+    """Print the numbers of documents that were read, written and dropped, by input."""
     for name, documents in islice(index.ledger.items(), MAX_PRINTED_INPUTS):
         read = plural(documents.read, "document")
         line = f"{mask_secrets(name)}: {read} read, {documents.written:,} written"
@@ -142,5 +155,5 @@ def _report_inputs(index: "Index", output: Path) -> None:
             line += f"; {skipped} skipped by name"
         print(line)
     if len(index.ledger) > MAX_PRINTED_INPUTS:
-        rest = plural(len(index.ledger) - MAX_PRINTED_INPUTS, "more input")
-        print(f"and {rest}: `megatape data report {output}` shows them")
+        more_inputs = plural(len(index.ledger) - MAX_PRINTED_INPUTS, "more input")
+        print(f"and {more_inputs}: `megatape data report {output}` shows them")

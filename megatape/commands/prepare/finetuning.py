@@ -5,13 +5,13 @@ Example: `megatape prepare finetuning --format chat --input chats.jsonl --tokeni
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from megatape.commands.cli.shared_options import describe
+from megatape.commands.cli.shared_options import descriptions
 from megatape.commands.data.messages import read_tokenizer, report_skipped, report_skipped_files
-from megatape.commands.data.options import HeldOutOptions, RecordLimitOptions
+from megatape.commands.data.options import HeldOutOptions, HubOptions, RecordLimitOptions
 from megatape.config.kinds import Registered
 from megatape.errors import UserError
 from megatape.registry import FORMATS
@@ -22,38 +22,37 @@ if TYPE_CHECKING:
     from megatape.data.tokenizers.tokenizer import Tokenizer
 
 
-class Options(RecordLimitOptions, HeldOutOptions):
-    """Records of examples, and how they become samples.
+class Options(HubOptions, RecordLimitOptions, HeldOutOptions):
+    """Records with prompts and answers, and limits of the samples made of them.
 
     Attributes:
         output: data directory to write
-        source: lines of JSON, or a dataset of the Hugging Face hub
-        input: files with lines of JSON, compressed or not, or folders of .jsonl and .ndjson files; for hub,
-            the name of a dataset
-        subset: configuration of a hub dataset
-        split: split of a hub dataset
-        validation: files and folders of the validation split; for hub, its name
-        fields: fields of the format that records have under another name or path, such as
+        format: format of the records, see below
+        source: files with lines of JSON, or a dataset on the Hugging Face hub
+        input: files with lines of JSON, which may be compressed, or folders of .jsonl and .ndjson
+            files; with --source hub, the name of a dataset
+        validation: files and folders of the validation split; with --source hub, the name of the
+            split
+        fields: fields of the format that have another name or path in the records, such as
             answer=answers.text.0
-        tokenizer: tokenizer of the model: a SentencePiece model, a tokenizer.json or a folder of
-            transformers
-        sequence_length: tokens of a sample: no example has more than N + 1
-        max_prompt_tokens: cut longer prompts (default: by the format)
-        max_answer_tokens: cut longer answers (default: by the format)
-        truncation: part of too long prompts that is cut (default: the end for scrolls_qa, else the
-            middle)
-        dry_run: write nothing; show every token of the first N examples, and which are learned (3
-            if N is not given)
+        tokenizer: tokenizer of the model: a SentencePiece model, a tokenizer.json or a folder in
+            transformers' format
+        sequence_length: tokens per sample; no example has more than N + 1
+        max_prompt_tokens: cut longer prompts (default: depends on the format)
+        max_answer_tokens: cut longer answers (default: depends on the format)
+        truncation: part to cut from a prompt that is too long (default: the end for scrolls_qa, the
+            middle for other formats)
+        dry_run: write nothing; show all tokens of the first N examples, and which of them are
+            learned (3 if N is not given)
     """
 
+    lists: ClassVar = {"formats": descriptions(FORMATS)}
     at_most_one = (("validation", "validation_share"),)
 
     output: Path | None = option(None, metavar="FOLDER")
-    format: Annotated[str, AfterValidator(Registered(FORMATS))] = option(description=describe(FORMATS))
+    format: Annotated[str, AfterValidator(Registered(FORMATS))]
     source: Literal["jsonl", "hub"] = "jsonl"
     input: tuple[str, ...] = option(metavar="PATH")
-    subset: str | None = None
-    split: str = "train"
     validation: tuple[str, ...] = option((), metavar="PATH")
     fields: tuple[str, ...] = option((), metavar="FIELD=PATH")
     tokenizer: Path = option(metavar="PATH")
@@ -95,7 +94,7 @@ def run(options: Options) -> None:
 
 
 def _source(options: Options) -> "ExampleSource":
-    """Return the source of the examples that the options name."""
+    """Return the source of examples."""
     from megatape.data.finetuning.example_source import ExampleSource
     from megatape.data.finetuning.format import Limits
 
@@ -122,7 +121,7 @@ def _source(options: Options) -> "ExampleSource":
 
 
 def _dry_run(source: "ExampleSource", tokenizer: "Tokenizer", num_examples: int) -> None:
-    """Show every token of the first examples, and which are learned."""
+    """Show all tokens of the first examples, and which of them are learned."""
     from megatape.data.finetuning.example_source import ExampleCounts
     from megatape.data.finetuning.prepare import read_examples
     from megatape.data.finetuning.preview import LEGEND, show_example

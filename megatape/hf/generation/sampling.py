@@ -8,7 +8,7 @@ from megatape.errors import UserError
 from megatape.errors.text_checks import check_text
 from megatape.utils.options import CommandOptions, Count, option
 
-# Default maximum of new tokens, for a text and for an answer in a chat.
+# Default maximum number of new tokens: for a text, and for an answer in a chat.
 NEW_TOKENS = 64
 CHAT_TOKENS = 1024
 # Range of temperatures for which logits / temperature is finite in float32.
@@ -17,7 +17,7 @@ MAX_TEMPERATURE = 1e6
 
 
 def check_temperature(value: float) -> float:
-    """Return the temperature. Raises UserError if logits cannot be divided by it."""
+    """Return the temperature. Raises UserError if dividing logits by it could overflow."""
     if value != 0 and not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE:
         raise UserError(f"give 0 for the likeliest text, or {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g} to sample")
     return value
@@ -33,19 +33,19 @@ def check_stop(text: str) -> str:
 class Sampling(CommandOptions):
     """Sampling options of text generation.
 
-    At temperature 0 each token is the likeliest one. Above 0 it is drawn from softmax(logits / temperature), restricted to the
-    likeliest tokens by top_k and top_p.
+    At temperature 0, each token is the likeliest one. Above 0, it is drawn from softmax(logits / temperature), restricted to
+    the likeliest tokens by top_k and top_p.
 
     Attributes:
-        temperature: sampling temperature; 0 is greedy
+        temperature: sampling temperature; 0 always takes the likeliest token
         top_k: sample from the K likeliest tokens
-        top_p: sample from the fewest tokens of probability P together
+        top_p: sample from the smallest set of tokens with a total probability of at least P
         stop: end a text before this string; repeatable
-        samples: samples of each prompt
-        seed: seed of sampling
+        samples: samples per prompt
+        seed: random seed
     """
 
-    # The upper limits guard against typos. All samples are made in one batch.
+    # The upper limits guard against typos: all samples are generated in one batch.
     max_new_tokens: Annotated[int, Field(le=2**20)] = option(
         NEW_TOKENS, description=f"maximum number of new tokens; with --chat {CHAT_TOKENS} by default", ge=1, metavar="N"
     )
@@ -60,7 +60,7 @@ class Sampling(CommandOptions):
         """Return the keyword arguments of transformers' generate."""
         if not self.temperature:
             return {"max_new_tokens": self.max_new_tokens, "do_sample": False}
-        # Transformers restricts the distribution by default. Setting top_k to 0 and top_p to 1 lifts this restriction.
+        # By default transformers restricts the distribution. top_k 0 and top_p 1 turn that off.
         top_p = 1.0
         if self.top_p is not None:
             top_p = self.top_p

@@ -111,6 +111,16 @@ def test_the_commands_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> None
     assert listed == [name for name in COMMANDS if " " not in name]
 
 
+@pytest.mark.parametrize("group", [name for name in COMMANDS if is_group(name)])
+def test_the_commands_of_a_group_have_a_line_each(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main([*group.split(), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert listed == [name.removeprefix(f"{group} ") for name in COMMANDS if name.startswith(f"{group} ")]
+
+
 def test_help_lists_the_sources_and_rules_of_a_preparation(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.main(["prepare", "corpus", "--help"])

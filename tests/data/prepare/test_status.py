@@ -59,7 +59,8 @@ def test_units_rate_and_time_left(corpus: PreparationOptions, tmp_path: Path, co
     assert (only.bytes_per_second, only.seconds_left) == (0, None)
     status, printed, errors = command("data", "status", tmp_path / "out")
     assert status == 0 and f"write: 4 of {len(units)} units, " in printed, errors
-    assert printed.endswith("no process is running: run the same command again to resume\n") and "left at" not in printed
+    assert printed.endswith("no process is running: run the same `megatape prepare` command again to resume\n")
+    assert "left at" not in printed
 
 
 @pytest.mark.parametrize(("unit_pass", "number", "read", "written"), [(UnitPass.DECIDE, 3, 3, 0), (UnitPass.WRITE, 2, None, 2)])

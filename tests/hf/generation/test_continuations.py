@@ -330,8 +330,8 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--prompt", "a", "--system", "a"], "--system is for texts of --chat: give --chat, or leave it out"),
-        (["--prompt", "a", "--conversation", "a"], "--conversation is for texts of --chat"),
+        (["--prompt", "a", "--system", "a"], "--system only works with --chat: give --chat, or leave it out"),
+        (["--prompt", "a", "--conversation", "a"], "--conversation only works with --chat"),
         (["--chat", "--temperature", "1", "--samples", "2"], "--samples is 2, but a conversation continues with one answer"),
         (["--prompt", "\udcff"], "--prompt '\\udcff' is not valid UTF-8"),
         (["--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens: must be greater than or equal to 1, got '0'"),
@@ -355,7 +355,7 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
         (["--prompt", "a", "--stop", "\udcff"], "--stop is '\\udcff': the text '\\udcff' is not valid UTF-8"),
         (["--prompt", "a", "--temperature", "1", "--seed", str(2**63)], "--seed: must be less than 9223372036854775808, got"),
         (["--prompt", "a", "--top-k", "3"], "--top-k 3 has no effect"),
-        (["--prompt", "a", "--output", "out"], "--output is for texts of --prompts"),
+        (["--prompt", "a", "--output", "out"], "--output only works with --prompts"),
         (["--prompt", "a", "--base", "."], "is no checkpoint that holds only what was trained: leave out --base"),
         (["--prompts", "nowhere.txt"], "nowhere.txt"),
         (["--prompts", "in.csv"], "--prompts in.csv: give a .jsonl file"),
@@ -397,7 +397,7 @@ def test_bad_input(
         (
             "in.jsonl",
             b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
-            "in.jsonl:1: the last message is of the assistant: end with one of the user",
+            "in.jsonl:1: the last message is from the assistant: end with a message from the user",
         ),
         ("in.jsonl", b'{"prompt": 7}\n', "in.jsonl:1: no object"),
         ("in.jsonl", b'{"prompt": "\\ud800"}\n', "in.jsonl:1: the prompt '\\ud800' is not valid UTF-8"),

@@ -159,7 +159,7 @@ def test_pipes_and_devices_in_a_run_are_not_read(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run"], "the output is no terminal: add --once"),
+        (["run"], "the output is not a terminal: add --once"),
         (["gone", "--once"], "no folder"),
         (["x" * 300, "--once"], "File name too long"),
         ([".", "--once"], "holds no run"),

@@ -1,9 +1,9 @@
-"""Resources of a Slurm job, as a part of the options of `megatape submit`."""
+"""Resources of a Slurm job, which are options of `megatape submit`."""
 
 from megatape.utils.options import CommandOptions, Count, option
 
-# Default number of cores of a rank with a GPU. By Slurm's own default, prefetching, checkpoints and NCCL's threads would share
-# one core.
+# Default number of cores per rank with a GPU. Slurm's default is a single core, which prefetching, checkpoints and NCCL's
+# threads would share.
 CPUS_PER_GPU = 8
 
 
@@ -12,23 +12,24 @@ class Job(CommandOptions):
 
     Attributes:
         nodes: number of nodes
-        gpus_per_node: GPUs per node, with one rank on each
-        cpu_ranks_per_node: ranks per node without GPUs
+        gpus_per_node: GPUs per node, one rank on each
+        cpu_ranks_per_node: ranks per node, for training without GPUs
         cpus_per_rank: CPU cores per rank (default: 8 with a GPU; with --exclusive, its share of the
-            node; else Slurm's)
-        mem: memory per node, as 400G (default: Slurm's; with --exclusive, all of it)
-        exclusive: take whole nodes, with all their cores and memory
+            node; otherwise Slurm's default)
+        mem: memory per node, such as 400G (default: Slurm's; with --exclusive, all of it)
+        exclusive: reserve whole nodes, with all their cores and memory
         partition: Slurm partition
-        time: time limit of each start; the job is requeued until the run is complete
-        restarts: start the run again in the same job if a rank dies, at most N times, while it
-            advances
+        time: time limit of each start, such as 24:00:00; the job is requeued until the run is
+            complete
+        restarts: maximum number of restarts within the job if a rank dies; only while the run
+            completes checkpoints
         account: Slurm account
         name: name of the job and its logs
-        checkpoint_seconds: seconds before the time limit at which to write the last checkpoint
-        interface: network interface of gloo and NCCL (default: the one to rank 0)
-        pyxis: container image, run by the pyxis plugin
-        apptainer: container image, run by apptainer
-        sbatch: other sbatch option, as --sbatch=--qos=high; repeatable
+        checkpoint_seconds: write the last checkpoint S seconds before the time limit
+        interface: network interface for gloo and NCCL (default: the one that leads to rank 0)
+        pyxis: container image to run with the pyxis plugin
+        apptainer: container image to run with apptainer
+        sbatch: other option of sbatch, such as --sbatch=--qos=high; repeatable
     """
 
     exactly_one = (("gpus_per_node", "cpu_ranks_per_node"),)
