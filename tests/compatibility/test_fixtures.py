@@ -19,9 +19,10 @@ from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.order import sample_index
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.model.init import initial_weight
@@ -45,8 +46,8 @@ def test_a_data_folder_opens_and_verifies() -> None:
     for split in index.splits:
         assert sum(ids.size for ids in SplitReader(DATA, index, split).members()) == index.splits[split].tokens
     recorded = json.loads((FIRST / "state.json").read_text())["fingerprints"]
-    dataset = TokenDataset(DATA, "train", 32)
-    assert {"data": dataset.fingerprint, "tokenizer": dataset.tokenizer_hash} == recorded
+    dataset = TokenDataset(StoredSplit(DATA, "train"), 32)
+    assert {"data": dataset.fingerprint, "tokenizer": dataset.split.tokenizer_hash} == recorded
     assert [sample_index(place, dataset.num_samples, 1234) for place in range(4)] == [130, 307, 88, 134]
 
 
@@ -54,11 +55,11 @@ def test_data_folders_of_versions_2_and_3() -> None:
     """Several shards and members: the same tokens, and fingerprints by which runs of that time resume."""
     for place, (fingerprint, sha256) in json.loads((FIXTURES / "earlier_data" / "expected.json").read_text()).items():
         name, split = place.split()
-        dataset = TokenDataset(FIXTURES / "earlier_data" / name, split, 16)
+        dataset = TokenDataset(StoredSplit(FIXTURES / "earlier_data" / name, split), 16)
         assert dataset.fingerprint == fingerprint, place
-        stream = dataset.stream(0, dataset.num_tokens)
+        stream = dataset.split.stream(0, dataset.split.num_tokens)
         assert hashlib.sha256(stream.astype("<u4").tobytes()).hexdigest() == sha256, place
-    examples = ExampleDataset(FIXTURES / "earlier_data" / "version-3", "train", 64)
+    examples = ExampleDataset(StoredSplit(FIXTURES / "earlier_data" / "version-3", "train"), 64)
     assert (examples.sample(0).targets != IGNORE_INDEX).sum() == 1
 
 

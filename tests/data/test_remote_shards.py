@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megatape.config.data import DataConfig
 from megatape.data.io import retries
 from megatape.data.io.retries import Retries
 from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.entries import Shard
 from megatape.data.shards.index import load_index
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.open_dataset import open_dataset
+from megatape.data.training.token_dataset import TokenDataset
 from tests.helpers.data.data_directory import Documents, MakeDirectory, first_byte
 from tests.helpers.processes.load import scaled
 from tests.helpers.processes.web import Fault, Web, served
@@ -47,10 +50,10 @@ def size(path: Path) -> int:
 
 def test_a_url_gives_the_same_samples(directory: Path, web: Web, tmp_path: Path) -> None:
     """Over an epoch and from within the next, each shard once, with room for two windows, though the server fails."""
-    local = TokenDataset(directory, "train", LENGTH, window=WINDOW)
+    local = TokenDataset(StoredSplit(directory, "train"), LENGTH, window=WINDOW)
     shards = load_index(directory).splits["train"].shards
     folder = CacheFolder(tmp_path / "cache", max_bytes=2 * WINDOW * max(shard.bytes for shard in shards))
-    remote = TokenDataset(web.url("data"), "train", LENGTH, cache=folder, window=WINDOW)
+    remote = TokenDataset(StoredSplit(web.url("data"), "train", folder), LENGTH, window=WINDOW)
     assert (remote.fingerprint, remote.num_samples) == (local.fingerprint, local.num_samples)
     web.faults += [Fault(status=503), Fault(after=700, then="reset"), Fault(after=900, then="end")]
     most = 0
@@ -67,13 +70,13 @@ def test_a_url_gives_the_same_samples(directory: Path, web: Web, tmp_path: Path)
         "one for each shard, each fault, and the next epoch's first windows"
     )
     assert folder.max_bytes is not None and most <= folder.max_bytes + max(shard.bytes for shard in shards)
-    resumed = mixture_of(TokenDataset(web.url("data"), "train", LENGTH, cache=folder, window=WINDOW))
+    resumed = mixture_of(TokenDataset(StoredSplit(web.url("data"), "train", folder), LENGTH, window=WINDOW))
     for place in (local.num_samples + 7, 5 * local.num_samples - 1):
         assert np.array_equal(resumed.sample(place).tokens, read.sample(place).tokens)
 
 
 def test_the_next_window_is_copied_ahead(directory: Path, web: Web, tmp_path: Path) -> None:
-    remote = TokenDataset(web.url("data"), "train", LENGTH, cache=CacheFolder(tmp_path / "cache"), window=WINDOW)
+    remote = TokenDataset(StoredSplit(web.url("data"), "train", CacheFolder(tmp_path / "cache")), LENGTH, window=WINDOW)
     mixture = mixture_of(remote)
     mixture.sample(0)
     shards = load_index(directory).splits["train"].shards
@@ -89,12 +92,12 @@ def test_ranks_that_share_a_small_cache(directory: Path, tmp_path: Path) -> None
     """Each removes what the others read, and all read right."""
     shards = load_index(directory).splits["train"].shards
     folder = CacheFolder(tmp_path / "cache", max_bytes=2 * max(shard.bytes for shard in shards))
-    expected = mixture_of(TokenDataset(directory, "train", LENGTH, window=1))
+    expected = mixture_of(TokenDataset(StoredSplit(directory, "train"), LENGTH, window=1))
     tokens = [expected.sample(place).tokens for place in range(180)]
     wrong = set(range(4))
 
     def read(rank: int) -> None:
-        mine = mixture_of(TokenDataset(directory, "train", LENGTH, cache=folder, window=1))
+        mine = mixture_of(TokenDataset(StoredSplit(directory, "train", folder), LENGTH, window=1))
         places = range(40 * rank, 40 * rank + 60)
         if all(np.array_equal(mine.sample(place).tokens, tokens[place]) for place in places):
             wrong.remove(rank)
@@ -120,8 +123,8 @@ def test_a_copy_that_is_removed_before_it_is_opened(directory: Path, tmp_path: P
         return path
 
     monkeypatch.setattr(ShardCache, "local", unlucky)
-    cached = TokenDataset(directory, "train", LENGTH, cache=CacheFolder(tmp_path / "cache"))
-    assert np.array_equal(cached.tokens(0), TokenDataset(directory, "train", LENGTH).tokens(0))
+    cached = TokenDataset(StoredSplit(directory, "train", CacheFolder(tmp_path / "cache")), LENGTH)
+    assert np.array_equal(cached.tokens(0), TokenDataset(StoredSplit(directory, "train"), LENGTH).tokens(0))
     assert len(removed) == 2
 
 
@@ -140,7 +143,7 @@ def test_a_corrupted_shard_at_a_url(directory: Path, web: Web, tmp_path: Path) -
     content = bytearray(web.files[name])
     content[first_byte(0)] ^= 255
     web.files[name] = bytes(content)
-    remote = TokenDataset(web.url("data"), "train", LENGTH, cache=CacheFolder(tmp_path / "cache"))
+    remote = TokenDataset(StoredSplit(web.url("data"), "train", CacheFolder(tmp_path / "cache")), LENGTH)
     with pytest.raises(ValueError, match=rf"{web.url(name)} member 0: corrupted, bytes 0 to "):
         for index in range(remote.num_samples):
             remote.sample(index)
@@ -153,8 +156,9 @@ def test_a_corrupted_shard_at_a_url(directory: Path, web: Web, tmp_path: Path) -
 def test_a_cache_without_room(directory: Path, tmp_path: Path) -> None:
     sizes = sorted(shard.bytes for shard in load_index(directory).splits["train"].shards)
     for window, needed in ((0, sum(sizes)), (3, sum(sizes[-6:]))):
-        TokenDataset(directory, "train", LENGTH, cache=CacheFolder(tmp_path / "cache", needed), window=window)
+        settings = DataConfig(path=str(directory), sequence_length=LENGTH, cache=str(tmp_path / "cache"), window=window)
+        open_dataset(settings.model_copy(update={"cache_bytes": needed}), str(directory), "train")
         with pytest.raises(ValueError, match=rf"data.cache_bytes is {needed - 1:,}, but .* take {needed:,}: raise it"):
-            TokenDataset(directory, "train", LENGTH, cache=CacheFolder(tmp_path / "cache", needed - 1), window=window)
+            open_dataset(settings.model_copy(update={"cache_bytes": needed - 1}), str(directory), "train")
     with pytest.raises(ValueError, match="no shard of .* holds a sample of 192 tokens"):
-        TokenDataset(directory, "train", 192, window=1)
+        TokenDataset(StoredSplit(directory, "train"), 192, window=1)

@@ -15,9 +15,10 @@ from megatape.data.shards import layout
 from megatape.data.shards.entries import Index, Shard, Split, TokenizerEntry
 from megatape.data.shards.index import save_index
 from megatape.data.shards.shard_file import ShardFile
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS
-from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.mixture import Mixture
+from megatape.data.training.token_dataset import TokenDataset
 from tests.helpers.processes.load import scaled
 
 SHARDS = 3072
@@ -29,12 +30,13 @@ SAMPLES = 200  # of a rank
 START = """
 import resource, sys, time
 from pathlib import Path
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.token_dataset import TokenDataset
 import pydantic, torch
 
 memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before, started = memory(), time.process_time()
-splits = [TokenDataset(Path(sys.argv[1]), split, 2048) for split in ("train", "validation")]
+splits = [TokenDataset(StoredSplit(Path(sys.argv[1]), split), 2048) for split in ("train", "validation")]
 print(time.process_time() - started, (memory() - before) / 1024)
 """
 
@@ -75,7 +77,9 @@ def test_a_rank_reads_little_more_than_its_samples(
         return layout.checksums(zeros, f"{int(file.path.name[6:11]):064x}")
 
     monkeypatch.setattr(ShardFile, "read", read)
-    data = Mixture(DataConfig(path=str(corpus), sequence_length=length), {"": TokenDataset(corpus, "train", length)}, 1)
+    data = Mixture(
+        DataConfig(path=str(corpus), sequence_length=length), {"": TokenDataset(StoredSplit(corpus, "train"), length)}, 1
+    )
     for place in range(ranks // 2, ranks * SAMPLES, ranks):  # of the rank in the middle
         assert not np.any(data.sample(place).tokens)
     amplification = taken / (SAMPLES * 2 * (length + 1))

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from megatape.data.finetuning.example_source import ExampleSource
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import prepare_examples
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.training.example_dataset import ExampleDataset
 from tests.helpers.processes.command import Command
@@ -124,7 +125,7 @@ def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[s
     results = run_workers(TRAIN_CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")[0]
     assert [result.get("error") for result in results] == [None, None]
     entries = [json.loads(line) for line in (root / "finetuned" / "metrics.jsonl").read_text().splitlines()]
-    entropy = ExampleDataset(data, "train", N).unigram_entropy
+    entropy = ExampleDataset(StoredSplit(data, "train"), N).unigram_entropy
     assert entries[0]["loss"] > 0.8 * math.log(400)
     # 0.84 and 0.91 of it from two starting points; without learning it stays above.
     assert entries[-1]["validation_loss"] < 0.95 * entropy

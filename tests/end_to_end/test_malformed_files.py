@@ -27,12 +27,13 @@ from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.part_summary import Part
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.shards.entries import Answers
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.example_dataset import read_answers
 from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.hf.importing.record import read_record
 from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.lab.tasks.engine.journal import Journal
@@ -71,8 +72,8 @@ def data_index(folder: Path) -> Malformed:
     data = shutil.copytree(FIXTURES / "data", folder / "data")
 
     def read() -> None:
-        TokenDataset(data, "train", 16, mask_documents=True).sample(0)
-        DocumentDataset(data, "validation", 500).tokenizer()
+        TokenDataset(StoredSplit(data, "train"), 16, mask_documents=True).sample(0)
+        DocumentDataset(StoredSplit(data, "validation"), 500).split.tokenizer()
 
     return Malformed(data / "index.json", read)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.schedule import Phase, Schedule
+from megatape.data.training.token_dataset import TokenDataset
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.training_cases import TRAIN_CASES
 
@@ -41,7 +42,7 @@ def test_a_run_on_a_mixture(mixed: dict[str, Any], data_directory: Path, tmp_pat
     assert results[:2] == [{"step": 0, "samples": 0}, {"step": 4, "samples": 32}]
     assert "trained with data.mixture.rare.weight 0.5, the configuration says 1" in results[2]["error"]
     assert "has seen 1,024 tokens with these changes of the weights: none; data.annealing says" in results[3]["error"]
-    samples = TokenDataset(data_directory, "train", 32).num_samples
+    samples = TokenDataset(StoredSplit(data_directory, "train"), 32).num_samples
     assert f"epochs of its {samples:,}, and max_epochs is 1, which ends in step" in results[4]["error"]
 
     run = Path(mixed["run"]["directory"])

@@ -15,7 +15,7 @@ from urllib.error import URLError
 import pytest
 
 from megatape.data.shards.index import load_index
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.lab.report import summary
 from tests.helpers.processes.workers import ROOT
 
@@ -124,11 +124,11 @@ def test_what_was_learned(data_directory: Path, monkeypatch: pytest.MonkeyPatch,
     loaded = Mock(continuations=Mock(return_value=[[5] * 24]))
     monkeypatch.setattr(summary, "load_trained", lambda folder: nullcontext(loaded))
     lines = summary.example(data_directory, tmp_path)
-    dataset = TokenDataset(data_directory, "validation", 1)
-    first = dataset.num_tokens // 2
-    loaded.continuations.assert_called_once_with([dataset.stream(first, first + 64).tolist()], 24)
-    tokenizer = dataset.tokenizer()
-    assert lines[-3] == tokenizer.decode(dataset.stream(first + 64, first + 88)) and lines[-1] == tokenizer.decode([5] * 24)
+    stored = StoredSplit(data_directory, "validation")
+    first = stored.num_tokens // 2
+    loaded.continuations.assert_called_once_with([stored.stream(first, first + 64).tolist()], 24)
+    tokenizer = stored.tokenizer()
+    assert lines[-3] == tokenizer.decode(stored.stream(first + 64, first + 88)) and lines[-1] == tokenizer.decode([5] * 24)
 
 
 @pytest.fixture

@@ -98,11 +98,11 @@ class _SubsetWriter:
 
     def write(self, stored: StoredSplit) -> Split:
         """Write the selected documents of a split, and their tables. Returns its entry in the index."""
-        writer = SplitWriter(self._folder, stored.split, stored.vocab_size, stored.eos_id)
+        writer = SplitWriter(self._folder, stored.name, stored.vocab_size, stored.eos_id)
         tables: list[DocumentTable] = []
         total_text_bytes = 0
         for number, (rows, firsts) in enumerate(stored.tables.isolate().each()):
-            is_chosen = self._conditions.matches(rows, stored.name)
+            is_chosen = self._conditions.matches(rows, stored.description)
             chosen_rows = rows.filter(is_chosen)
             num_tokens = int(chosen_rows["tokens"].to_numpy().sum())
             text_bytes = int(chosen_rows["bytes"].to_numpy().sum())
@@ -110,7 +110,7 @@ class _SubsetWriter:
                 DocumentCounts(read=is_chosen.size, written=len(chosen_rows), tokens=num_tokens, text_bytes=text_bytes)
             )
             if len(chosen_rows):
-                path = self._folder / f"{stored.split}-{number:05d}-documents.parquet"
+                path = self._folder / f"{stored.name}-{number:05d}-documents.parquet"
                 tables.append(_write_table(chosen_rows, path, num_tokens))
             # First document of each run of chosen documents, and the document after it.
             edges = np.flatnonzero(np.diff(is_chosen, prepend=False, append=False))
@@ -118,7 +118,7 @@ class _SubsetWriter:
             for begin, end in runs:
                 self._copy(stored, writer, begin, end)
             total_text_bytes += text_bytes
-        self.tables[stored.split] = tables
+        self.tables[stored.name] = tables
         return replace(writer.close(), text_bytes=total_text_bytes)
 
     def _copy(self, stored: StoredSplit, writer: SplitWriter, begin: int, end: int) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from megatape.data.finetuning.format import Example
 from megatape.data.shards.entries import Index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.nn.targets import target_mask
@@ -48,13 +49,14 @@ def describe_examples(directory: Path, index: Index) -> Iterator[str]:
             f"{name}: {plural(answers.examples, 'example')}, {tokens:,} tokens, of which {answers.tokens:,} in answers are "
             f"learned; the longest example has {answers.longest:,}"
         )
-        alone = ExampleDataset(directory, name, length, False)
-        packed = ExampleDataset(directory, name, length, True)
+        split = StoredSplit(directory, name)
+        alone = ExampleDataset(split, length)
+        packed = ExampleDataset(split, length, pack_examples=True)
         yield (
             f"  sequences of {length:,} tokens: {alone.num_samples:,} of one example, {alone.filled:.1%} full; or "
             f"{packed.num_samples:,} packed, {packed.filled:.1%} full"
         )
         targets = alone.sample(0).targets
-        yield f"  learned of the first: {alone.tokenizer().decode(targets[target_mask(targets)])!r:.200}"
+        yield f"  learned of the first: {split.tokenizer().decode(targets[target_mask(targets)])!r:.200}"
     for reason, count in index.counts.items():
         yield f"{reason}: {count:,}"

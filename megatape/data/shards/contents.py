@@ -133,7 +133,7 @@ def _samples(split: StoredSplit) -> Iterator[TokenPreview]:
     for token in range(0, split.num_tokens, step):
         if not split.has_tables:
             end = min(token + SAMPLE_TOKENS, split.num_tokens)
-            yield TokenPreview(split.split, 0, "", "", tokenizer.decode(split.stream(token, end)))
+            yield TokenPreview(split.name, 0, "", "", tokenizer.decode(split.stream(token, end)))
             continue
         document = split.tables.find(token)
         if document.first in seen:
@@ -141,4 +141,4 @@ def _samples(split: StoredSplit) -> Iterator[TokenPreview]:
         seen.add(document.first)
         end = document.first + min(document.tokens, SAMPLE_TOKENS)
         text = tokenizer.decode(split.stream(document.first, end))
-        yield TokenPreview(split.split, document.tokens, document.place, document.url, text)
+        yield TokenPreview(split.name, document.tokens, document.place, document.url, text)

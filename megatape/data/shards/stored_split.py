@@ -25,13 +25,13 @@ class StoredSplit:
 
     Args:
         directory: Path or URL of the data directory.
-        split: Name of the split.
+        name: Name of the split, one of SPLITS.
         cache: See SplitReader.
 
     Attributes:
         directory: Path or URL of the data directory.
-        split: Name of the split.
-        name: Name of split and directory, for errors.
+        name: Name of the split.
+        description: Names of the split and its directory, for errors.
         shards: Entries of the index.
         shard_ends: Number of tokens up to the end of each shard, int64 [shards].
         num_tokens: Number of tokens.
@@ -48,15 +48,15 @@ class StoredSplit:
         UserError, FileNotFoundError: The data directory is missing or corrupted.
     """
 
-    def __init__(self, directory: str | Path, split: str, cache: CacheFolder | None = None) -> None:
-        if split not in SPLITS:
-            raise UserError(f"split is {split!r}: {choose_one(split, SPLITS)}")
+    def __init__(self, directory: str | Path, name: str, cache: CacheFolder | None = None) -> None:
+        if name not in SPLITS:
+            raise UserError(f"split is {name!r}: {choose_one(name, SPLITS)}")
         self.directory = str(directory)
-        self.split = split
-        self.name = f"split {split} of {directory}"
+        self.name = name
+        self.description = f"split {name} of {directory}"
         self._folder = open_folder(directory, cache)
         self._index = load_index(self._folder.directory)
-        content = self._index.splits[split]
+        content = self._index.splits[name]
         self.shards = content.shards
         self.num_tokens = content.tokens
         self.unigram_entropy = content.unigram_entropy
@@ -66,9 +66,9 @@ class StoredSplit:
         self.vocab_size = entry.vocab_size
         self.bos_id = entry.bos_id
         self.eos_id = entry.eos_id
-        self.answers = self._index.answers.get(split)
-        self.fingerprint = self._index.fingerprint(split)
-        self._reader = SplitReader(self._folder.origin, self._index, split, cache)
+        self.answers = self._index.answers.get(name)
+        self.fingerprint = self._index.fingerprint(name)
+        self._reader = SplitReader(self._folder.origin, self._index, name, cache)
         self.shard_ends = np.cumsum([shard.tokens for shard in content.shards], dtype=np.int64)
         self._starts = [0, *self.shard_ends.tolist()]
 
@@ -132,7 +132,7 @@ class StoredSplit:
     @property
     def table_entries(self) -> list[DocumentTable]:
         """Entries of the tables of the split's documents; empty if the folder has none."""
-        return self._index.document_tables.get(self.split, [])
+        return self._index.document_tables.get(self.name, [])
 
     @property
     def has_tables(self) -> bool:
@@ -143,7 +143,7 @@ class StoredSplit:
     def tables(self) -> DocumentTables:
         """Tables of the documents. Raises UserError if the folder has none."""
         self._folder.fetch(*(table.file for table in self.table_entries))
-        return DocumentTables(self._folder.directory, self._index, self.split)
+        return DocumentTables(self._folder.directory, self._index, self.name)
 
     def document_lengths(self) -> Iterator[np.ndarray]:
         """Return the numbers of tokens of the documents in order, int64, in parts.
@@ -164,12 +164,12 @@ class StoredSplit:
         entry = self.tokenizer_entry
         self._folder.fetch(*entry.files)
         tokenizer = stored_tokenizer(self._folder.directory, entry.files)
-        for name in ("vocab_size", "bos_id", "eos_id"):
-            recorded = getattr(entry, name)
-            found = getattr(tokenizer, name)
-            if recorded != found:
+        for field in ("vocab_size", "bos_id", "eos_id"):
+            recorded = getattr(entry, field)
+            actual = getattr(tokenizer, field)
+            if recorded != actual:
                 raise UserError(
-                    f"{self._folder.origin}/{INDEX_FILE}: corrupted, {name} is {recorded}, but {found} by {entry.file}: copy "
+                    f"{self._folder.origin}/{INDEX_FILE}: corrupted, {field} is {recorded}, but {actual} by {entry.file}: copy "
                     "it again or re-run the preparation"
                 )
         return tokenizer

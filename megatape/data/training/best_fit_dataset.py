@@ -1,13 +1,12 @@
-"""Samples of documents, as many as fit."""
+"""Samples of as many documents as fit, for `data.samples: best_fit`."""
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
-from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.hashes import content_hash
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.arrangement import Arrangement, ArrangementInMemory, PackedPart
 from megatape.data.training.arrangement_writer import store_arrangement
 from megatape.data.training.best_fit import pack
@@ -18,90 +17,103 @@ from megatape.utils.locks import locked
 
 LOG = logging.getLogger(__name__)
 
-# Version of the packing. Stored samples of other versions are not read.
+# Version of the packing. Files of other versions are ignored.
 PACKING = "best_fit 1"
 
 
 class BestFitDataset(PackedDataset):
     """Samples of documents, packed by best fit decreasing.
 
-    A document of m tokens takes m - 1 inputs of a sample. A longer document is cut every N inputs, and the rest is packed like
-    a document. So every token except the first of its document is a target once in an epoch (Ding et al., "Fewer truncations
-    improve language modeling", 2024). Each shard is packed separately, which bounds the memory of packing. A document that
-    spans two shards is cut there.
+    A document of m tokens takes m - 1 inputs of a sample. A longer document is cut every N inputs, and its remainder is packed
+    like a document. So every token except the first of its document is a target once per epoch (Ding et al., "Fewer
+    truncations improve language modeling", 2024). Packing each shard separately bounds the memory. A document spanning two
+    shards is cut at the boundary.
 
-    The first rank of a node to open the split packs it, and stores the samples in a file beside the shards or their copies. All
-    ranks read this file, in later runs as well. Packing takes the lengths of documents from the folder's tables, or
-    reads the split if it has none. Arguments, attributes and errors: see Dataset.
+    The first rank of a node to open the split packs it, and stores the arrangement in a file beside the shards or their
+    copies. All ranks read this file, in later runs as well. Packing takes document lengths from the tables, or
+    reads the whole split without them.
+
+    Args:
+        split, sequence_length, window: See Dataset.
+
+    Raises:
+        UserError: The split has no documents, or its tables differ from its tokens.
     """
 
-    def __init__(
-        self, directory: str | Path, split: str, sequence_length: int, cache: CacheFolder | None = None, window: int = 0
-    ) -> None:
-        super().__init__(directory, split, sequence_length, cache, window)
-        if self.num_tokens == 0:
-            raise UserError(f"{self.name} has no documents: prepare more text")
-        self._arrange(self._stored_samples())
+    def __init__(self, split: StoredSplit, sequence_length: int, *, window: int = 0) -> None:
+        if split.num_tokens == 0:
+            raise UserError(f"{split.description} has no documents: prepare more text")
+        super().__init__(split, sequence_length, open_packing(split, sequence_length), window=window)
         if self.num_samples == 0:
-            raise UserError(f"{self.name} has no document with more than its end: prepare more text")
+            raise UserError(f"{split.description} has no document with more than its end: prepare more text")
 
-    def _stored_samples(self) -> Arrangement:
-        """Open the file of the split's samples, writing it if it is missing. Keep them in memory if it cannot be written."""
-        identity = content_hash(PACKING, self.fingerprint, self.split, self.sequence_length, self.table_entries)
-        path = self.shard_folder / f"packing-{self.split}-{self.sequence_length}-{identity[:16]}.bin"
-        if not path.exists():
-            try:
-                with locked(path.with_name("packing.lock"), remove=True):
-                    # Another rank may have written it meanwhile.
-                    if not path.exists():
-                        store_arrangement(path, identity, self._packed_shards())
-            except OSError as error:
-                LOG.warning(
-                    f"{path} cannot be written ({error}): every rank packs {self.name} and keeps the result in memory. Make "
-                    "the folder writable, or set data.cache"
-                )
-                return ArrangementInMemory(self._packed_shards())
-        return StoredArrangement(path, identity)
 
-    def _packed_shards(self) -> Iterator[PackedPart]:
-        first_tokens = np.r_[0, self.shard_ends]
-        for first, lengths in zip(first_tokens, self._documents(), strict=False):
-            begins, inputs = _spans(first, lengths, self.sequence_length)
-            yield PackedPart(begins, inputs, pack(inputs, self.sequence_length))
+def open_packing(split: StoredSplit, sequence_length: int) -> Arrangement:
+    """Open the file with a split's packed samples, after writing it if it is missing.
 
-    def _documents(self) -> Iterator[np.ndarray]:
-        """Yield the lengths of a shard's documents, int64. A document that spans shards counts with its part in each."""
-        shard_ends = self.shard_ends.tolist()
-        # Ends of the documents that end in this shard or later.
-        ends = np.empty(0, np.int64)
-        # First token of the shard, and end of all documents so far.
-        begin = 0
-        last = 0
-        for lengths in self.document_lengths():
-            ends = np.concatenate([ends, last + np.cumsum(lengths)])
-            last += int(lengths.sum())
-            while shard_ends and shard_ends[0] <= last:
-                end = shard_ends.pop(0)
-                yield np.diff(np.r_[begin, ends[ends < end], end])
-                begin = end
-                ends = ends[ends > end]
-        if last != self.num_tokens:
-            raise UserError(
-                f"the documents of {self.name} have {last:,} tokens, the split {self.num_tokens:,}: prepare the data again"
+    If the file cannot be written, the samples stay in memory.
+
+    Args:
+        split: Split to pack.
+        sequence_length: Tokens per sample.
+    """
+    identity = content_hash(PACKING, split.fingerprint, split.name, sequence_length, split.table_entries)
+    path = split.shard_folder / f"packing-{split.name}-{sequence_length}-{identity[:16]}.bin"
+    if not path.exists():
+        try:
+            with locked(path.with_name("packing.lock"), remove=True):
+                # Another rank may have written it while this one waited for the lock.
+                if not path.exists():
+                    store_arrangement(path, identity, _packed_shards(split, sequence_length))
+        except OSError as error:
+            LOG.warning(
+                f"{path} cannot be written ({error}): every rank packs {split.description} and keeps the result in memory. "
+                "Make the folder writable, or set data.cache"
             )
+            return ArrangementInMemory(_packed_shards(split, sequence_length))
+    return StoredArrangement(path, identity)
 
 
-def _spans(first: int, lengths: np.ndarray, max_inputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first token and the number of inputs of each span.
+def _packed_shards(split: StoredSplit, sequence_length: int) -> Iterator[PackedPart]:
+    first_tokens = np.r_[0, split.shard_ends]
+    for first, lengths in zip(first_tokens, _lengths_by_shard(split), strict=False):
+        begins, inputs = _cut_documents(first, lengths, sequence_length)
+        yield PackedPart(begins, inputs, pack(inputs, sequence_length))
+
+
+def _lengths_by_shard(split: StoredSplit) -> Iterator[np.ndarray]:
+    """Yield the document lengths of each shard, int64. A document spanning shards counts as one document in each."""
+    shard_ends = split.shard_ends.tolist()
+    # Ends of the documents that end in this shard or later.
+    ends = np.empty(0, np.int64)
+    # First token of the shard, and end of all documents so far.
+    begin = 0
+    last = 0
+    for lengths in split.document_lengths():
+        ends = np.concatenate([ends, last + np.cumsum(lengths)])
+        last += int(lengths.sum())
+        while shard_ends and shard_ends[0] <= last:
+            end = shard_ends.pop(0)
+            yield np.diff(np.r_[begin, ends[ends < end], end])
+            begin = end
+            ends = ends[ends > end]
+    if last != split.num_tokens:
+        raise UserError(
+            f"the documents of {split.description} have {last:,} tokens, the split {split.num_tokens:,}: prepare the data again"
+        )
+
+
+def _cut_documents(first: int, lengths: np.ndarray, max_inputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut documents into spans. Returns the first token of each span and its number of inputs.
 
     Args:
         first: First token of the first document.
-        lengths: Number of tokens of each document, int64.
-        max_inputs: Maximum number of inputs of a span.
+        lengths: Tokens in each document, int64 [documents].
+        max_inputs: Maximum number of inputs per span.
     """
     inputs = lengths - 1
     num_spans = -(-inputs // max_inputs)
-    # Document of each span, its number in the document, and the number of inputs before it.
+    # Document of each span, number of its first span, and number of the document's inputs before the span.
     document = np.repeat(np.arange(lengths.size), num_spans)
     first_span = np.repeat(np.cumsum(num_spans) - num_spans, num_spans)
     before = (np.arange(document.size) - first_span) * max_inputs

@@ -1,13 +1,13 @@
-"""Samples of examples with prompts and answers, one in each or as many as fit."""
+"""Samples of prompts with answers, for `data.samples: examples`."""
 
 from pathlib import Path
 from tokenize import TokenError
 
 import numpy as np
 
-from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.entries import Answers
 from megatape.data.shards.hashes import check_file, content_hash
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.arrangement import ArrangementInMemory, PackedPart
 from megatape.data.training.best_fit import alone, pack
 from megatape.data.training.dataset import TrainingSample
@@ -16,70 +16,58 @@ from megatape.errors import UserError, content_errors
 from megatape.nn.targets import IGNORE_INDEX, target_mask
 from megatape.utils.retries import retry_transient_errors
 
-# Key in the `source` of a data directory. If it is true, models read the end token in place of each answer.
+# Key in a data directory's `source`. If true, models read an end token in place of each answer.
 HIDES_ANSWERS = "hides_answers"
 
 
 class ExampleDataset(PackedDataset):
-    """Samples of whole examples. Only tokens of answers are targets.
+    """Samples of whole examples. Only tokens in answers are targets.
 
     Args:
-        directory: See Dataset.
-        split: See Dataset.
-        sequence_length: See Dataset.
-        mask_documents: Whether a sample has as many examples as fit, which do not see each other, instead of one.
-        cache: See Dataset.
-
-    Attributes:
-        unigram_entropy: Entropy of the frequencies of targets, nats per token.
+        split, sequence_length: See Dataset.
+        pack_examples: Whether to place as many examples as fit into a sample, instead of one. They do not see each other.
 
     Raises:
-        UserError: The split is not one of prompts and answers, its longest example does not fit, or what Dataset raises.
+        UserError: The split does not hold prompts and answers, or its longest example does not fit.
+        FileNotFoundError: The file with the answers is missing.
     """
 
-    def __init__(
-        self,
-        directory: str | Path,
-        split: str,
-        sequence_length: int,
-        mask_documents: bool = False,
-        cache: CacheFolder | None = None,
-    ) -> None:
-        super().__init__(directory, split, sequence_length, cache)
-        entry = self.answers
+    def __init__(self, split: StoredSplit, sequence_length: int, *, pack_examples: bool = False) -> None:
+        entry = split.answers
         if entry is None:
             raise UserError(
-                f"{self.name} has no prompts and answers, which data.samples examples needs: prepare them with `megatape "
-                "prepare finetuning`, or set data.samples to packed"
+                f"{split.description} has no prompts and answers, which data.samples examples needs: prepare them with "
+                "`megatape prepare finetuning`, or set data.samples to packed"
             )
         if entry.longest > sequence_length + 1:
             raise UserError(
-                f"sequence length is {sequence_length}, so an example of {self.name} may have one token more, but the longest "
-                f"has {entry.longest}: raise data.sequence_length, or prepare with a lower `sequence_length`"
+                f"sequence length is {sequence_length}, so an example of {split.description} may have one token more, but the "
+                f"longest has {entry.longest}: raise data.sequence_length, or prepare with a lower `sequence_length`"
             )
-        self.unigram_entropy = entry.unigram_entropy
-        self.fingerprint = content_hash(self.fingerprint, entry.sha256)
-        path = self.fetch(entry.file)
-        answers = retry_transient_errors(lambda: read_answers(path, entry, self.num_tokens))
+        path = split.fetch(entry.file)
+        answers = retry_transient_errors(lambda: read_answers(path, entry, split.num_tokens))
+        # First token and end of each answer in the stream, [answers, 2].
         self._answers = answers[:, 1:]
         last_answers = np.searchsorted(answers[:, 0], np.arange(entry.examples), side="right") - 1
-        # Ends of the examples in the stream.
+        # Boundaries of the examples in the stream.
         ends = np.r_[0, self._answers[last_answers, 1]]
         inputs = np.diff(ends) - 1
-        self.masked = mask_documents
-        if mask_documents:
+        if pack_examples:
             packing = pack(inputs, sequence_length)
         else:
             packing = alone(inputs.size)
-        self._arrange(ArrangementInMemory([PackedPart(ends[:-1], inputs, packing)]))
+        arrangement = ArrangementInMemory([PackedPart(ends[:-1], inputs, packing)])
+        super().__init__(split, sequence_length, arrangement, has_document_starts=pack_examples)
+        self.unigram_entropy = entry.unigram_entropy
+        self.fingerprint = content_hash(split.fingerprint, entry.sha256)
 
     def sample(self, index: int) -> TrainingSample:
-        found = super().sample(index)
-        if self.index.source.get(HIDES_ANSWERS):
-            # The token after an answer may be the first one of the next example, which stays.
-            is_answer = target_mask(found.targets[:-1]) & (found.tokens[1:] != self.bos_id)
-            found.tokens[1:][is_answer] = self.eos_id
-        return found
+        sample = super().sample(index)
+        if self.split.index.source.get(HIDES_ANSWERS):
+            # The token after an answer may be the first one of the next example, which the model must still read.
+            is_answer = target_mask(sample.targets[:-1]) & (sample.tokens[1:] != self.split.bos_id)
+            sample.tokens[1:][is_answer] = self.split.eos_id
+        return sample
 
     def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         targets = np.full(ids.size - 1, IGNORE_INDEX, np.int64)
@@ -90,18 +78,18 @@ class ExampleDataset(PackedDataset):
 
 
 def read_answers(path: Path, entry: Answers, num_tokens: int) -> np.ndarray:
-    """Read the file of a split's answers.
+    """Read and check the file with a split's answers.
 
     Args:
-        path: Path of the file.
-        entry: Entry of the index.
-        num_tokens: Number of tokens of the split.
+        path: Path of the .npy file.
+        entry: Index entry of the answers.
+        num_tokens: Tokens in the split.
 
     Returns:
         Example, first token and end of each answer, int64 [answers, 3].
 
     Raises:
-        UserError, FileNotFoundError: The file is missing, is not the one of the index, or does not fit the split.
+        UserError, FileNotFoundError: The file is missing, differs from the index, or does not fit the split.
         OSError: The file cannot be read.
     """
     check_file(path, entry.sha256)

@@ -9,6 +9,7 @@ from itertools import accumulate, chain
 import numpy as np
 
 from megatape.data.io.inputs import relative
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
 from megatape.utils.url_secrets import mask_secrets
@@ -34,12 +35,13 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
         UserError, FileNotFoundError: A table of documents is missing or corrupted.
     """
     single_group = {"": list(samples)}
-    if not _is_divided(dataset.index.merged) and not _is_divided(dataset.index.ledger):
+    split = dataset.split
+    if not _is_divided(split.index.merged) and not _is_divided(split.index.ledger):
         return single_group
 
     spans_by_sample = [dataset.spans(sample) for sample in samples]
     middles = np.array([span.begin + span.inputs // 2 for span in chain.from_iterable(spans_by_sample)], np.int64)
-    inputs = _folders(dataset, middles) or _inputs(dataset, middles)
+    inputs = _folders(split, middles) or _inputs(split, middles)
     if not inputs:
         return single_group
 
@@ -62,12 +64,12 @@ def _is_divided(parts: Collection[object]) -> bool:
     return 1 < len(parts) <= MAX_INPUTS
 
 
-def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
+def _folders(split: StoredSplit, tokens: np.ndarray) -> list[str]:
     """Return the merged folder of each token; an empty list if the data directory was not merged from a few folders.
 
     The tables of a folder are contiguous, so the end of its tokens follows from the index.
     """
-    folders = dataset.index.merged
+    folders = split.index.merged
     if not _is_divided(folders):
         return []
 
@@ -75,12 +77,12 @@ def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
     num_tokens = 0
     num_documents = 0
     tokens_until = {0: 0}
-    for table in dataset.table_entries:
+    for table in split.table_entries:
         num_documents += table.documents
         num_tokens += table.tokens
         tokens_until[num_documents] = num_tokens
 
-    document_ends = list(accumulate(folder.documents.get(dataset.split, 0) for folder in folders))
+    document_ends = list(accumulate(folder.documents.get(split.name, 0) for folder in folders))
     is_complete = document_ends[-1] == num_documents and all(end in tokens_until for end in document_ends)
     if not is_complete:  # A subset of a merged directory.
         return []
@@ -88,15 +90,15 @@ def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
     return [folders[bisect_right(token_ends, token)].folder for token in tokens.tolist()]
 
 
-def _inputs(dataset: Dataset, tokens: np.ndarray) -> list[str]:
+def _inputs(split: StoredSplit, tokens: np.ndarray) -> list[str]:
     """Return the input of each token; an empty list if there are too few or too many, or a document belongs to none."""
-    inputs = tuple(dataset.index.ledger)
-    if not _is_divided(inputs) or not dataset.has_tables:
+    inputs = tuple(split.index.ledger)
+    if not _is_divided(inputs) or not split.has_tables:
         return []
-    found = [_input_of(place, inputs) for place in dataset.tables.places(tokens)]
-    if not all(found):
+    input_of_each = [_input_of(place, inputs) for place in split.tables.places(tokens)]
+    if not all(input_of_each):
         return []
-    return found
+    return input_of_each
 
 
 @lru_cache(maxsize=2**12)

@@ -43,9 +43,9 @@ class Mixture:
         first = next(iter(self.corpora.values()))
         self.seed = seed
         self.sequence_length = first.sequence_length
-        self.vocab_size = first.vocab_size
-        self.tokenizer_hash = first.tokenizer_hash
-        corpus_tokens = {name: corpus.num_tokens for name, corpus in self.corpora.items()}
+        self.vocab_size = first.split.vocab_size
+        self.tokenizer_hash = first.split.tokenizer_hash
+        corpus_tokens = {name: corpus.split.num_tokens for name, corpus in self.corpora.items()}
         self.num_tokens = sum(corpus_tokens.values())
 
         weights = first_weights(data, corpus_tokens)
@@ -74,7 +74,7 @@ class Mixture:
         corpus = self.corpora[location.corpus]
         if self._windows.get(location.corpus) != location.window:
             self._windows[location.corpus] = location.window
-            corpus.expect(self.order.upcoming_shards(location))
+            corpus.split.expect(self.order.upcoming_shards(location))
         return corpus.sample(location.sample_index)
 
     def describe(self, samples: int) -> str:
@@ -83,22 +83,24 @@ class Mixture:
         for name, used in without_unnamed(self.order.counts(samples)).items():
             corpus = self.corpora[name]
             epochs = used / corpus.num_samples
-            parts.append(f"{name} {self.shares[name]:.4g} ({epochs:.2f} epochs of {corpus.num_tokens:,} tokens)")
+            parts.append(f"{name} {self.shares[name]:.4g} ({epochs:.2f} epochs of {corpus.split.num_tokens:,} tokens)")
         return ", ".join(parts)
 
 
 def _check_tokenizers(corpora: Mapping[str, Dataset], settings: Mapping[str, CorpusConfig]) -> None:
     """Raise UserError unless all corpora have the tokenizer of the first one."""
-    (first_name, first), *others = corpora.items()
+    (first_name, first_corpus), *others = corpora.items()
+    first = first_corpus.split
     first_path = settings[first_name].path
     first_special = (first.bos_id, first.eos_id)
     for name, corpus in others:
+        split = corpus.split
         path = settings[name].path
-        special = (corpus.bos_id, corpus.eos_id)
-        if corpus.tokenizer_hash == first.tokenizer_hash and special == first_special:
+        special = (split.bos_id, split.eos_id)
+        if split.tokenizer_hash == first.tokenizer_hash and special == first_special:
             continue
         raise UserError(
             f"data.mixture: {first_name} ({first_path}) and {name} ({path}) have different tokenizers (sha256 "
-            f"{first.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}, bos_id and eos_id {first_special} and {special}): "
+            f"{first.tokenizer_hash[:12]} and {split.tokenizer_hash[:12]}, bos_id and eos_id {first_special} and {special}): "
             "prepare one of them with --tokenizer of the other"
         )

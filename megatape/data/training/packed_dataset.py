@@ -1,7 +1,11 @@
-"""Base class of the datasets whose samples are whole documents or examples."""
+"""Base class of datasets whose samples are made of whole documents or examples.
+
+arrangement.py lists the spans of each sample. best_fit.py packs them.
+"""
 
 import numpy as np
 
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.arrangement import Arrangement, Span
 from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.errors import UserError
@@ -9,57 +13,70 @@ from megatape.nn.targets import IGNORE_INDEX
 
 
 class PackedDataset(Dataset):
-    """Samples of spans of the stream that do not see each other, then padding (the end token) without targets.
+    """Samples of spans that do not see each other, followed by padding: end tokens without targets.
 
-    A span of n inputs has n + 1 tokens: its last token is only a target.
+    A span of n inputs has n + 1 tokens: its last token is only a target. Subclasses build the arrangement, and may override
+    `_targets`.
 
-    Subclasses call `_arrange`, and may choose the targets of a span.
-
-    Attributes:
-        masked: Whether samples have document starts. Samples of a single span need none.
+    Args:
+        split, sequence_length, window: See Dataset.
+        arrangement: Spans of each sample.
+        has_document_starts: Whether samples have document starts. Samples of a single span need none.
     """
 
-    masked = True
-
-    def _arrange(self, arrangement: Arrangement) -> None:
-        """Set the samples of the split."""
+    def __init__(
+        self,
+        split: StoredSplit,
+        sequence_length: int,
+        arrangement: Arrangement,
+        *,
+        has_document_starts: bool = True,
+        window: int = 0,
+    ) -> None:
+        super().__init__(split, sequence_length, window)
         self._arrangement = arrangement
+        self._has_document_starts = has_document_starts
         self.shard_samples = arrangement.shard_samples
         self.num_samples = arrangement.num_samples
-        self.filled = arrangement.num_inputs / max(1, self.num_samples * self.sequence_length)
+        self.filled = arrangement.num_inputs / max(1, self.num_samples * sequence_length)
 
     def sample(self, index: int) -> TrainingSample:
-        self._check(index)
-        tokens = np.full(self.sequence_length, self.eos_id, np.int64)
+        tokens = np.full(self.sequence_length, self.split.eos_id, np.int64)
         targets = np.full(self.sequence_length, IGNORE_INDEX, np.int64)
         document_starts = np.empty(self.sequence_length, np.int64)
         end = 0
-        for begin, size in self._arrangement.spans(index):
-            if not (size >= 1 and end + size <= self.sequence_length and 0 <= begin < self.num_tokens - size):
-                raise UserError(
-                    f"sample {index} of {self.name} has spans outside of it or of the split: remove its packing-*.bin, and "
-                    "the next run writes it again"
-                )
-            ids = self.stream(begin, begin + size + 1)
+        for span in self.spans(index):
             start = end
-            end = end + size
+            end = start + span.inputs
+            self._check_span(index, span, end)
+            ids = self.split.stream(span.begin, span.begin + span.inputs + 1)
             tokens[start:end] = ids[:-1]
-            targets[start:end] = self._targets(begin, ids)
+            targets[start:end] = self._targets(span.begin, ids)
             document_starts[start:end] = start
         document_starts[end:] = end
-        if not self.masked:
+        if not self._has_document_starts:
             return TrainingSample(tokens, targets, None)
         return TrainingSample(tokens, targets, document_starts)
 
     def spans(self, index: int) -> list[Span]:
-        self._check(index)
+        self._check_index(index)
         return self._arrangement.spans(index)
 
     def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         """Return the targets of a span's inputs, int64 [n].
 
         Args:
-            begin: First token of the span in the stream.
+            begin: Index of the span's first token in the stream.
             ids: Tokens of the span, int64 [n + 1].
         """
         return ids[1:]
+
+    def _check_span(self, index: int, span: Span, end: int) -> None:
+        """Raise UserError for a span outside the split or the sample: a stored arrangement may be hostile."""
+        fits_sample = span.inputs >= 1 and end <= self.sequence_length
+        fits_split = 0 <= span.begin < self.split.num_tokens - span.inputs
+        if not fits_sample or not fits_split:
+            raise UserError(
+                f"sample {index} of {self.split.description} has spans outside of it or of the split: remove its "
+                "packing-*.bin, and the next run writes it again"
+            )

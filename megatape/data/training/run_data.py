@@ -2,20 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from megatape.config.data import DataConfig
 from megatape.config.run import EvaluationConfig
 from megatape.config.training import TrainingConfig
-from megatape.data.shards.cache import CacheFolder
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.best_fit_dataset import BestFitDataset
-from megatape.data.training.dataset import Dataset, TokenDataset
-from megatape.data.training.document_dataset import DocumentDataset
+from megatape.data.training.dataset import Dataset
 from megatape.data.training.epoch_limits import check_epochs
-from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.inputs import group_by_input
 from megatape.data.training.mixture import Mixture
+from megatape.data.training.open_dataset import open_dataset
 from megatape.data.training.selection import SELECTIONS, SampleGroups, Selection, select_samples
 from megatape.errors import UserError, path_errors
 
@@ -60,26 +56,26 @@ def open_data(data: DataConfig, training: TrainingConfig, evaluation: Evaluation
     """
     corpora = {}
     for name, settings in data.corpora.items():
-        corpora[name] = open_split(data, settings.path, "train")
+        corpora[name] = open_dataset(data, settings.path, "train")
     for name, corpus in corpora.items():
         _check_corpus(corpus, data.corpora[name].path, data.samples, vocab_size)
 
     first, *others = corpora.values()
     for corpus in others:
         # Reading a tokenizer checks its ids. Equal entries have the ids of the first tokenizer, which is read below.
-        if corpus.tokenizer_entry != first.tokenizer_entry:
-            corpus.tokenizer()
+        if corpus.split.tokenizer_entry != first.split.tokenizer_entry:
+            corpus.split.tokenizer()
 
     mixture = Mixture(data, corpora, training.seed)
     batches = training.batch_sizes(data.sequence_length)
     check_epochs(mixture, data.corpora, training.steps, batches)
     validation = {}
     for name in mixture.corpora:
-        validation[name] = open_split(data, data.corpora[name].path, "validation")
+        validation[name] = open_dataset(data, data.corpora[name].path, "validation")
     evaluated = {}
     for selection in SELECTIONS:
         evaluated[selection] = _evaluated_samples(validation, evaluation.samples, selection)
-    return RunData(mixture, validation, evaluated, first.tokenizer())
+    return RunData(mixture, validation, evaluated, first.split.tokenizer())
 
 
 def _evaluated_samples(validation: Mapping[str, Dataset], count: int, selection: Selection) -> dict[str, SampleGroups]:
@@ -96,26 +92,6 @@ def _evaluated_samples(validation: Mapping[str, Dataset], count: int, selection:
     return selected
 
 
-def open_split(data: DataConfig, path: str, split: str) -> Dataset:
-    """Open a split of a corpus, cut into samples as configured. Only training reads in windows."""
-    cache = None
-    if data.cache:
-        cache = CacheFolder(Path(data.cache), data.cache_bytes)
-    window = 0
-    if split == "train":
-        window = data.window
-    length = data.sequence_length
-    match data.samples:
-        case "packed":
-            return TokenDataset(path, split, length, data.mask_documents, cache, window)
-        case "best_fit":
-            return BestFitDataset(path, split, length, cache, window)
-        case "documents":
-            return DocumentDataset(path, split, length, data.prompt_end, cache, data.missing_prompt_end == "skip")
-        case "examples":
-            return ExampleDataset(path, split, length, data.mask_documents, cache)
-
-
 def _check_corpus(corpus: Dataset, path: str, samples: str, vocab_size: int) -> None:
     """Raise UserError if a training split does not fit the configuration.
 
@@ -125,13 +101,13 @@ def _check_corpus(corpus: Dataset, path: str, samples: str, vocab_size: int) -> 
         samples: Setting `data.samples`.
         vocab_size: Setting `model.vocab_size`.
     """
-    if corpus.answers and samples != "examples":
+    if corpus.split.answers and samples != "examples":
         raise UserError(
             f"data {path} holds prompts and answers, but data.samples is {samples}, which would learn the prompts too: set it "
             "to examples, or use other data"
         )
-    if corpus.vocab_size > vocab_size:
+    if corpus.split.vocab_size > vocab_size:
         raise UserError(
-            f"the tokenizer of data {path} has {corpus.vocab_size} ids, but model.vocab_size is {vocab_size}: raise "
+            f"the tokenizer of data {path} has {corpus.split.vocab_size} ids, but model.vocab_size is {vocab_size}: raise "
             "model.vocab_size, or use data with another tokenizer"
         )

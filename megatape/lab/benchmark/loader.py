@@ -21,10 +21,12 @@ from torch import Tensor
 from megatape.config.batches import BatchSizes
 from megatape.config.data import DataConfig
 from megatape.data.shards.index import load_index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.best_fit_dataset import BestFitDataset
-from megatape.data.training.dataset import Dataset, TokenDataset
+from megatape.data.training.dataset import Dataset
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.timing import Timer
@@ -113,14 +115,14 @@ def measure(directory: Path, length: int, rounds: int) -> LoaderResult:
         UserError: The directory is corrupted, or has too few tokens.
         FileNotFoundError: There is no data directory.
     """
-    num_samples = TokenDataset(directory, "train", length).num_samples
+    num_samples = TokenDataset(StoredSplit(directory, "train"), length).num_samples
     steps = num_samples // BATCH
     if steps < 2:
         raise UserError(f"data {directory} has {num_samples} samples of `length` {length}: give {2 * BATCH} or more")
     readers = {
-        BASELINE_READER: ours(lambda: TokenDataset(directory, "train", length)),
-        "packed, windows of one shard": ours(lambda: TokenDataset(directory, "train", length, window=1)),
-        "best_fit": ours(lambda: BestFitDataset(directory, "train", length)),
+        BASELINE_READER: ours(directory, lambda split: TokenDataset(split, length)),
+        "packed, windows of one shard": ours(directory, lambda split: TokenDataset(split, length, window=1)),
+        "best_fit": ours(directory, lambda split: BestFitDataset(split, length)),
         "webdataset, in the order of the files": webdataset(directory, length),
     }
     reading = dict.fromkeys(readers, math.inf)
@@ -143,12 +145,12 @@ def measure(directory: Path, length: int, rounds: int) -> LoaderResult:
     return LoaderResult(steps * BATCH, length, speeds, num_tokens / copying)
 
 
-def ours(open_dataset: Callable[[], Dataset]) -> Reader:
+def ours(directory: Path, cut: Callable[[StoredSplit], Dataset]) -> Reader:
     """Return a reader that reads as training does."""
 
     def batches(consumed: int) -> Iterator[Pair]:
-        dataset = open_dataset()
-        settings = DataConfig(path=dataset.directory, sequence_length=dataset.sequence_length)
+        dataset = cut(StoredSplit(directory, "train"))
+        settings = DataConfig(path=str(directory), sequence_length=dataset.sequence_length)
         mixture = Mixture(settings, {"": dataset}, SEED)
         loader = Loader(mixture, batches=BatchSizes(BATCH), micro_batch_size=BATCH, rank=0, world_size=1)
         for first in itertools.count(consumed, BATCH):

@@ -83,9 +83,9 @@ def _code_versions() -> dict[str, Any]:
 def _data_hashes(data: RunData) -> dict[str, str]:
     """Return the hashes of this rank's data, by description."""
     hashes = {f"the hash of the {name}": value[:HASH_LENGTH] for name, value in data.fingerprints.items()}
-    for name, split in data.validation.items():
+    for name, dataset in data.validation.items():
         description = "the hash of the validation data"
         if name:
             description += f" {name}"
-        hashes[description] = split.fingerprint[:HASH_LENGTH]
+        hashes[description] = dataset.fingerprint[:HASH_LENGTH]
     return hashes

@@ -58,7 +58,7 @@ def _describe_data(config: DataConfig, data: RunData, num_samples: int) -> list[
     """Return lines about the data: sizes, padding, skipped documents, mixture, and entropy."""
     train = data.train
     paths = ", ".join(config.paths)
-    num_validation_tokens = sum(split.num_tokens for split in data.validation.values())
+    num_validation_tokens = sum(dataset.split.num_tokens for dataset in data.validation.values())
     lines = [f"data: {paths}, {train.num_tokens:,} training tokens, {num_validation_tokens:,} validation tokens"]
     if train.filled < 1:
         lines.append(f"samples are {train.filled:.2%} full, the rest is padding")
@@ -76,9 +76,9 @@ def _describe_data(config: DataConfig, data: RunData, num_samples: int) -> list[
 def skipped_documents(data: RunData) -> list[str]:
     """Return a line for each split that skips documents."""
     lines = []
-    for split in [*data.train.corpora.values(), *data.validation.values()]:
-        if split.num_skipped:
-            lines.append(f"{split.name}: {split.num_skipped:,} documents without data.prompt_end are skipped")
+    for dataset in [*data.train.corpora.values(), *data.validation.values()]:
+        if dataset.num_skipped:
+            lines.append(f"{dataset.split.description}: {dataset.num_skipped:,} documents without data.prompt_end are skipped")
     return lines
 
 

@@ -12,7 +12,8 @@ import pytest
 from megatape.data.derived.append import append
 from megatape.data.derived.merge import merge
 from megatape.data.shards.index import load_index
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.errors import UserError
 from tests.helpers.data.data_directory import (
     hashes_of,
@@ -24,12 +25,12 @@ from tests.helpers.data.merged_folders import check_whole, rename_table
 def test_append_adds_documents_and_keeps_existing_files(folders: list[Path], tmp_path: Path) -> None:
     """Who has the folder open keeps its data; a second append, also of a folder that was merged, adds others only."""
     merge(folders[:1], tmp_path / "all")
-    opened = TokenDataset(tmp_path / "all", "train", 8)
+    opened = TokenDataset(StoredSplit(tmp_path / "all", "train"), 8)
     before = hashes_of(tmp_path / "all")
     ids = read_all(tmp_path / "all")
     check_whole(tmp_path / "all", folders[:2], append(folders[1:2], tmp_path / "all"))
     check_whole(tmp_path / "all", folders, append(folders[2:], tmp_path / "all"))
-    assert np.array_equal(opened.stream(0, opened.num_tokens), ids)
+    assert np.array_equal(opened.split.stream(0, opened.split.num_tokens), ids)
     after = hashes_of(tmp_path / "all")
     assert {name: after[name] for name in before if name != "index.json"} == {
         name: found for name, found in before.items() if name != "index.json"

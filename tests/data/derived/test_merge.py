@@ -21,7 +21,7 @@ from megatape.data.shards.writer import MEMBER_TOKENS
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.errors import UserError
 from tests.helpers.data.data_directory import (
     Documents,
@@ -49,7 +49,9 @@ def test_merge_links_shards_in_order(folders: list[Path], tmp_path: Path) -> Non
     assert (tmp_path / "all" / shard).samefile(folders[0] / "train-00000-000000.tar")
     merge(folders[:2], tmp_path / "two")
     check_whole(tmp_path / "nested", folders, merge([tmp_path / "two", folders[2]], tmp_path / "nested"))
-    fingerprints = {TokenDataset(folder, "train", 8).fingerprint for folder in (tmp_path / "all", tmp_path / "two", *folders)}
+    fingerprints = {
+        TokenDataset(StoredSplit(folder, "train"), 8).fingerprint for folder in (tmp_path / "all", tmp_path / "two", *folders)
+    }
     assert len(fingerprints) == 5, "a run would resume on other data"
 
 

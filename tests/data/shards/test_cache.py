@@ -12,7 +12,8 @@ from megatape.data.shards import cache
 from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.token_dataset import TokenDataset
 from tests.helpers.data.data_directory import Documents, MakeDirectory, first_byte, flip, member_of
 from tests.helpers.processes.load import scaled
 
@@ -53,12 +54,12 @@ def test_only_what_is_needed_is_copied_and_read_from_there(
 ) -> None:
     directory = make_directory(documents)
     root = tmp_path / "cache"
-    first = TokenDataset(directory, "train", 32, cache=CacheFolder(root)).tokens(0)
+    first = TokenDataset(StoredSplit(directory, "train", CacheFolder(root)), 32).tokens(0)
     (copy,) = root.rglob("*.tar")
     shards = load_index(directory).splits["train"].shards
     assert copy.name == shards[0].file
     flip(directory / copy.name, first_byte(0))  # the original is not read again
-    assert np.array_equal(TokenDataset(directory, "train", 32, cache=CacheFolder(root)).tokens(0), first)
+    assert np.array_equal(TokenDataset(StoredSplit(directory, "train", CacheFolder(root)), 32).tokens(0), first)
 
 
 def test_other_data_has_other_copies(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:

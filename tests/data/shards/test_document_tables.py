@@ -14,10 +14,11 @@ from megatape.data.shards.document_tables import DocumentTables
 from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.table_writer import TableWriter
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.token_dataset import TokenDataset
 from tests.helpers.processes.command import Command
 
 
@@ -48,30 +49,30 @@ def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPa
     index = load_index(folder)
     places = set()
     for split in index.splits:
-        dataset = TokenDataset(folder, split, 1)
+        dataset = TokenDataset(StoredSplit(folder, split), 1)
         tables = DocumentTables(folder, index, split)
-        tokenizer = dataset.tokenizer()
+        tokenizer = dataset.split.tokenizer()
         first = 0
         for number, tokens in enumerate(np.concatenate(list(tables.lengths())).tolist()):
             found = tables.find(first)
             assert found == tables.find(first + tokens - 1) and (found.number, found.first) == (number, first)
             assert found == tables.document(number)
-            assert np.array_equal(dataset.document(number), dataset.stream(first, first + tokens))
+            assert np.array_equal(dataset.split.document(number), dataset.split.stream(first, first + tokens))
             path, line = found.place.rsplit(":", 1)
             source = json.loads(Path(path).read_text().splitlines()[int(line) - 1])
-            assert tokenizer.decode(dataset.stream(first, first + tokens)) == source["text"]
+            assert tokenizer.decode(dataset.split.stream(first, first + tokens)) == source["text"]
             assert (found.url, found.bytes) == (source.get("url", ""), len(source["text"].encode()))
             assert split_of(source["text"].encode(), 0.2) == split
             places.add(found.place)
             first += tokens
-        assert first == dataset.num_tokens and len(index.document_tables[split]) > 1
+        assert first == dataset.split.num_tokens and len(index.document_tables[split]) > 1
         list(tables.each())
         for outside in (-1, first):
             with pytest.raises(ValueError, match=f"token {outside:,}: the {split} split of .* has tokens 0 to {first - 1:,}"):
                 tables.find(outside)
         for outside in (-1, number + 1):
             with pytest.raises(ValueError, match=f"document {outside}: the {split} split of .* has documents 0 to {number}"):
-                dataset.document(outside)
+                dataset.split.document(outside)
     assert len(places) == sum(split.documents for split in index.splits.values()) == 3 * 27 + 1
 
 
@@ -104,7 +105,7 @@ def test_row_groups_change_nothing(tmp_path: Path) -> None:
 def test_folders_without_tables_and_corrupted_ones(folder: Path) -> None:
     """The tables are no part of what a run is trained on; a folder without says so; a flipped bit is found."""
     index = load_index(folder)
-    fingerprint = TokenDataset(folder, "train", 8).fingerprint
+    fingerprint = TokenDataset(StoredSplit(folder, "train"), 8).fingerprint
     some = replace(index, document_tables={"train": index.document_tables["train"][1:]})
     with pytest.raises(ValueError, match="the documents in the tables of train have .* tokens, its members"):
         list(DocumentTables(folder, some, "train").each())
@@ -119,7 +120,7 @@ def test_folders_without_tables_and_corrupted_ones(folder: Path) -> None:
         DocumentTables(folder, index, "train").find(0)
     save_index(replace(index, document_tables={}, ledger={}), folder)
     assert not {"document_tables", "ledger"} & json.loads((folder / "index.json").read_text()).keys()
-    assert TokenDataset(folder, "train", 8).fingerprint == fingerprint
+    assert TokenDataset(StoredSplit(folder, "train"), 8).fingerprint == fingerprint
     with pytest.raises(ValueError, match="has no tables of documents"):
         DocumentTables(folder, load_index(folder), "train")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.synthetic.addition_problems import (
     ALPHABET,
     TEST_PROBLEMS,
@@ -33,8 +34,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(directory: Path, split: str) -> list[tuple[int, int]]:
     """The operands of every document; checks that each is a sum in reversed digits without leading zeros."""
-    dataset = DocumentDataset(directory, split, longest_document(3) - 1)
-    tokenizer = dataset.tokenizer()
+    dataset = DocumentDataset(StoredSplit(directory, split), longest_document(3) - 1)
+    tokenizer = dataset.split.tokenizer()
     found = []
     for index in range(dataset.num_samples):
         numbers = tokenizer.decode(dataset.sample(index).tokens).replace("=", "+").split("+")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from megatape.data.shards.index import load_index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 from megatape.data.training.example_dataset import ExampleDataset
@@ -43,16 +44,16 @@ def test_answers_are_what_is_learned(kind: type[Echo], tmp_path: Path) -> None:
     task = kind("echo", "tiny")
     write_task(task, COUNTS, tmp_path / "data")
     for split, count in COUNTS.items():
-        dataset = ExampleDataset(tmp_path / "data", split, task.tokens("train") - 1)
+        dataset = ExampleDataset(StoredSplit(tmp_path / "data", split), task.tokens("train") - 1)
         assert dataset.num_samples == count
         for index, sample in enumerate(task.samples(split, count)):
             found = dataset.sample(index)
             text, learned = (
-                [int(token) for token in part if token != dataset.eos_id] for part in (found.tokens, found.targets)
+                [int(token) for token in part if token != dataset.split.eos_id] for part in (found.tokens, found.targets)
             )
-            tokenizer = dataset.tokenizer()
+            tokenizer = dataset.split.tokenizer()
             inputs = sample.text if task.answers_end else sample.text[:-1]
-            assert tokenizer.decode(text) == inputs and found.tokens[0] == dataset.bos_id
+            assert tokenizer.decode(text) == inputs and found.tokens[0] == dataset.split.bos_id
             assert tokenizer.decode(token for token in learned if token != IGNORE_INDEX) == sample.text[1::2]
             places = np.flatnonzero(found.targets != IGNORE_INDEX).tolist()
             ends = [len(sample.text)] if task.answers_end else []  # the end token follows the last character

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.synthetic.folder import write_task
 from megatape.data.synthetic.state_tracking import A5, GENERATORS, S3, S5, Permutation, StateTracking, compose, identities
 from megatape.data.training.example_dataset import ExampleDataset
@@ -65,18 +66,18 @@ def test_the_model_reads_no_answer(tmp_path: Path) -> None:
     made = task("state_s3")
     write_task(made, {"train": 4, "validation": 2}, tmp_path / "data")
     for packed in (False, True):
-        dataset = ExampleDataset(tmp_path / "data", "train", 2 * (made.tokens("train") - 1), mask_documents=packed)
+        dataset = ExampleDataset(StoredSplit(tmp_path / "data", "train"), 2 * (made.tokens("train") - 1), pack_examples=packed)
         samples = list(made.samples("train", 4))
         for index in range(dataset.num_samples):
             tokens = dataset.sample(index).tokens
             targets = dataset.sample(index).targets
-            starts = np.flatnonzero(tokens == dataset.bos_id)
+            starts = np.flatnonzero(tokens == dataset.split.bos_id)
             assert len(starts) == (2 if packed else 1)
             for start in starts:
                 length = made.splits["train"].characters
-                assert (tokens[start + 2 : start + length : 2] == dataset.eos_id).all()
-                read = dataset.tokenizer().decode(tokens[start + 1 : start + length : 2].tolist())
+                assert (tokens[start + 2 : start + length : 2] == dataset.split.eos_id).all()
+                read = dataset.split.tokenizer().decode(tokens[start + 1 : start + length : 2].tolist())
                 asked = targets[start : start + length]
                 assert (asked[::2] == IGNORE_INDEX).all()
-                text = "".join(map("".join, zip(read, dataset.tokenizer().decode(asked[1::2].tolist()), strict=True)))
+                text = "".join(map("".join, zip(read, dataset.split.tokenizer().decode(asked[1::2].tolist()), strict=True)))
                 assert text in [sample.text for sample in samples]

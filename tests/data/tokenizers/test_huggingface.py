@@ -13,11 +13,12 @@ from transformers import PreTrainedTokenizerFast
 
 from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import load_index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.document_dataset import DocumentDataset
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.errors import UserError
 from tests.helpers.models.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
 from tests.helpers.processes.command import Command
@@ -97,8 +98,8 @@ def test_data_without_a_beginning_token_and_ids_above_65536(command: Command, tm
     tokenizer = load_tokenizer(folder)
     texts = list(dict.fromkeys(text + MARKS for text in TEXTS))  # preparation leaves out duplicates
     expected = [tokenizer.encode(text) for text in texts if split_of(text.encode(), 0.2) == "train"]
-    dataset = DocumentDataset(data, "train", max(map(len, expected)))
-    assert dataset.num_samples == len(expected) and dataset.bos_id is None
+    dataset = DocumentDataset(StoredSplit(data, "train"), max(map(len, expected)))
+    assert dataset.num_samples == len(expected) and dataset.split.bos_id is None
     for number, ids in enumerate(expected):
         tokens = dataset.sample(number).tokens
         assert tokens[: len(ids)].tolist() == ids and ids[-1] == 66_603
@@ -110,15 +111,15 @@ def test_data_without_a_beginning_token_and_ids_above_65536(command: Command, tm
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
 def test_a_changed_file_in_a_data_folder(command: Command, folders: dict[str, Path], file: str, tmp_path: Path) -> None:
     data = prepare(command, folders["llama3"] / "tokenizer.json", tmp_path)
-    dataset = TokenDataset(data, "train", 8)
-    assert dataset.tokenizer().files == load_tokenizer(folders["llama3"]).files
+    dataset = TokenDataset(StoredSplit(data, "train"), 8)
+    assert dataset.split.tokenizer().files == load_tokenizer(folders["llama3"]).files
     content = (data / file).read_bytes()
     (data / file).write_bytes(content + b" ")
     with pytest.raises(ValueError, match=rf"{file}: sha256 is .*, expected .*: the file was changed"):
-        dataset.tokenizer()
+        dataset.split.tokenizer()
     (data / file).unlink()
     with pytest.raises(FileNotFoundError, match=rf"{file}: missing, a file of the tokenizer"):
-        dataset.tokenizer()
+        dataset.split.tokenizer()
 
 
 def remove_end(content: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.index import load_index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training import best_fit_dataset
 from megatape.data.training.arrangement import ArrangementInMemory, PackedPart
 from megatape.data.training.arrangement_writer import store_arrangement
@@ -57,7 +58,10 @@ def test_first_rank_of_a_node_packs_for_all(directory: Path, monkeypatch: pytest
         return pack(lengths, capacity)
 
     monkeypatch.setattr(best_fit_dataset, "pack", counted)
-    ranks = [threading.Thread(target=lambda: datasets.append(BestFitDataset(directory, "train", LENGTH))) for _ in range(4)]
+    ranks = [
+        threading.Thread(target=lambda: datasets.append(BestFitDataset(StoredSplit(directory, "train"), LENGTH)))
+        for _ in range(4)
+    ]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -65,21 +69,21 @@ def test_first_rank_of_a_node_packs_for_all(directory: Path, monkeypatch: pytest
     assert len(packed) == len(load_index(directory).splits["train"].shards) > 1
     first, *others = map(samples_of, datasets)
     assert len(others) == 3 and all(samples == first for samples in others)
-    assert samples_of(BestFitDataset(directory, "train", LENGTH)) == first
-    BestFitDataset(directory, "train", LENGTH + 1)
-    BestFitDataset(directory, "validation", LENGTH)
+    assert samples_of(BestFitDataset(StoredSplit(directory, "train"), LENGTH)) == first
+    BestFitDataset(StoredSplit(directory, "train"), LENGTH + 1)
+    BestFitDataset(StoredSplit(directory, "validation"), LENGTH)
     assert len(packed) == 3 * len(load_index(directory).splits["train"].shards) and len(stored_files(directory)) == 3
 
 
 def test_read_only_folder_packs_in_memory(directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The same samples are kept in memory. With a cache, the file is next to the copies."""
-    expected = BestFitDataset(directory, "train", LENGTH)
+    expected = BestFitDataset(StoredSplit(directory, "train"), LENGTH)
     (file,) = stored_files(directory)
     file.unlink()
     (directory / "packing.lock").mkdir()
-    found = BestFitDataset(directory, "train", LENGTH)
+    found = BestFitDataset(StoredSplit(directory, "train"), LENGTH)
     assert "every rank packs split train" in caplog.text and not stored_files(directory)
-    cached = BestFitDataset(directory, "train", LENGTH, CacheFolder(tmp_path / "cache"))
+    cached = BestFitDataset(StoredSplit(directory, "train", CacheFolder(tmp_path / "cache")), LENGTH)
     assert [path.name for path in stored_files(tmp_path / "cache")] == [file.name]
     for other in (found, cached):
         assert samples_of(other) == samples_of(expected)
@@ -95,22 +99,22 @@ def test_other_documents_have_another_file(directory: Path) -> None:
         for name in ("tokens", "documents"):
             split[name] -= first[name]
 
-    before = BestFitDataset(directory, "train", LENGTH)
+    before = BestFitDataset(StoredSplit(directory, "train"), LENGTH)
     edit_index(directory, drop_first_shard)
-    after = BestFitDataset(directory, "train", LENGTH)
+    after = BestFitDataset(StoredSplit(directory, "train"), LENGTH)
     assert after.num_samples < before.num_samples and len(stored_files(directory)) == 2
 
 
 @pytest.mark.parametrize("part", [((10**9,), (3,)), ((0,), (LENGTH + 1,)), ((0, 0), (LENGTH, 1)), ((-5,), (3,)), ((0,), (0,))])
 def test_hostile_file_is_refused(directory: Path, part: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     """A downloaded folder may have a file with spans outside the split or the sample."""
-    BestFitDataset(directory, "train", LENGTH)
+    BestFitDataset(StoredSplit(directory, "train"), LENGTH)
     (file,) = stored_files(directory)
     identity = re.findall(rb'"identity": "([0-9a-f]{64})"', file.read_bytes())[0].decode()
     begins, inputs = map(np.array, part)
     store_arrangement(file, identity, [PackedPart(begins, inputs, Packing(np.arange(inputs.size), np.array([inputs.size])))])
     with pytest.raises(UserError, match="sample 0 of split train of .* has spans outside of"):
-        BestFitDataset(directory, "train", LENGTH).sample(0)
+        BestFitDataset(StoredSplit(directory, "train"), LENGTH).sample(0)
 
 
 def test_stored_samples_are_those_in_memory(tmp_path: Path) -> None:

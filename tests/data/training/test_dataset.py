@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from megatape.data.shards.index import load_index
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.token_dataset import TokenDataset
 from tests.helpers.data.data_directory import Documents, MakeDirectory
 
 
@@ -13,8 +14,8 @@ def test_samples_tile_the_stream_across_members_and_shards(
     make_directory: MakeDirectory, documents: Documents, length: int
 ) -> None:
     stream = np.concatenate(documents)
-    dataset = TokenDataset(make_directory(documents), "train", length)
-    assert dataset.num_tokens == stream.size
+    dataset = TokenDataset(StoredSplit(make_directory(documents), "train"), length)
+    assert dataset.split.num_tokens == stream.size
     assert dataset.num_samples == (stream.size - 1) // length
     samples = [dataset.sample(index) for index in range(dataset.num_samples)]
     for sample in samples:
@@ -28,18 +29,18 @@ def test_samples_tile_the_stream_across_members_and_shards(
 def test_longest_sample_is_the_whole_split(make_directory: MakeDirectory, documents: Documents) -> None:
     stream = np.concatenate(documents)
     directory = make_directory(documents)
-    assert np.array_equal(TokenDataset(directory, "train", stream.size - 1).tokens(0), stream)
+    assert np.array_equal(TokenDataset(StoredSplit(directory, "train"), stream.size - 1).tokens(0), stream)
     with pytest.raises(
         ValueError,
         match=rf"sequence length is {stream.size}, .* has {stream.size} tokens .*choose 1 to {stream.size - 1}",
     ):
-        TokenDataset(directory, "train", stream.size)
+        TokenDataset(StoredSplit(directory, "train"), stream.size)
     with pytest.raises(ValueError, match="sequence length is 0"):
-        TokenDataset(directory, "train", 0)
+        TokenDataset(StoredSplit(directory, "train"), 0)
 
 
 def test_sample_out_of_range(make_directory: MakeDirectory, documents: Documents) -> None:
-    dataset = TokenDataset(make_directory(documents), "train", 10)
+    dataset = TokenDataset(StoredSplit(make_directory(documents), "train"), 10)
     for index in (-1, dataset.num_samples):
         with pytest.raises(IndexError):
             dataset.sample(index)
@@ -47,30 +48,30 @@ def test_sample_out_of_range(make_directory: MakeDirectory, documents: Documents
 
 def test_unknown_split(make_directory: MakeDirectory, documents: Documents) -> None:
     with pytest.raises(ValueError, match="split is 'test': choose one of train, validation"):
-        TokenDataset(make_directory(documents), "test", 10)
+        TokenDataset(StoredSplit(make_directory(documents), "test"), 10)
 
 
 def test_attributes(make_directory: MakeDirectory, documents: Documents) -> None:
-    dataset = TokenDataset(make_directory(documents), "validation", 10)
-    assert (dataset.vocab_size, dataset.bos_id, dataset.eos_id) == (100, 1, 2)
-    assert dataset.tokenizer_hash == "0" * 64
+    dataset = TokenDataset(StoredSplit(make_directory(documents), "validation"), 10)
+    assert (dataset.split.vocab_size, dataset.split.bos_id, dataset.split.eos_id) == (100, 1, 2)
+    assert dataset.split.tokenizer_hash == "0" * 64
     assert 4 < dataset.unigram_entropy < np.log(100)
 
 
 def test_fingerprint_follows_the_content_alone(make_directory: MakeDirectory, documents: Documents) -> None:
-    first = TokenDataset(make_directory(documents, name="a"), "train", 10).fingerprint
-    assert first == TokenDataset(make_directory(documents, name="b"), "train", 20).fingerprint
+    first = TokenDataset(StoredSplit(make_directory(documents, name="a"), "train"), 10).fingerprint
+    assert first == TokenDataset(StoredSplit(make_directory(documents, name="b"), "train"), 20).fingerprint
     changed = [*documents[:-1], documents[-1] + (documents[-1] == 50)]
     changed[7] = changed[7].copy()
     changed[7][1] = 99 - changed[7][1] % 90
-    assert first != TokenDataset(make_directory(changed, name="c"), "train", 10).fingerprint
+    assert first != TokenDataset(StoredSplit(make_directory(changed, name="c"), "train"), 10).fingerprint
 
 
 def test_samples_of_a_window_need_no_other_shard(make_directory: MakeDirectory, documents: Documents) -> None:
     """Each shard is cut by itself; every target of a shard occurs once, but for less than a sample at its end."""
     directory = make_directory(documents)
-    dataset = TokenDataset(directory, "train", 16, window=2)
-    whole = TokenDataset(directory, "train", 1)
+    dataset = TokenDataset(StoredSplit(directory, "train"), 16, window=2)
+    whole = TokenDataset(StoredSplit(directory, "train"), 1)
     stream = np.concatenate([whole.tokens(index)[:1] for index in range(whole.num_samples)])
     number = start = 0
     for shard in load_index(directory).splits["train"].shards:

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from megatape.config.batches import BatchSizes
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.evaluation_reader import EvaluationReader
 from megatape.data.training.positions import Positions
 from megatape.data.training.selection import SampleGroups
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.nn.targets import IGNORE_INDEX
 from tests.helpers.data.data_directory import Documents, MakeDirectory
 from tests.helpers.runs.batches import interleaved, make_loader, rows
@@ -19,13 +20,13 @@ LENGTH = 16
 
 @pytest.fixture
 def dataset(make_directory: MakeDirectory, documents: Documents) -> TokenDataset:
-    return TokenDataset(make_directory(documents), "train", LENGTH)
+    return TokenDataset(StoredSplit(make_directory(documents), "train"), LENGTH)
 
 
 @pytest.fixture
 def masked(dataset: TokenDataset, tmp_path: Path) -> TokenDataset:
     """The same data with document masks."""
-    return TokenDataset(tmp_path / "data", "train", LENGTH, mask_documents=True)
+    return TokenDataset(StoredSplit(tmp_path / "data", "train"), LENGTH, mask_documents=True)
 
 
 def test_targets_are_the_next_tokens(dataset: TokenDataset) -> None:
@@ -98,7 +99,7 @@ def test_document_masks(masked: TokenDataset) -> None:
             for index, token in enumerate(tokens):
                 assert document_starts[index] == start
                 assert positions[index] - positions[0] == index - start
-                if token == masked.eos_id:
+                if token == masked.split.eos_id:
                     assert targets[index] == IGNORE_INDEX
                     start = index + 1
                 elif index + 1 < LENGTH:
@@ -155,7 +156,7 @@ def test_evaluation_covers_the_samples_once_with_equal_batch_counts(
 def test_evaluation_masks_documents(masked: TokenDataset) -> None:
     _, batch = next(EvaluationReader(8).batches(masked, {"": range(8)}))
     assert batch.document_starts is not None
-    assert (batch.targets[batch.tokens == masked.eos_id] == IGNORE_INDEX).all()
+    assert (batch.targets[batch.tokens == masked.split.eos_id] == IGNORE_INDEX).all()
     assert torch.equal(batch.position_ids + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
 
 
@@ -167,7 +168,7 @@ def test_drawn_positions_restart_at_documents(masked: TokenDataset) -> None:
         index = 0
         for token, position in zip(row[0], row[2], strict=True):
             assert position == draw[index]
-            index = 0 if token == masked.eos_id else index + 1
+            index = 0 if token == masked.split.eos_id else index + 1
 
 
 def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
@@ -180,7 +181,7 @@ def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
 
 def test_documents_as_samples_are_the_same_on_any_ranks(make_directory: MakeDirectory, documents: Documents) -> None:
     """The global sequence does not depend on ranks, every document occurs once per epoch, and its end is the last target."""
-    whole = DocumentDataset(make_directory(documents), "train", 48)
+    whole = DocumentDataset(StoredSplit(make_directory(documents), "train"), 48)
     for consumed in (0, 5 * whole.num_samples - 3):
         expected = rows(make_loader(whole, positions=Positions(max_offset=1000)).step(consumed))
         for world_size in (2, 4):

@@ -14,12 +14,13 @@ from megatape.config.batches import BatchSizes
 from megatape.config.data import CorpusConfig, DataConfig
 from megatape.data.shards.entries import TokenizerEntry
 from megatape.data.shards.index import load_index, save_index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.corpus_names import without_unnamed
-from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.epoch_limits import check_epochs
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_index
+from megatape.data.training.token_dataset import TokenDataset
 from tests.helpers.data.data_directory import Documents, MakeDirectory
 from tests.helpers.runs.batches import interleaved, mixture_of, rows
 from tests.helpers.runs.run_data import open_run_data
@@ -32,7 +33,7 @@ SEED = 3
 def corpora(make_directory: MakeDirectory, documents: Documents) -> dict[str, TokenDataset]:
     """Three of different sizes, whose tokens lie in different ranges."""
     parts = {"books": documents[:60], "code": documents[60:100], "web": documents[100:]}
-    return {name: TokenDataset(make_directory(part, name=name), "train", LENGTH) for name, part in parts.items()}
+    return {name: TokenDataset(StoredSplit(make_directory(part, name=name), "train"), LENGTH) for name, part in parts.items()}
 
 
 def mixture(corpora: dict[str, TokenDataset], **changes: Any) -> Mixture:
@@ -126,7 +127,7 @@ def test_other_tokenizers_are_refused(
     index = load_index(tmp_path / "code")
     entry = TokenizerEntry(**{**vars(index.tokenizer), **other})
     save_index(type(index)(**{**vars(index), "tokenizer": entry}), tmp_path / "code")
-    code = TokenDataset(tmp_path / "code", "train", LENGTH)
+    code = TokenDataset(StoredSplit(tmp_path / "code", "train"), LENGTH)
     with pytest.raises(ValueError, match=rf"books \(books\) and code \(code\) have different tokenizers \({message}"):
         mixture(corpora | {"code": code})
 

@@ -18,6 +18,7 @@ from megatape.config import parse_config
 from megatape.config.batches import BatchSizes
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.reader import SplitReader
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.table_writer import TableWriter
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -90,13 +91,13 @@ LENGTH = 24
 def test_a_document_is_a_sample(make_directory: MakeDirectory, documents: Documents, length: int) -> None:
     """Every document in order, across members (64 tokens) and shards (three members), followed by padding only."""
     whole = [document for document in documents if document.size <= 41]
-    dataset = DocumentDataset(make_directory(whole), "train", length)
+    dataset = DocumentDataset(StoredSplit(make_directory(whole), "train"), length)
     assert dataset.num_samples == len(whole)
     for index, document in enumerate(whole):
         sample = dataset.sample(index)
         assert (sample.tokens.dtype, sample.tokens.shape) == (np.int64, (length,))
         assert np.array_equal(sample.tokens[: document.size], document[:length])
-        assert (sample.tokens[document.size :] == dataset.eos_id).all()
+        assert (sample.tokens[document.size :] == dataset.split.eos_id).all()
         expected = np.full(length, IGNORE_INDEX)
         expected[: document.size - 1] = document[1:]
         assert np.array_equal(sample.targets, expected)
@@ -106,7 +107,7 @@ def test_a_document_longer_than_a_sample(make_directory: MakeDirectory, document
     with pytest.raises(
         ValueError, match=r"sequence length is 39, .* the longest of its 200 has 41 tokens: raise data.sequence_len"
     ):
-        DocumentDataset(make_directory(documents), "train", 39)
+        DocumentDataset(StoredSplit(make_directory(documents), "train"), 39)
 
 
 def test_targets_after_a_prompt(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_targets_after_a_prompt(tmp_path: Path) -> None:
     tokenizer = SentencePieceTokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
     texts = ["a=b", "abab=", "=a=b"]
     write_documents(tmp_path, texts, tokenizer)
-    dataset = DocumentDataset(tmp_path, "train", 7, "=")
+    dataset = DocumentDataset(StoredSplit(tmp_path, "train"), 7, prompt_end="=")
     answers = [[*tokenizer.encode(text.split("=", 1)[1]), tokenizer.eos_id] for text in texts]
     for index, answer in enumerate(answers):
         sample = dataset.sample(index)
@@ -122,8 +123,8 @@ def test_targets_after_a_prompt(tmp_path: Path) -> None:
         assert sample.targets[wanted].tolist() == answer
         assert np.array_equal(sample.targets[:-1][wanted[:-1]], sample.tokens[1:][wanted[:-1]])
     with pytest.raises(ValueError, match="data.prompt_end 'ab' is 2 tokens of the tokenizer"):
-        DocumentDataset(tmp_path, "train", 7, "ab")
-    other = DocumentDataset(tmp_path, "train", 7, "b")
+        DocumentDataset(StoredSplit(tmp_path, "train"), 7, prompt_end="ab")
+    other = DocumentDataset(StoredSplit(tmp_path, "train"), 7, prompt_end="b")
     assert (other.sample(0).targets != IGNORE_INDEX).sum() == 1
 
 
@@ -135,17 +136,17 @@ def test_documents_without_a_prompt_end_are_found_at_opening(tmp_path: Path) -> 
     with pytest.raises(
         UserError, match=r"of split train of .* without the data.prompt_end '=': 3, the first is document 40\. "
     ):
-        DocumentDataset(tmp_path, "train", 9, "=")
-    dataset = DocumentDataset(tmp_path, "train", 9, "=", skip_without_prompt_end=True)
+        DocumentDataset(StoredSplit(tmp_path, "train"), 9, prompt_end="=")
+    dataset = DocumentDataset(StoredSplit(tmp_path, "train"), 9, prompt_end="=", skip_without_prompt_end=True)
     kept = [text for text in texts if "=" in text]
     assert (dataset.num_samples, dataset.num_skipped) == (len(kept), 3)
     for index, text in enumerate(kept):
         expected = [*tokenizer.begin, *tokenizer.encode(text)]
         assert dataset.sample(index).tokens[: len(expected)].tolist() == expected
         assert (dataset.sample(index).targets != IGNORE_INDEX).sum() == len(text.split("=")[1]) + 1
-    assert DocumentDataset(tmp_path, "train", 9).num_skipped == 0
+    assert DocumentDataset(StoredSplit(tmp_path, "train"), 9).num_skipped == 0
     with pytest.raises(UserError, match="without the data.prompt_end '3': 48, the first is document 0"):
-        DocumentDataset(tmp_path, "train", 9, "3", skip_without_prompt_end=True)
+        DocumentDataset(StoredSplit(tmp_path, "train"), 9, prompt_end="3", skip_without_prompt_end=True)
 
 
 def pieces(dataset: BestFitDataset, index: int) -> list[tuple[int, ...]]:
@@ -194,7 +195,7 @@ def test_every_document_is_in_an_epoch_once(
     if tables:
         add_tables(directory, documents)
         monkeypatch.setattr(SplitReader, "members", None)
-    dataset, windows = (BestFitDataset(directory, "train", LENGTH, window=window) for window in (0, 1))
+    dataset, windows = (BestFitDataset(StoredSplit(directory, "train"), LENGTH, window=window) for window in (0, 1))
     monkeypatch.undo()
     found = Counter(piece for index in range(dataset.num_samples) for piece in pieces(dataset, index))
     shard = load_index(directory).splits["train"].shards[0].tokens
@@ -218,12 +219,12 @@ def test_tables_that_do_not_fit(make_directory: MakeDirectory, documents: Docume
     directory = make_directory(documents)
     add_tables(directory, documents[:-1])
     with pytest.raises(ValueError, match=r"the documents in the tables of train have 4,\d+ tokens, its members 4,\d+: prepare"):
-        BestFitDataset(directory, "train", LENGTH)
+        BestFitDataset(StoredSplit(directory, "train"), LENGTH)
 
 
 def test_batches_mask_documents(make_directory: MakeDirectory, documents: Documents) -> None:
     """Positions restart with each document, and every data-parallel size sees the same."""
-    dataset = BestFitDataset(make_directory(documents), "train", LENGTH)
+    dataset = BestFitDataset(StoredSplit(make_directory(documents), "train"), LENGTH)
     whole = make_loader(dataset).step(16)
     ranks = [make_loader(dataset, rank, world_size=2).step(16) for rank in range(2)]
     for ours, theirs in zip(interleaved(ranks), whole, strict=True):
@@ -266,7 +267,7 @@ def test_every_example_is_in_one_sample(directory: Path, packed: bool) -> None:
     """Token by token: examples follow one another in a sample, and padding ends it."""
     expected = sorted(examples(directory, EXAMPLE_LENGTH))
     assert sum(target >= 0 for _, targets in expected for target in targets) > 400
-    dataset = ExampleDataset(directory, "train", EXAMPLE_LENGTH, packed)
+    dataset = ExampleDataset(StoredSplit(directory, "train"), EXAMPLE_LENGTH, pack_examples=packed)
     found = []
     for index in range(dataset.num_samples):
         sample = dataset.sample(index)
@@ -276,7 +277,7 @@ def test_every_example_is_in_one_sample(directory: Path, packed: bool) -> None:
             starts = np.unique(sample.document_starts).tolist()
             starts = starts[: -1 if (sample.targets[starts[-1] :] == IGNORE_INDEX).all() else None]
             assert starts[0] == 0
-        found += in_sample(sample, starts, dataset.eos_id)
+        found += in_sample(sample, starts, dataset.split.eos_id)
     assert sorted(found) == expected
     assert dataset.filled == pytest.approx(sum(len(tokens) for tokens, _ in found) / (dataset.num_samples * EXAMPLE_LENGTH))
     assert dataset.num_samples == 60 if not packed else dataset.num_samples < 45
@@ -289,12 +290,14 @@ def test_the_unigram_entropy_is_that_of_the_targets(directory: Path) -> None:
     targets = [target for _, found in examples(directory, EXAMPLE_LENGTH) for target in found if target >= 0]
     share = np.bincount(targets) / len(targets)
     share = share[share > 0]
-    assert ExampleDataset(directory, "train", EXAMPLE_LENGTH).unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
+    assert ExampleDataset(StoredSplit(directory, "train"), EXAMPLE_LENGTH).unigram_entropy == pytest.approx(
+        -(share * np.log(share)).sum()
+    )
 
 
 def test_packed_examples_do_not_see_each_other(directory: Path) -> None:
     """Positions begin anew with each example, in training and in evaluation, and masks cost no target."""
-    dataset = ExampleDataset(directory, "train", EXAMPLE_LENGTH, mask_documents=True)
+    dataset = ExampleDataset(StoredSplit(directory, "train"), EXAMPLE_LENGTH, pack_examples=True)
     (trained,) = make_loader(dataset, micro_batch_size=8, positions=Positions(max_offset=9)).step(0)
     _, evaluated = next(EvaluationReader(8).batches(dataset, {"": range(8)}))
     for batch in (trained, evaluated):
@@ -311,7 +314,7 @@ def test_packed_examples_do_not_see_each_other(directory: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_same_samples_on_any_ranks(directory: Path, packed: bool) -> None:
     """Every step has the same samples in the same order on 1, 2 and 4 ranks, and an epoch has each of them once."""
-    dataset = ExampleDataset(directory, "train", EXAMPLE_LENGTH, packed)
+    dataset = ExampleDataset(StoredSplit(directory, "train"), EXAMPLE_LENGTH, pack_examples=packed)
 
     def step(consumed: int, world_size: int, batch_size: int = 8) -> list[tuple[Any, ...]]:
         sizes: dict[str, Any] = {"batches": BatchSizes(batch_size), "micro_batch_size": 1 if batch_size == 1 else 2}
@@ -331,7 +334,7 @@ def test_the_fingerprint_is_that_of_tokens_and_answers(prepare: Prepare) -> None
     records = [[{"prompt": "a", "answer": "b c"}], [{"prompt": "ab", "answer": " c"}]]
     one, other = (prepare("pairs", given, name=name)[0] for name, given in zip("xy", records, strict=True))
     same = prepare("pairs", records[0], name="z")[0]
-    datasets = [ExampleDataset(directory, "train", 64) for directory in (one, other, same)]
+    datasets = [ExampleDataset(StoredSplit(directory, "train"), 64) for directory in (one, other, same)]
     assert datasets[0].sample(0).tokens.tolist() == datasets[1].sample(0).tokens.tolist()
     assert datasets[0].fingerprint != datasets[1].fingerprint and datasets[0].fingerprint == datasets[2].fingerprint
 
@@ -364,10 +367,10 @@ def edit_answers(directory: Path, edit: Callable[[np.ndarray], None], hashed: bo
 def test_corrupted_answers(directory: Path, edit: Callable[[np.ndarray], None], hashed: bool, message: str) -> None:
     edit_answers(directory, edit, hashed)
     with pytest.raises(ValueError, match=message):
-        ExampleDataset(directory, "train", EXAMPLE_LENGTH)
+        ExampleDataset(StoredSplit(directory, "train"), EXAMPLE_LENGTH)
     (directory / "train-answers.npy").unlink()
     with pytest.raises(FileNotFoundError, match="train-answers.npy: not found, the index lists it"):
-        ExampleDataset(directory, "train", EXAMPLE_LENGTH)
+        ExampleDataset(StoredSplit(directory, "train"), EXAMPLE_LENGTH)
 
 
 @pytest.mark.parametrize(

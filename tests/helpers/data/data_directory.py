@@ -14,10 +14,11 @@ from megatape.data.shards.entries import SPLITS, Index, TokenizerEntry, token_dt
 from megatape.data.shards.index import build_index, load_index, save_index
 from megatape.data.shards.layout import first_id
 from megatape.data.shards.reader import SplitReader
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.token_dataset import TokenDataset
 
 VOCAB_SIZE = 100
 BOS = 1
@@ -111,11 +112,11 @@ def flip(path: Path, place: int) -> None:
 def texts_of(directory: Path, split: str) -> list[str]:
     """Documents of a split, decoded from its tokens."""
     tokens = load_index(directory).splits[split].tokens
-    dataset = TokenDataset(directory, split, tokens - 1)
-    tokenizer = dataset.tokenizer()
+    dataset = TokenDataset(StoredSplit(directory, split), tokens - 1)
+    tokenizer = dataset.split.tokenizer()
     ids = dataset.tokens(0)
-    assert ids[0] == dataset.bos_id and ids[-1] == dataset.eos_id
-    return [tokenizer.decode(document) for document in np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]]
+    assert ids[0] == dataset.split.bos_id and ids[-1] == dataset.split.eos_id
+    return [tokenizer.decode(document) for document in np.split(ids, np.flatnonzero(ids == dataset.split.eos_id) + 1)[:-1]]
 
 
 def hashes_of(directory: Path) -> dict[str, str]:

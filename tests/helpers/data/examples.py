@@ -11,6 +11,7 @@ import pytest
 from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import prepare_examples
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TrainingSample
 from megatape.data.training.example_dataset import ExampleDataset
@@ -51,10 +52,10 @@ def write_lines(path: Path, records: list[Any]) -> Path:
 
 def examples(directory: Path, length: int = 64, split: str = "train") -> list[tuple[list[int], list[int]]]:
     """Of each example: its tokens without the last, and for each the target, -1 where nothing is learned."""
-    dataset = ExampleDataset(directory, split, length)
+    dataset = ExampleDataset(StoredSplit(directory, split), length)
     found = []
     for index in range(dataset.num_samples):
-        (example,) = in_sample(dataset.sample(index), [0], dataset.eos_id)
+        (example,) = in_sample(dataset.sample(index), [0], dataset.split.eos_id)
         found.append(example)
     return found
 

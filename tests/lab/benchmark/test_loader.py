@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.lab.benchmark import loader
 from tests.helpers.processes.command import Command
 
 
 def test_webdataset_reads_our_shards(data_directory: Path) -> None:
     """In the order of the files, from any batch, across the end of an epoch."""
-    dataset = TokenDataset(data_directory, "train", 1)
+    dataset = TokenDataset(StoredSplit(data_directory, "train"), 1)
     stream = np.r_[
         [dataset.tokens(index)[0] for index in range(dataset.num_samples)], dataset.tokens(dataset.num_samples - 1)[1]
     ]

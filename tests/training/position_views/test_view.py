@@ -9,7 +9,8 @@ import torch
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.lab.study.attention import layer_inputs
 from megatape.run_folder import RunFolder
@@ -69,7 +70,7 @@ def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Pat
         assert view.places.tolist() == list(range(0, 96, 2))
         if name == "bfloat16":
             continue
-        ids = torch.as_tensor(TokenDataset(reader.config.data.path, "validation", 96).tokens(0)[:-1])
+        ids = torch.as_tensor(TokenDataset(StoredSplit(reader.config.data.path, "validation"), 96).tokens(0)[:-1])
         assert view.tokens == [reader.tokenizer().decode([token]) for token in ids[::2].tolist()]
         _, layers = layer_inputs.run(model, ids[None], torch.arange(96)[None])
         for layer, (products, norm) in enumerate(zip(view.products, view.norms, strict=True)):

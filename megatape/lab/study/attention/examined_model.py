@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.model.transformer import Transformer
@@ -74,9 +75,9 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
     Returns:
         Token ids [S, N], and the id of <s>, or of </s> if the tokenizer has no <s>.
     """
-    dataset = TokenDataset(directory, "validation", length)
+    dataset = TokenDataset(StoredSplit(directory, "validation"), length)
     tokenizer = checkpoint.tokenizer()
-    if tokenizer.sha256 != dataset.tokenizer_hash:
+    if tokenizer.sha256 != dataset.split.tokenizer_hash:
         raise UserError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with `data`")
     if dataset.num_samples < samples:
         raise UserError(

@@ -3,8 +3,9 @@
 from megatape.config import Config
 from megatape.config.data import DataConfig
 from megatape.data.shards.index import load_index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import stored_tokenizer
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel
@@ -27,7 +28,7 @@ def check_text(data: DataConfig, longest: int) -> None:
             "perplexity by length needs packed text, where sequences cross documents: set data.samples to packed and "
             "data.mask_documents to false"
         )
-    TokenDataset(data.directory, "validation", longest)
+    TokenDataset(StoredSplit(data.directory, "validation"), longest)
 
 
 def check_exportable(config: Config) -> None:

@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 from statistics import fmean
 
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.selection import NEW_SELECTION, Selection, select_samples
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.lab.tasks.engine.model import EvaluationModel
 from megatape.lab.tasks.perplexity.losses import window_losses
 from megatape.lab.tasks.perplexity.results import MAX_NATS
@@ -36,7 +37,7 @@ def evaluate_perplexity(
     Raises:
         UserError: The split is shorter than `longest`.
     """
-    dataset = TokenDataset(data, "validation", longest)
+    dataset = TokenDataset(StoredSplit(data, "validation"), longest)
     num_sequences = max(1, MAX_TOKENS // longest)
     windows: list[Window] = []
     for sequence in select_samples(dataset.num_samples, num_sequences, selection):

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from megatape.config import ModelConfig, ScalingConfig, parse_config
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.synthetic.addition_problems import AdditionTask, longest_document, prepare_addition
-from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.selection import select_samples
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.comparison import measure
 from megatape.lab.tasks.addition import AdditionGrid
@@ -48,7 +49,7 @@ def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: 
     monkeypatch.setattr(validation, "MAX_TOKENS", max_tokens)
     monkeypatch.setattr(windows, "BATCH_TOKENS", 96)
     longest = 64
-    dataset = TokenDataset(data_directory, "validation", longest)
+    dataset = TokenDataset(StoredSplit(data_directory, "validation"), longest)
     selected = select_samples(dataset.num_samples, max_tokens // longest, "spread")
     assert selected[-1] > dataset.num_samples / 2
     sequences = np.stack([dataset.tokens(index) for index in selected])

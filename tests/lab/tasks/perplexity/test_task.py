@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from megatape.data.shards.index import load_index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import stored_tokenizer
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.token_dataset import TokenDataset
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel
@@ -104,7 +105,7 @@ def test_a_loss_beyond_the_exponents_of_floats(data_directory: Path) -> None:
 
 def test_windows(data_directory: Path) -> None:
     """Which tokens the windows hold, and which losses count, by a plain loop."""
-    tokens = TokenDataset(data_directory, "validation", 999).tokens(0)
+    tokens = TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0)
     expected: dict[tuple[str, int], list[tuple[int, int]]] = {}  # (begin, size) of the windows; what counts is below
     for length in (32, 64):
         expected["disjoint", length] = [(begin, length) for begin in range(0, 15 * 64, length)]
@@ -146,7 +147,7 @@ def test_bytes(data_directory: Path) -> None:
     pieces = Pieces(data_directory)
     loaded = LoadedModel("a model", Uniform(), pieces)
     (score,) = measure(loaded, data_directory, (64,), max_tokens=1000).scores
-    tokens = TokenDataset(data_directory, "validation", 999).tokens(0)[1 : 15 * 64 + 1]
+    tokens = TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0)[1 : 15 * 64 + 1]
     num_bytes = len(pieces.decode(tokens.tolist(), skip_special_tokens=True).encode())
     assert score.nats_per_byte is not None
     assert_close([score.nats_per_byte * num_bytes], [math.log(VOCAB_SIZE) * 15 * 64], bounds.PERPLEXITY)
@@ -156,7 +157,7 @@ def test_sources_agree(data_directory: Path, tmp_path: Path) -> None:
     """A .bin file and a text file of the same tokens give what the data directory gives."""
     pieces = Pieces(data_directory)
     loaded = LoadedModel("a model", Uniform(), pieces)
-    tokens = TokenDataset(data_directory, "validation", 999).tokens(0)
+    tokens = TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0)
     tokens.astype(np.uint16).tofile(tmp_path / "text.bin")
     text = "a text of a few words, again and again. " * 50
     (tmp_path / "text.txt").write_text(text)
@@ -170,7 +171,7 @@ def test_sources_agree(data_directory: Path, tmp_path: Path) -> None:
 
 def test_results_need_predictions_only(data_directory: Path, tmp_path: Path) -> None:
     loaded = LoadedModel("a model", Uniform(), Pieces(data_directory))
-    TokenDataset(data_directory, "validation", 999).tokens(0).astype(np.uint16).tofile(tmp_path / "text.bin")
+    TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0).astype(np.uint16).tofile(tmp_path / "text.bin")
     task = Perplexity(tmp_path / "text.bin", (32, 64))
     predictions = [prediction for batch in task.batches(loaded) for prediction in task.run(loaded, batch)]
     (tmp_path / "text.bin").unlink()
@@ -210,7 +211,7 @@ def test_command(command: Command, data_directory: Path, tmp_path: Path) -> None
     assert status == 0 and "perplexity (disjoint): 16 tokens " in output, errors
     out = tmp_path / "out" / "perplexity" / "exported"
     found = json.loads((out / "results.json").read_text())["details"]["lengths"]
-    tokens = torch.from_numpy(TokenDataset(data_directory, "validation", 499).tokens(0))
+    tokens = torch.from_numpy(TokenDataset(StoredSplit(data_directory, "validation"), 499).tokens(0))
     model = load_exported(tmp_path / "exported").model
     for entry in found:
         losses = []

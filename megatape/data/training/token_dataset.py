@@ -1,0 +1,85 @@
+"""Samples that tile the token stream of a split, for `data.samples: packed`."""
+
+from bisect import bisect_right
+
+import numpy as np
+
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.arrangement import Span
+from megatape.data.training.dataset import Dataset, TrainingSample
+from megatape.errors import UserError
+from megatape.nn.targets import IGNORE_INDEX
+
+
+class TokenDataset(Dataset):
+    """Sample i is tokens [i*N, i*N + N + 1) of the split's stream, across member, shard and document boundaries.
+
+    Adjacent samples share one token. So every token is a target exactly once per epoch, except the stream's first token and
+    a remainder shorter than N at its end. With a window, each shard is cut like a stream of its own.
+
+    Args:
+        split, sequence_length, window: See Dataset.
+        mask_documents: Whether a document sees and predicts only itself. Its end token then has no target.
+
+    Raises:
+        UserError: N does not fit the split, or with a window no shard.
+    """
+
+    def __init__(
+        self,
+        split: StoredSplit,
+        sequence_length: int,
+        *,
+        mask_documents: bool = False,
+        window: int = 0,
+    ) -> None:
+        super().__init__(split, sequence_length, window)
+        self._mask_documents = mask_documents
+        if not 1 <= sequence_length < split.num_tokens:
+            raise UserError(
+                f"sequence length is {sequence_length}, but {split.description} has {split.num_tokens} tokens and a "
+                f"sample takes one more than its length: choose 1 to {split.num_tokens - 1}, or prepare more text"
+            )
+        # Boundaries of the parts of the stream that are cut separately, and the number of samples before each part.
+        self._part_starts = [0, split.num_tokens]
+        if window:
+            self._part_starts = [0, *split.shard_ends.tolist()]
+        self.shard_samples = (np.diff(self._part_starts) - 1) // sequence_length
+        self._part_samples = [0, *np.cumsum(self.shard_samples).tolist()]
+        self.num_samples = self._part_samples[-1]
+        if self.num_samples == 0:
+            raise UserError(
+                f"data.window cuts every shard separately, and no shard of {split.description} holds a sample of "
+                f"{sequence_length} tokens: set it to 0"
+            )
+
+    def tokens(self, index: int) -> np.ndarray:
+        """Return the tokens of sample `index` and the token after them, int64 [N + 1].
+
+        Raises:
+            IndexError: `index` is outside [0, num_samples).
+        """
+        begin = self._first_token(index)
+        return self.split.stream(begin, begin + self.sequence_length + 1)
+
+    def spans(self, index: int) -> list[Span]:
+        return [Span(self._first_token(index), self.sequence_length)]
+
+    def sample(self, index: int) -> TrainingSample:
+        ids = self.tokens(index)
+        tokens = ids[:-1]
+        targets = ids[1:]
+        if not self._mask_documents:
+            return TrainingSample(tokens, targets, None)
+        ends = tokens == self.split.eos_id
+        begins = np.r_[False, ends[:-1]]
+        document_starts = np.maximum.accumulate(np.where(begins, np.arange(tokens.size), 0))
+        masked_targets = np.where(ends, IGNORE_INDEX, targets)
+        return TrainingSample(tokens, masked_targets, document_starts)
+
+    def _first_token(self, index: int) -> int:
+        """Return the index of a sample's first token in the stream."""
+        self._check_index(index)
+        part = bisect_right(self._part_samples, index) - 1
+        index_in_part = index - self._part_samples[part]
+        return self._part_starts[part] + index_in_part * self.sequence_length
