@@ -32,6 +32,7 @@ def subset(
     output: Path,
     conditions: DocumentFilter,
     progress: OnTokens = lambda tokens: None,
+    *,
     read_tokens: int = READ_TOKENS,
 ) -> Index:
     """Write the data directory `output` with some documents of another one, in order, all or nothing.

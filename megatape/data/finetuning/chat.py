@@ -7,10 +7,10 @@ the tokenizer (chat_template.py) writes the text around the messages, or a plain
 from collections import Counter
 from typing import Any, ClassVar
 
-from megatape.data.finetuning.chat_rendering import Spans
 from megatape.data.finetuning.chat_template import ChatTemplate
 from megatape.data.finetuning.conversation import OPENAI, SHAREGPT, Conversation, MessageFields, parse_conversation
 from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped
+from megatape.data.finetuning.rendered_conversation import Spans
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError

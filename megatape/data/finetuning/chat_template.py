@@ -10,8 +10,9 @@ from secrets import token_hex
 
 from tokenizers import AddedToken
 
-from megatape.data.finetuning.chat_rendering import NotJinja, Spans, renderer
+from megatape.data.finetuning.chat_rendering import NotJinja, TemplateSource, renderer
 from megatape.data.finetuning.conversation import Conversation, Message
+from megatape.data.finetuning.rendered_conversation import Spans
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.errors import RecordError, UserError
 
@@ -48,7 +49,7 @@ class ChatTemplate:
             text = tokenizer.special_token(role)
             if text is not None:
                 variables[f"{role}_token"] = text
-        self._render = partial(renderer.render, tokenizer.chat_template_origin, template, variables)
+        self._render = partial(renderer.render, TemplateSource(tokenizer.chat_template_origin, template, variables))
         self.notes: list[str] = []
         self.ends: frozenset[int] = frozenset()
         # Text after an answer up to and including the token in `ends`; empty if answers contain this token.

@@ -27,12 +27,12 @@ class SourceRecord(NamedTuple):
     Attributes:
         place: Place in the source.
         value: The record.
-        split: Split of the record; empty if the prompt decides.
+        split: Split of the record; None if the prompt decides.
     """
 
     place: str
     value: Any
-    split: str
+    split: str | None
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,14 @@ class ExampleSource:
                 yield SourceRecord(place, record, split)
 
     @property
-    def _default_split(self) -> str:
-        """Split of the records that are not held out on their own; empty if the prompt decides."""
+    def _default_split(self) -> str | None:
+        """Split of records in `inputs`; None if the prompt decides."""
         if self.validation:
             return "train"
-        return ""
+        return None
 
     def _hub_records(self) -> Iterator[SourceRecord]:
-        splits = {self.split: self._default_split}
+        splits: dict[str, str | None] = {self.split: self._default_split}
         for name in self.validation:
             splits[name] = "validation"
         for name, split in splits.items():
@@ -135,13 +135,15 @@ class ExampleSource:
             for place, record in stream_records(hub, Unit((f"{self.inputs[0]} {name}",), 0)):
                 yield SourceRecord(place, record, split)
 
-    def _files(self) -> list[tuple[str, str]]:
+    def _files(self) -> list[tuple[str, str | None]]:
         """Return the files with the split of their records."""
         inputs, validation = self._listings()
         files = listed_files(inputs, max_skipped_fraction=self.max_skipped_fraction)
         held_out = listed_files(validation, "validation", max_skipped_fraction=self.max_skipped_fraction)
         check_distinct(files + held_out, "validation")
-        return [(path, self._default_split) for path in files] + [(path, "validation") for path in held_out]
+        splits = [(path, self._default_split) for path in files]
+        splits += [(path, "validation") for path in held_out]
+        return splits
 
     def _listings(self) -> tuple[list[Listing], list[Listing]]:
         """List the files of the inputs, and of the validation split's inputs."""

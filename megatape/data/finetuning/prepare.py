@@ -88,7 +88,9 @@ def prepare_examples(
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
     with new_folder(output) as directory:
         prompts = PromptHashes()
-        folder, counts = _write_examples(source, form, directory, tokenizer, progress, prompts)
+        counts = ExampleCounts()
+        folder = ExampleFolder(directory, tokenizer)
+        _write_examples(read_examples(source, form, counts, prompts), folder, counts, progress)
         if not source.validation and not folder.writers["validation"].examples and prompts.lowest != prompts.highest:
             form.notes.append(
                 f"a validation share of {source.validation_share} selects none of the prompts: one of them is held out"
@@ -96,7 +98,9 @@ def prepare_examples(
             for path in directory.iterdir():
                 path.unlink()
             prompts.held_out = prompts.lowest
-            folder, counts = _write_examples(source, form, directory, tokenizer, progress, prompts)
+            counts = ExampleCounts()
+            folder = ExampleFolder(directory, tokenizer)
+            _write_examples(read_examples(source, form, counts, prompts), folder, counts, progress)
         for split, writer in folder.writers.items():
             if not writer.examples:
                 raise UserError(_empty_split(split, source, counts))
@@ -113,39 +117,23 @@ def prepare_examples(
 
 
 def _write_examples(
-    source: ExampleSource,
-    form: Format,
-    directory: Path,
-    tokenizer: Tokenizer,
-    progress: OnExamples,
-    prompts: PromptHashes,
-) -> tuple[ExampleFolder, ExampleCounts]:
-    """Write the examples of all records, but not the index.
+    examples: Iterator[SplitExample], folder: ExampleFolder, counts: ExampleCounts, progress: OnExamples
+) -> None:
+    """Write examples, but not the index.
 
     Args:
-        source: Source of the records.
-        form: Format of the records.
-        directory: Folder for the examples.
-        tokenizer: Tokenizer of the model.
-        progress: Called repeatedly.
-        prompts: Hashes of prompts, to update.
-
-    Returns:
-        The folder and the counts.
-
-    Raises:
-        UserError: Too many records are bad.
+        examples: Examples to write. Reading them updates `counts`.
+        folder: Folder to write into.
+        counts: Counts of the records and examples so far.
+        progress: Called every EXAMPLES_PER_CALL examples and at the end.
     """
-    counts = ExampleCounts()
     num_tokens = 0
-    folder = ExampleFolder(directory, tokenizer)
-    for _, split, example in read_examples(source, form, counts, prompts):
+    for _, split, example in examples:
         folder.writers[split].add(example)
         num_tokens += len(example.ids)
         if counts.examples % EXAMPLES_PER_CALL == 0:
             progress(counts, num_tokens)
     progress(counts, num_tokens)
-    return folder, counts
 
 
 def read_examples(
@@ -180,7 +168,7 @@ def read_examples(
         else:
             counts.examples += 1
             counts.cut += example.counts
-            if not split:
+            if split is None:
                 split = prompts.split(example.prompt, source.validation_share)
             yield SplitExample(place, split, example)
     num_read = counts.examples + counts.dropped.total() + counts.skipped

@@ -21,6 +21,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,22 @@ UINT16_CODE = 8
 INT32_CODE = 4
 LENGTH = np.dtype("<i4")
 PLACE = np.dtype("<i8")
+
+
+class MegatronIndex(NamedTuple):
+    """Content of PATH.idx. The arrays are mapped.
+
+    Attributes:
+        dtype: Type of the ids.
+        lengths: Tokens in each sequence, [S].
+        places: Offset of each sequence in PATH.bin, in bytes, [S].
+        ends: First sequence of each document, and S, [D].
+    """
+
+    dtype: np.dtype
+    lengths: np.ndarray
+    places: np.ndarray
+    ends: np.ndarray
 
 
 class Megatron(TokenFormat):
@@ -99,8 +116,7 @@ class Megatron(TokenFormat):
                 index.write(numbers.data)
 
 
-def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the type of the ids, lengths and offsets of sequences, and ends of documents. The arrays are mapped."""
+def _read_index(path: Path) -> MegatronIndex:
     with open_regular(path) as file:
         header = file.read(HEADER.size)
         if not header.startswith(MAGIC) or len(header) < HEADER.size:
@@ -122,11 +138,11 @@ def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarra
         raise _corrupted(
             path, f"{content.size:,} bytes, {num_sequences:,} sequences and {num_ends:,} ends of documents take {size:,}"
         )
-    return (
-        DTYPES[code],
-        content[HEADER.size : places].view(LENGTH),
-        content[places:ends].view(PLACE),
-        content[ends:].view(PLACE),
+    return MegatronIndex(
+        dtype=DTYPES[code],
+        lengths=content[HEADER.size : places].view(LENGTH),
+        places=content[places:ends].view(PLACE),
+        ends=content[ends:].view(PLACE),
     )
 
 
@@ -134,5 +150,5 @@ def _beside(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(f"{prefix.name}.{suffix}")
 
 
-def _corrupted(path: Path, what: str) -> UserError:
-    return UserError(f"{path}: corrupted: {what}: copy it again")
+def _corrupted(path: Path, reason: str) -> UserError:
+    return UserError(f"{path}: corrupted: {reason}: copy it again")

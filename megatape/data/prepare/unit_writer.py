@@ -82,7 +82,14 @@ class UnitWriter:
             part = batch.select([name == split for name in batch.splits])
             if not len(part):
                 continue
-            self._tables[split].add(part.num_tokens, part.text_bytes, part.places, part.urls, part.hashes, part.scores)
+            self._tables[split].add(
+                tokens=part.num_tokens,
+                text_bytes=part.text_bytes,
+                places=part.places,
+                urls=part.urls,
+                hashes=part.hashes,
+                scores=part.scores,
+            )
             self._shards[split].add(np.concatenate(part.ids), sum(part.text_bytes))
 
     def close(self, counts: CorpusCounts, document_files: Sequence[DocumentFile] = ()) -> None:

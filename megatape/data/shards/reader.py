@@ -19,7 +19,7 @@ from megatape.data.io.files import is_url, open_file
 from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.entries import Index, Shard
 from megatape.data.shards.shard_file import ShardFile, max_open_shards
-from megatape.data.shards.verifier import MEMBER_CACHE_SIZE, Corrupted, MemberVerifier, Verifier
+from megatape.data.shards.verifier import MEMBER_CACHE_SIZE, Corrupted, MemberRange, MemberVerifier, Verifier
 from megatape.errors import MissingPath, UserError
 from megatape.utils.retries import retry_transient_errors
 
@@ -89,7 +89,8 @@ class SplitReader:
         while begin < end:
             member, first = divmod(begin, member_tokens)
             last = min(first + end - begin, member_tokens)
-            parts.append(retry_transient_errors(partial(self._ids, shard, member, first, last)))
+            part = MemberRange(self._shards[shard], member, first, last)
+            parts.append(retry_transient_errors(partial(self._ids, shard, part)))
             begin += last - first
         if len(parts) == 1:
             return parts[0]
@@ -108,34 +109,35 @@ class SplitReader:
         if self._cache is not None:
             self._cache.expect([self._shards[number] for number in shards])
 
-    def _ids(self, number: int, member: int, begin: int, end: int) -> np.ndarray:
-        """Return ids of a member. A corrupted copy is replaced once."""
-        shard = self._shards[number]
+    def _ids(self, number: int, part: MemberRange) -> np.ndarray:
+        """Return ids of a shard, given its number. A corrupted copy is replaced once."""
+        shard = part.shard
+        member = part.member
         for is_last in (False, True):
             try:
                 file = self._file(number)
-                return self._verifier.ids(shard, member, begin, end, file.read)
+                return self._verifier.ids(part, file.read)
             except OSError:
                 # Open the file again in the next attempt.
                 self._open.pop(number, None)
                 raise
             except Corrupted as error:
-                fault = error
+                reason = str(error)
             if self._cache is None:
                 break
             if not is_last:
-                LOG.warning(f"warning: {file.path} member {member}: {fault}. This copy is removed and made again")
+                LOG.warning(f"warning: {file.path} member {member}: {reason}. This copy is removed and made again")
             self._cache.remove(shard, file.inode())
             del self._open[number]
         original = f"{self._directory}/{shard.file}"
         if self._cache is not None:
             with suppress(Corrupted), open_file(original) as source:
-                self._verifier.ids(shard, member, begin, end, partial(_read, source))
+                self._verifier.ids(part, partial(_read, source))
                 raise UserError(
-                    f"{file.path} member {member}: {fault}, twice, though {original} is right: the disk of data.cache "
+                    f"{file.path} member {member}: {reason}, twice, though {original} is right: the disk of data.cache "
                     "corrupts what it stores, choose another one"
                 )
-        raise UserError(f"{original} member {member}: {fault}: {REMEDY}")
+        raise UserError(f"{original} member {member}: {reason}: {REMEDY}")
 
     def _check_size(self, shard: Shard) -> None:
         path = f"{self._directory}/{shard.file}"

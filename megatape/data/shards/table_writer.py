@@ -57,6 +57,7 @@ class TableWriter:
 
     def add(
         self,
+        *,
         tokens: Sequence[int],
         text_bytes: Sequence[int],
         places: Sequence[str],

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,22 @@ MEMBER_CACHE_SIZE = 64
 Read = Callable[[int, int], bytes]
 
 
+class MemberRange(NamedTuple):
+    """Token ids [begin, end) of a member.
+
+    Attributes:
+        shard: Entry of the shard.
+        member: Number of the member in the shard.
+        begin: First id, counted from the member's first one.
+        end: End of the ids.
+    """
+
+    shard: Shard
+    member: int
+    begin: int
+    end: int
+
+
 class Corrupted(Exception):
     """The content of a shard does not match the index. The message describes the difference."""
 
@@ -33,20 +50,18 @@ class Verifier:
         self._vocab_size = index.tokenizer.vocab_size
         self._dtype = token_dtype(self._vocab_size)
 
-    def ids(self, shard: Shard, member: int, begin: int, end: int, read: Read) -> np.ndarray:
-        """Return ids [begin, end) of a member.
+    def ids(self, part: MemberRange, read: Read) -> np.ndarray:
+        """Read and verify token ids.
 
         Args:
-            shard: Entry of the shard.
-            member: Number of the member in the shard.
-            begin: First id, counted in the member.
-            end: End of the ids.
+            part: Ids to read.
             read: Reads bytes of the shard.
 
         Raises:
             Corrupted: The shard does not match the index.
             OSError: `read` failed.
         """
+        shard, member, begin, end = part
         itemsize = self._dtype.itemsize
         covered = covered_bytes(shard.tokens, shard.member_tokens, itemsize)
         first_byte = first_id(member, shard.member_tokens, itemsize) + begin * itemsize
@@ -88,7 +103,8 @@ class MemberVerifier(Verifier):
         # (shard, member) -> cached hashes. The most recently used entry is the last one.
         self._cache: dict[tuple[str, int], np.ndarray] = {}
 
-    def ids(self, shard: Shard, member: int, begin: int, end: int, read: Read) -> np.ndarray:
+    def ids(self, part: MemberRange, read: Read) -> np.ndarray:
+        shard, member, begin, end = part
         key = (shard.file, member)
         ids = self._cache.pop(key, None)
         if ids is None:
@@ -104,10 +120,10 @@ class MemberVerifier(Verifier):
         num_tokens = min(shard.member_tokens, shard.tokens - member * shard.member_tokens)
         offset = first_id(member, shard.member_tokens, itemsize) - NPY_HEADER_BYTES
         content = read_exactly(read, offset, NPY_HEADER_BYTES + num_tokens * itemsize)
-        found = hashlib.sha256(content).hexdigest()
+        actual = hashlib.sha256(content).hexdigest()
         expected = self._hashes[shard.file][member]
-        if found != expected:
-            raise Corrupted(f"corrupted, sha256 is {found}, the index says {expected}")
+        if actual != expected:
+            raise Corrupted(f"corrupted, sha256 is {actual}, the index says {expected}")
         return self._checked(np.frombuffer(content, self._dtype, num_tokens, NPY_HEADER_BYTES))
 
 

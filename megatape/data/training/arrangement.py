@@ -1,4 +1,4 @@
-"""Spans of a split's stream in each sample."""
+"""Arrangements: which spans of a split's token stream each packed sample is made of."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -9,16 +9,16 @@ import numpy as np
 
 from megatape.data.training.best_fit import Packing
 
-# Array of spans.
+# Layout of a span in arrays and files.
 SPAN = np.dtype([("begin", "<i8"), ("inputs", "<i4")])
 
 
 class Span(NamedTuple):
-    """Part of a sample that is contiguous in the split's stream.
+    """Contiguous part of the split's stream within a sample.
 
     Attributes:
-        begin: Index of its first token in the stream.
-        inputs: Number of its tokens that are inputs. The token after them is only a target.
+        begin: Index of the first token in the stream.
+        inputs: Number of input tokens. The token after them is only a target.
     """
 
     begin: int
@@ -27,12 +27,12 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedPart:
-    """Samples of a part of a split, such as a shard.
+    """Samples made of one part of a split, such as a shard.
 
     Attributes:
         begins: First token of each span in the stream, int64 [spans].
-        inputs: Number of inputs of each span, int [spans].
-        packing: Samples made of the spans.
+        inputs: Number of inputs in each span, int [spans].
+        packing: Spans in each sample.
     """
 
     begins: np.ndarray
@@ -41,12 +41,12 @@ class PackedPart:
 
 
 class Arrangement(ABC):
-    """Spans of each sample.
+    """Base class of arrangements.
 
     Attributes:
         num_samples: Number of samples.
-        num_inputs: Number of inputs of all samples.
-        shard_samples: Number of samples of each part, int64 [parts].
+        num_inputs: Number of inputs in all samples.
+        shard_samples: Number of samples in each part, int64 [parts].
     """
 
     num_samples: int
@@ -55,7 +55,7 @@ class Arrangement(ABC):
 
     @abstractmethod
     def spans(self, sample: int) -> list[Span]:
-        """Return the spans of a sample, by its number.
+        """Return the spans of a sample.
 
         Raises:
             UserError: The arrangement is corrupted.
@@ -64,7 +64,7 @@ class Arrangement(ABC):
 
 
 class ArrangementInMemory(Arrangement):
-    """Spans of each sample, in memory: 12 bytes a span and 8 a sample.
+    """Arrangement in memory, taking 12 bytes per span and 8 per sample.
 
     Args:
         parts: Parts of the split, in order.
@@ -90,7 +90,7 @@ class ArrangementInMemory(Arrangement):
 
 
 def span_array(part: PackedPart) -> np.ndarray:
-    """Return the spans of a part by sample, SPAN [spans]."""
+    """Return the spans of a part, sample after sample, SPAN [spans]."""
     order = part.packing.order
     spans = np.empty(order.size, SPAN)
     spans["begin"] = part.begins[order]

@@ -1,10 +1,10 @@
-"""Layout of the file of an arrangement, which the ranks of a node share.
+"""File layout of arrangements shared by the ranks of a node.
 
-spans        first token and inputs of each span, by sample; zeros up to a whole chunk
-samples      number of spans before each sample, and of all spans, int64; zeros up to a whole chunk
-checksums    of each chunk of both, as in data/shards/layout.py
-summary      an object of JSON
-end          size of the summary in bytes, and its XXH3, int64 each
+spans        first token and number of inputs of each span, sample after sample; zero padding to a whole chunk
+samples      number of spans before each sample and in all, int64; zero padding to a whole chunk
+checksums    checksum of each chunk of both sections, as in data/shards/layout.py
+summary      JSON object, see ArrangementSummary
+end          size of the summary in bytes and its XXH3, int64 each
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class ArrangementSummary:
     """Summary at the end of the file.
 
     Attributes:
-        format: Version of the format.
+        format: Format version.
         identity: Hash of everything that decides the arrangement.
         num_spans: Number of spans.
-        num_inputs: Number of inputs of all spans.
-        shard_samples: Number of samples of each part.
+        num_inputs: Number of inputs in all spans.
+        shard_samples: Number of samples in each part.
         checksums_hash: XXH3 of the checksums, which are seeded with `identity`.
     """
 

@@ -1,4 +1,4 @@
-"""Writes the file of an arrangement."""
+"""Writes arrangements to files."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from megatape.data.training.arrangement_layout import END, FORMAT, SAMPLE, Arran
 from megatape.utils.files import create_file
 from megatape.utils.paths import temporary_name
 
-# Number of bytes copied at a time, a multiple of CHUNK_BYTES.
+# Copying buffer in bytes, a multiple of CHUNK_BYTES.
 WRITE_BYTES = 2**20
 
 
 def store_arrangement(path: Path, identity: str, parts: Iterable[PackedPart]) -> None:
-    """Write the file of an arrangement, all or nothing. Memory holds one part at a time.
+    """Write an arrangement to a file, all or nothing, holding one part in memory at a time.
 
     Args:
         path: File to write or replace.
@@ -44,7 +44,7 @@ def store_arrangement(path: Path, identity: str, parts: Iterable[PackedPart]) ->
 
 
 def _write(file: IO[bytes], starts: IO[bytes], identity: str, parts: Iterable[PackedPart]) -> None:
-    """Write all sections. `starts` is a temporary file for the section of samples while the spans are written."""
+    """Write all sections. `starts` is a temporary file collecting the samples section while spans are being written."""
     spans = _Section(file, identity)
     num_spans = 0
     num_inputs = 0
@@ -79,7 +79,7 @@ def _write(file: IO[bytes], starts: IO[bytes], identity: str, parts: Iterable[Pa
 
 
 class _Section:
-    """Writes a section in whole chunks, and keeps their checksums."""
+    """Section being written in whole chunks, with their checksums."""
 
     def __init__(self, file: IO[bytes], identity: str) -> None:
         self._file = file
@@ -88,7 +88,7 @@ class _Section:
         self.checksums = bytearray()
 
     def write(self, content: bytes) -> None:
-        """Append to the section. Incomplete chunks wait for more content."""
+        """Append content. An incomplete chunk waits for more."""
         self._buffer += content
         num_bytes = len(self._buffer) // CHUNK_BYTES * CHUNK_BYTES
         chunks = bytes(self._buffer[:num_bytes])
@@ -97,5 +97,5 @@ class _Section:
         self.checksums += checksums(chunks, self._identity)
 
     def close(self) -> None:
-        """Fill the last chunk with zeros and write it."""
+        """Pad the last chunk with zeros and write it."""
         self.write(bytes(-len(self._buffer) % CHUNK_BYTES))

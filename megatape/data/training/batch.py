@@ -1,7 +1,4 @@
-"""Batch of samples, as tensors.
-
-Dimensions: b sequences per micro-batch, N tokens per sequence.
-"""
+"""Batches of samples as tensors: b sequences of N tokens."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,15 +14,15 @@ from megatape.nn.targets import target_mask
 
 @dataclass
 class Batch:
-    """Samples of one forward pass, as int64 tensors.
+    """Samples for one forward pass, as int64 tensors.
 
     Attributes:
         tokens: Input ids, [b, N].
-        targets: The next token of each token, [b, N], or IGNORE_INDEX.
-        position_ids: Position of each token (positions.py), [b, N]. A single row in memory if all samples have the same.
-        document_starts: Index in the sample of the first token of each token's document, [b, N]. None without document mask.
-        dropout_seeds: Random number of each training sample, which depends on the number of samples before it, [b]. None
-            without dropout.
+        targets: Next token of each token, or IGNORE_INDEX, [b, N].
+        position_ids: Position of each token (positions.py), [b, N]. A single row in memory if all samples share it.
+        document_starts: Index of the first token of each token's document, [b, N]. None without document masking.
+        dropout_seeds: Random number of each training sample, depending on the number of samples before it, [b]. None in
+            evaluation.
     """
 
     tokens: Tensor
@@ -36,11 +33,11 @@ class Batch:
 
     @property
     def num_targets(self) -> int:
-        """Number of targets that count in the loss."""
+        """Number of targets counted in the loss."""
         return int(target_mask(self.targets.numpy()).sum())
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Return the batch with each tensor changed. A single row in memory remains a single row."""
+        """Return the batch with `change` applied to each tensor. A single row in memory remains a single row."""
         tensors: dict[str, Any] = {}
         for name, tensor in vars(self).items():
             if tensor is None:
@@ -53,19 +50,19 @@ class Batch:
 
 
 def make_batch(samples: Sequence[TrainingSample], positions: np.ndarray) -> Batch:
-    """Make a batch of samples.
+    """Stack samples into a batch.
 
     Args:
         samples: b samples of N tokens.
-        positions: Positions of the tokens of a sample or, with document starts, of each document, [b, N], or [1, N] if all
-            samples have the same.
+        positions: Positions of a sample's tokens, or with document starts of each document's tokens, [b, N]; [1, N] if all
+            samples share them.
     """
     document_starts = None
     starts = [sample.document_starts for sample in samples if sample.document_starts is not None]
     if starts:
         stacked = np.stack(starts)
         document_starts = torch.from_numpy(stacked)
-        # Positions begin anew in each document.
+        # Positions restart in each document.
         index_in_document = np.arange(stacked.shape[1]) - stacked
         positions = np.take_along_axis(np.broadcast_to(positions, stacked.shape), index_in_document, axis=1)
         if (positions == positions[0]).all():

@@ -1,4 +1,4 @@
-"""Packing of spans into samples, by best fit decreasing."""
+"""Packs spans into samples by best fit decreasing."""
 
 from bisect import bisect_left, insort
 from collections import defaultdict
@@ -9,11 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Packing:
-    """Samples made of spans.
+    """Spans in each sample.
 
     Attributes:
-        order: Numbers of the spans by sample, int64 [spans].
-        sizes: Number of spans of each sample, int64 [samples].
+        order: Span numbers, sample after sample, int64 [spans].
+        sizes: Number of spans in each sample, int64 [samples].
     """
 
     order: np.ndarray
@@ -21,26 +21,26 @@ class Packing:
 
 
 def pack(lengths: np.ndarray, capacity: int) -> Packing:
-    """Put spans into samples of at most `capacity` inputs. The lengths alone decide the result.
+    """Pack spans into samples of at most `capacity` inputs. The result depends on the lengths alone.
 
-    Best fit decreasing: from the longest on, a span joins the sample in which it leaves the least room. Spans of one length are
-    placed together: they fill one sample after the other, because a sample with room for another one stays the best. Samples
-    are in the order of their first spans, so the first samples are no selection by length.
+    Starting with the longest span, each one joins the sample in which it leaves the least room. Spans of equal length are
+    placed together: they fill one sample after another, because a sample with room for one more stays the best fit. Sorting
+    samples by their first spans keeps the first samples from being a selection by length.
 
     Args:
-        lengths: Number of inputs of each span, 1 to `capacity`, int [spans].
-        capacity: Number of inputs of a sample.
+        lengths: Number of inputs in each span, 1 to `capacity`, int [spans].
+        capacity: Number of inputs per sample.
     """
-    # 16 bits sort fast.
+    # 16-bit keys sort fast.
     keys = (capacity - lengths).astype(np.min_scalar_type(capacity))
     by_length = np.argsort(keys, kind="stable")
     descending = lengths[by_length]
-    # Ends of the groups of spans with one length.
+    # Ends of the groups of equally long spans.
     ends = np.flatnonzero(np.diff(descending, append=0)) + 1
-    # Samples by their free room, and the keys of this mapping in order.
+    # Samples by free room, and the keys of this mapping in ascending order.
     with_room: dict[int, list[int]] = defaultdict(list)
     rooms: list[int] = []
-    # Sample of each span, from the longest on.
+    # Sample of each span, longest first.
     sample_of: list[int] = []
     num_samples = 0
     for length, end in zip(descending[ends - 1].tolist(), ends.tolist(), strict=True):
@@ -51,7 +51,7 @@ def pack(lengths: np.ndarray, capacity: int) -> Packing:
             room = capacity
             if has_room:
                 room = rooms[place]
-            # Number of these spans that a sample has room for, and number of samples for all of them.
+            # Number of these spans that fit into a sample, and number of samples needed for all of them.
             per_sample = room // length
             num_wanted = -(num_left // -per_sample)
             if has_room:
@@ -80,7 +80,7 @@ def pack(lengths: np.ndarray, capacity: int) -> Packing:
                 with_room[room_left] += filled
     samples_of_spans = np.empty(lengths.size, np.int64)
     samples_of_spans[by_length] = sample_of
-    # First span of each sample. Spans are assigned from the last on, so the first one stays.
+    # First span of each sample. Assigning in reverse order lets the first span win.
     first = np.empty(num_samples, np.int64)
     first[samples_of_spans[::-1]] = np.arange(lengths.size)[::-1]
     order = np.argsort(first[samples_of_spans], kind="stable")
@@ -89,5 +89,5 @@ def pack(lengths: np.ndarray, capacity: int) -> Packing:
 
 
 def alone(num_spans: int) -> Packing:
-    """Return samples of one span each."""
+    """Return samples with one span each."""
     return Packing(order=np.arange(num_spans), sizes=np.ones(num_spans, np.int64))

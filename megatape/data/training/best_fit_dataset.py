@@ -82,7 +82,7 @@ def _packed_shards(split: StoredSplit, sequence_length: int) -> Iterator[PackedP
 
 
 def _lengths_by_shard(split: StoredSplit) -> Iterator[np.ndarray]:
-    """Yield the document lengths of each shard, int64. A document spanning shards counts as one document in each."""
+    """Yield the document lengths in each shard, int64. A document spanning shards counts as one document in each."""
     shard_ends = split.shard_ends.tolist()
     # Ends of the documents that end in this shard or later.
     ends = np.empty(0, np.int64)

@@ -28,7 +28,7 @@ class TrainingSample(NamedTuple):
 
 
 class Dataset(ABC):
-    """Samples of one split, by index. order.py decides in which order training reads them.
+    """Samples of one split, by index. order.py decides the order for training.
 
     Args:
         split: Split to cut into samples.
@@ -41,7 +41,7 @@ class Dataset(ABC):
         filled: Share of tokens that are not padding.
         num_skipped: Number of documents skipped, so in no sample.
         unigram_entropy: Entropy of the frequencies of targets, nats per token.
-        fingerprint: sha256 of everything that decides the samples' content.
+        fingerprint: sha256 over the tokens, the tokenizer and the answers.
     """
 
     num_samples: int

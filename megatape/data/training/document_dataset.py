@@ -67,7 +67,7 @@ def _single_token(split: StoredSplit, prompt_end: str) -> int:
 
 
 def _document_lengths(split: StoredSplit, sequence_length: int) -> np.ndarray:
-    """Return the tokens in each document, int64 [documents]. Raises UserError unless each fits into a sample."""
+    """Return the number of tokens in each document, int64 [documents]. Raises UserError unless each fits into a sample."""
     lengths = np.concatenate([np.empty(0, np.int64), *split.document_lengths()])
     if lengths.size == 0 or lengths.max() > sequence_length + 1:
         reason = "it has none"

@@ -1,4 +1,4 @@
-"""Limits on the epochs of each corpus of a run."""
+"""Limits on the epochs of each corpus."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from megatape.errors import UserError
 
 
 def check_epochs(mixture: Mixture, settings: Mapping[str, CorpusConfig], steps: int, batches: BatchSizes) -> None:
-    """Check that a run stays within each corpus's max_epochs.
+    """Check that a run stays within max_epochs of each corpus.
 
     Args:
-        mixture: Training splits of the run.
-        settings: Section of each corpus, by name.
-        steps: Number of steps of the run.
-        batches: Batch sizes of the run.
+        mixture: Training splits.
+        settings: Configuration section of each corpus, by name.
+        steps: Number of steps.
+        batches: Batch sizes.
 
     Raises:
         UserError: The run would exceed max_epochs of a corpus.

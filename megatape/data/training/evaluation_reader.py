@@ -1,4 +1,4 @@
-"""Evaluation batches of one data-parallel rank."""
+"""Makes the evaluation batches for one data-parallel rank."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,14 @@ from megatape.nn.targets import IGNORE_INDEX
 
 
 class GroupBatch(NamedTuple):
-    """Evaluation batch.
-
-    Attributes:
-        group: Group of all of its samples.
-        batch: The samples.
-    """
+    """Evaluation batch with samples from one group."""
 
     group: str
     batch: Batch
 
 
 class _GroupSamples(NamedTuple):
-    """Indices of the samples of a batch."""
+    """Indices of a batch's samples."""
 
     group: str
     indices: Sequence[int]
@@ -35,11 +30,11 @@ class EvaluationReader:
     """Reads one rank's share of the evaluation batches.
 
     Attributes:
-        batch_size: Number of samples per batch.
-        rank: Rank among the data-parallel ranks.
+        batch_size: Samples per batch.
+        rank: Data-parallel rank.
         world_size: Number of data-parallel ranks.
-        positions: Positions of the tokens of a sample.
-        seed: Seed of random positions.
+        positions: Token positions within a sample.
+        seed: Seed for random positions.
     """
 
     batch_size: int
@@ -51,12 +46,12 @@ class EvaluationReader:
     def batches(self, dataset: Dataset, groups: SampleGroups) -> Iterator[GroupBatch]:
         """Yield this rank's batches.
 
-        Batches are distributed round-robin. Every rank gets the same number of batches, so collectives stay matched. Samples
-        added as padding have no targets.
+        Batches are distributed round-robin. Every rank gets the same number of batches, so collectives stay matched. Padding
+        samples have no targets.
 
         Args:
-            dataset: A validation split.
-            groups: Indices of all ranks' samples, by group.
+            dataset: Validation split.
+            groups: Sample indices for all ranks, by group.
         """
         parts: list[_GroupSamples] = []
         for group, indices in groups.items():

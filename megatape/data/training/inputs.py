@@ -1,4 +1,4 @@
-"""Groups samples by the inputs of their data directory."""
+"""Groups validation samples by the input that their text came from."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -14,22 +14,22 @@ from megatape.data.training.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
 from megatape.utils.url_secrets import mask_secrets
 
-# Maximum number of inputs. With more, each would have too few samples for a meaningful loss.
+# With more inputs, each would have too few samples for a meaningful loss.
 MAX_INPUTS = 16
 
 
 def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
-    """Group samples by their input of `megatape prepare`, or by their folder if folders were merged.
+    """Group samples by input of `megatape prepare`, or by folder if folders were merged.
 
-    A sample with documents of several inputs belongs to the one with most of its tokens.
+    A sample with documents from several inputs belongs to the input with most of its tokens.
 
     Args:
-        dataset: A split.
-        samples: Indices of the samples.
+        dataset: Split to evaluate.
+        samples: Sample indices.
 
     Returns:
-        Samples by input, in the order of the split. A single group with an empty name if the data directory has one input or
-        more than MAX_INPUTS, or if the origin of its documents is unknown.
+        Samples by input. A single group with an empty name if the data directory has one input or more than MAX_INPUTS, or if
+        the origin of its documents is unknown.
 
     Raises:
         UserError, FileNotFoundError: A table of documents is missing or corrupted.
@@ -45,7 +45,7 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
     if not inputs:
         return single_group
 
-    # Masked, because they become names of metrics.
+    # Masked, because they become metric names.
     names = (mask_secrets(name) for name in inputs)
     groups: dict[str, list[int]] = defaultdict(list)
     for sample, spans in zip(samples, spans_by_sample, strict=True):
@@ -60,20 +60,20 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
 
 
 def _is_divided(parts: Collection[object]) -> bool:
-    """Whether there are several parts, and few enough for a loss of each."""
+    """Whether there are several parts, but few enough for a loss on each."""
     return 1 < len(parts) <= MAX_INPUTS
 
 
 def _folders(split: StoredSplit, tokens: np.ndarray) -> list[str]:
-    """Return the merged folder of each token; an empty list if the data directory was not merged from a few folders.
+    """Return the merged folder of each token, or an empty list if the data directory was not merged from a few folders.
 
-    The tables of a folder are contiguous, so the end of its tokens follows from the index.
+    A folder's tables are contiguous, so the end of its tokens follows from the index.
     """
     folders = split.index.merged
     if not _is_divided(folders):
         return []
 
-    # Number of tokens in the first n documents, where a table ends after n documents.
+    # n -> number of tokens in the first n documents, for each n at which a table ends.
     num_tokens = 0
     num_documents = 0
     tokens_until = {0: 0}
@@ -84,27 +84,31 @@ def _folders(split: StoredSplit, tokens: np.ndarray) -> list[str]:
 
     document_ends = list(accumulate(folder.documents.get(split.name, 0) for folder in folders))
     is_complete = document_ends[-1] == num_documents and all(end in tokens_until for end in document_ends)
-    if not is_complete:  # A subset of a merged directory.
+    if not is_complete:
+        # The directory is a subset of a merged one.
         return []
     token_ends = [tokens_until[end] for end in document_ends]
     return [folders[bisect_right(token_ends, token)].folder for token in tokens.tolist()]
 
 
 def _inputs(split: StoredSplit, tokens: np.ndarray) -> list[str]:
-    """Return the input of each token; an empty list if there are too few or too many, or a document belongs to none."""
+    """Return the input of each token, or an empty list with too few or too many inputs, or a document from none of them."""
     inputs = tuple(split.index.ledger)
     if not _is_divided(inputs) or not split.has_tables:
         return []
-    input_of_each = [_input_of(place, inputs) for place in split.tables.places(tokens)]
-    if not all(input_of_each):
-        return []
-    return input_of_each
+    names = []
+    for place in split.tables.places(tokens):
+        name = _input_of(place, inputs)
+        if name is None:
+            return []
+        names.append(name)
+    return names
 
 
 @lru_cache(maxsize=2**12)
-def _input_of(place: str, inputs: tuple[str, ...]) -> str:
-    """Return the input that has a document, by its place, such as `folder/file:line`; "" if no input has it."""
-    # The names of files may have colons, too.
+def _input_of(place: str, inputs: tuple[str, ...]) -> str | None:
+    """Return the input containing a document, given its place, such as `folder/file:line`. None if no input contains it."""
+    # File names may have colons, too.
     files = [place]
     for end, character in enumerate(place):
         if character == ":":
@@ -112,4 +116,4 @@ def _input_of(place: str, inputs: tuple[str, ...]) -> str:
     for name in inputs:
         if any(relative(file, name) is not None for file in files):
             return name
-    return ""
+    return None

@@ -1,4 +1,4 @@
-"""Training batches of one data-parallel rank."""
+"""Makes the training batches for one data-parallel rank."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -17,19 +17,19 @@ from megatape.data.training.positions import FROM_ZERO, Positions
 
 @dataclass
 class Loader:
-    """The training batches of one rank: a pure function of the number of samples consumed so far.
+    """Training batches for one rank, a pure function of the number of samples consumed so far.
 
-    The samples of a step are the same for every world size.
+    A step has the same samples at every world size.
 
     Attributes:
-        data: Corpora and their order. Positions and dropout are drawn by its seed.
+        data: Corpora and their order. Its seed also decides positions and dropout.
         batches: Samples per optimizer step, over all ranks and micro-batches.
-        micro_batch_size: Samples per forward pass of one rank (b).
-        rank: Rank among the data-parallel ranks.
+        micro_batch_size: Samples per forward pass on one rank (b).
+        rank: Data-parallel rank.
         world_size: Number of data-parallel ranks.
-        positions: Positions of the tokens of a sample. They may depend on how many samples came before it.
-        warmup: Stages of shorter sequences: length -> number of consumed samples at which the stage ends. The samples of a
-            step are cut into sequences, numbered as if all samples had been as short.
+        positions: Token positions, which may depend on the number of samples before this one.
+        warmup: Stages with shorter sequences: length -> number of consumed samples at which the stage ends. Samples are cut
+            into sequences, numbered as if all samples had been as short.
     """
 
     data: Mixture
@@ -47,24 +47,24 @@ class Loader:
         assert self.batches.full % (self.micro_batch_size * self.world_size) == 0, "Config.accumulation checks it"
 
     def step(self, consumed: int) -> list[Batch]:
-        """Return this rank's micro-batches of the step after `consumed` samples, over all ranks and epochs."""
+        """Return this rank's micro-batches for the step after `consumed` samples, counting all ranks and epochs."""
         assert consumed >= 0
         length = self.sequence_length(consumed)
         return [self._batch(samples, length) for samples in self._micro_batches(consumed)]
 
     def sequence_length(self, consumed: int) -> int:
-        """Return the length of the samples of the step after `consumed` samples."""
+        """Return the sequence length in the step after `consumed` samples."""
         for length, end in self.warmup.items():
             if consumed < end:
                 return length
         return self.data.sequence_length
 
     def digest(self, consumed: int) -> int:
-        """Return the digest of this rank's samples of the step after `consumed` samples (SampleOrder.digest)."""
+        """Return the digest of this rank's samples in the step after `consumed` samples, see SampleOrder.digest."""
         return self.data.order.digest(chain.from_iterable(self._micro_batches(consumed)))
 
     def _micro_batches(self, consumed: int) -> list[range]:
-        """Return how many samples precede each of this rank's samples, by micro-batch."""
+        """Return the number of samples before each of this rank's samples, by micro-batch."""
         first = consumed + self.rank * self.micro_batch_size
         stride = self.world_size * self.micro_batch_size
         begins = range(first, consumed + self.batches.after(consumed), stride)
@@ -75,7 +75,7 @@ class Loader:
         for consumed in samples:
             sequences += _cut(self.data.sample(consumed), length)
 
-        # Each sequence has the number that it would have if all samples had been as short.
+        # Number the sequences as if all samples had been as short.
         parts = self.data.sequence_length // length
         numbers = range(samples.start * parts, samples.stop * parts)
         seed = self.data.seed
@@ -89,7 +89,7 @@ class Loader:
 
 
 def _cut(sample: TrainingSample, length: int) -> Iterator[TrainingSample]:
-    """Cut a sample into parts of `length` tokens, each with its own targets."""
+    """Cut a sample into sequences of `length` tokens."""
     for begin in range(0, sample.tokens.size, length):
         part = slice(begin, begin + length)
         starts = None

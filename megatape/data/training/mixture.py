@@ -1,4 +1,4 @@
-"""Mixture of the training splits of a run, in exact shares. A single corpus is a mixture of one."""
+"""Mixes training splits in exact shares. A single corpus is a mixture of one."""
 
 from collections.abc import Mapping
 
@@ -13,24 +13,24 @@ from megatape.errors import UserError
 
 
 class Mixture:
-    """The training splits of a run. Each corpus keeps the order that it would have alone.
+    """Training splits of a run. Each corpus keeps the sample order that it would have alone.
 
     Args:
         data: Section `data` of the configuration.
-        corpora: Training split of each corpus of `data.corpora`, by name.
-        seed: Seed of the order, and of everything that training draws for a sample.
+        corpora: Training split of each corpus in `data.corpora`, by name.
+        seed: Seed for the order, and for everything that training draws per sample.
 
     Attributes:
-        corpora: Training splits by name, in alphabetical order: their order in the configuration means nothing.
-        order: Order of the samples of all corpora.
-        seed: Seed of the order, and of everything that training draws for a sample.
-        sequence_length: Tokens of a sample.
+        corpora: Training splits by name. Sorting makes their order in the configuration irrelevant.
+        order: Sample order over all corpora.
+        seed: Seed for the order, and for everything that training draws per sample.
+        sequence_length: Tokens per sample.
         vocab_size: Number of token ids.
-        tokenizer_hash: Sha256 of the tokenizer of every corpus.
-        num_tokens: Number of tokens of all corpora.
+        tokenizer_hash: sha256 of the tokenizer, the same for all corpora.
+        num_tokens: Number of tokens in all corpora.
         shares: Share of each corpus before any annealing, by name.
-        unigram_entropy: Mean of the corpora's entropies, weighted by `shares`.
-        filled: Mean of the corpora's filled parts, weighted by `shares`.
+        unigram_entropy: Entropy of the corpora in nats, averaged by `shares`.
+        filled: Share of tokens that are not padding, averaged by `shares`.
         fingerprint: Hash of all corpora and the first weights.
 
     Raises:
@@ -52,24 +52,24 @@ class Mixture:
         phases = [Phase(0, weights), *annealing_phases(data, list(self.corpora), self.sequence_length)]
         orders = {name: corpus_order(name, corpus, seed) for name, corpus in self.corpora.items()}
         self.order = MixtureOrder(Schedule(phases), orders)
-        # Window of each corpus that was read last.
+        # Last window read from each corpus.
         self._windows: dict[str, int] = {}
 
         total_weight = sum(weights)
         self.shares = {name: weight / total_weight for name, weight in zip(self.corpora, weights, strict=True)}
         self.unigram_entropy = sum(self.shares[name] * corpus.unigram_entropy for name, corpus in self.corpora.items())
-        # Summing up the padding makes corpora without any exactly full.
+        # Averaging the padding gives exactly 1 for corpora without any.
         padding = sum(self.shares[name] * (1 - corpus.filled) for name, corpus in self.corpora.items())
         self.filled = 1 - padding
 
-        # Checkpoints of runs on data.path have the fingerprint of its content alone.
+        # Checkpoints from runs on data.path record the fingerprint of its content alone.
         self.fingerprint = first.fingerprint
         if data.mixture:
             identity = [[name, corpus.fingerprint] for name, corpus in self.corpora.items()]
             self.fingerprint = content_hash(identity, weights)
 
     def sample(self, consumed: int) -> TrainingSample:
-        """Return the sample that training takes after `consumed` others."""
+        """Return the sample after `consumed` others."""
         location = self.order.locate(consumed)
         corpus = self.corpora[location.corpus]
         if self._windows.get(location.corpus) != location.window:
@@ -78,7 +78,7 @@ class Mixture:
         return corpus.sample(location.sample_index)
 
     def describe(self, samples: int) -> str:
-        """Describe the named corpora in one line: their shares, and the epochs of a run of `samples` samples."""
+        """Describe the named corpora in one line: their shares, and their epochs in a run of `samples` samples."""
         parts = []
         for name, used in without_unnamed(self.order.counts(samples)).items():
             corpus = self.corpora[name]
@@ -88,7 +88,7 @@ class Mixture:
 
 
 def _check_tokenizers(corpora: Mapping[str, Dataset], settings: Mapping[str, CorpusConfig]) -> None:
-    """Raise UserError unless all corpora have the tokenizer of the first one."""
+    """Raise UserError unless all corpora have the same tokenizer."""
     (first_name, first_corpus), *others = corpora.items()
     first = first_corpus.split
     first_path = settings[first_name].path

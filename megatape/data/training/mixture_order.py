@@ -1,4 +1,4 @@
-"""Order of the samples of a mixture: a schedule chooses the corpus, whose own order has the next sample."""
+"""Sample order of a mixture: a schedule chooses the corpus, and the corpus's order chooses the sample."""
 
 from collections.abc import Mapping
 
@@ -11,8 +11,8 @@ class MixtureOrder(SampleOrder):
     """Interleaves the orders of all corpora. A single corpus keeps its order.
 
     Args:
-        schedule: Schedule of the corpora, by their numbers.
-        orders: Order of each corpus, by name. Corpora are numbered by their place in it.
+        schedule: Schedule of the corpora, by number.
+        orders: Order of each corpus, by name. Corpora are numbered in this order.
     """
 
     def __init__(self, schedule: Schedule, orders: Mapping[str, SampleOrder]) -> None:
@@ -28,12 +28,12 @@ class MixtureOrder(SampleOrder):
         return self._orders[location.corpus].upcoming_shards(location)
 
     def counts(self, samples: int) -> dict[str, int]:
-        """Return the number of samples of each corpus among the first `samples`."""
+        """Return how many of the first `samples` samples come from each corpus."""
         return dict(zip(self._orders, self._schedule.counts(samples), strict=True))
 
 
 def corpus_order(name: str, corpus: Dataset, seed: int) -> SampleOrder:
-    """Return the order of a corpus alone."""
+    """Return the sample order of a corpus alone."""
     if corpus.window:
         return WindowOrder(name, corpus.shard_samples, corpus.window, seed)
     return ShuffledOrder(name, corpus.num_samples, seed)

@@ -1,4 +1,4 @@
-"""Weights of the corpora of a mixture, as integers."""
+"""Integer weights of the corpora in a mixture."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -10,18 +10,18 @@ from megatape.config.data import DataConfig
 from megatape.data.training.schedule import Phase
 from megatape.errors import UserError
 
-# Maximum number of samples after which a schedule repeats. The start of a run makes a table of this size.
+# Maximum number of samples after which a schedule repeats. Starting a run builds a table of this size.
 MAX_CYCLE = 100_000
-# Number of samples after which a schedule with tempered weights repeats, approximately.
+# Approximate number of samples after which a schedule with tempered weights repeats.
 TEMPERED_CYCLE = 10_000
 
 
 def first_weights(data: DataConfig, num_tokens: Mapping[str, int]) -> list[int]:
-    """Return the weights before any annealing: those of the configuration, or else by the sizes of the corpora.
+    """Return the weights before any annealing: those in the configuration, or else weights by corpus size.
 
     Args:
         data: Section `data` of the configuration.
-        num_tokens: Number of tokens of each corpus, by name.
+        num_tokens: Tokens in each corpus, by name.
 
     Returns:
         Weight of each corpus, in the order of `num_tokens`.
@@ -39,19 +39,19 @@ def first_weights(data: DataConfig, num_tokens: Mapping[str, int]) -> list[int]:
 
 
 def annealing_phases(data: DataConfig, names: Sequence[str], sequence_length: int) -> list[Phase]:
-    """Return the phases of the schedule that follow the first weights.
+    """Return the schedule's phases after the first weights.
 
     Args:
         data: Section `data` of the configuration.
-        names: Names of the corpora in the order of their numbers.
-        sequence_length: Tokens of a sample.
+        names: Corpus names, in the order of the corpora's numbers.
+        sequence_length: Tokens per sample.
 
     Raises:
         UserError: The weights have no schedule.
     """
     phases = []
     for change in data.annealing:
-        # A sample that begins before a change of the weights ends under the old ones.
+        # A sample starting before the weights change still counts under the old ones.
         start = -(-change.tokens // sequence_length)
         weights = integer_weights([change.weights[name] for name in names])
         phases.append(Phase(start, weights))
@@ -59,7 +59,7 @@ def annealing_phases(data: DataConfig, names: Sequence[str], sequence_length: in
 
 
 def integer_weights(weights: Sequence[float]) -> list[int]:
-    """Return integers in exactly the proportions of decimal weights, such as 7 and 3 for 0.7 and 0.3.
+    """Convert decimal weights to integers in exactly the same proportions, such as 7 and 3 for 0.7 and 0.3.
 
     Raises:
         UserError: The sum of the integers would exceed MAX_CYCLE.
@@ -79,11 +79,11 @@ def integer_weights(weights: Sequence[float]) -> list[int]:
 
 
 def tempered_weights(tokens: Sequence[int], temperature: float) -> list[int]:
-    """Return positive integer weights in proportion to tokens^(1/temperature). Their sum is about TEMPERED_CYCLE.
+    """Return positive integer weights proportional to tokens^(1/temperature). Their sum is about TEMPERED_CYCLE.
 
     Args:
-        tokens: Number of tokens of each corpus.
-        temperature: 1 for weights by size. Higher temperatures give smaller corpora more weight.
+        tokens: Tokens in each corpus.
+        temperature: 1 for weights by size. Higher temperatures favor smaller corpora.
     """
     sizes = np.array(tokens, np.float64)
     powers = np.exp(np.log(sizes / sizes.max()) / temperature)

@@ -18,8 +18,8 @@ def open_dataset(data: DataConfig, path: str, split_name: str) -> Dataset:
 
     Args:
         data: Section `data` of the configuration.
-        path: Path or URL of the corpus's data directory.
-        split_name: `train` or `validation`.
+        path: Path or URL of the data directory.
+        split_name: Split to open.
 
     Raises:
         UserError, FileNotFoundError: The data directory is missing or corrupted, does not fit the configuration, or needs a

@@ -1,6 +1,6 @@
-"""The order of samples.
+"""Sample order of a corpus: a pure function of integers.
 
-It is a pure function of integers, so the state of the data is one number, for any number of ranks.
+So the state of the data is a single number, the samples consumed so far, for any number of ranks.
 """
 
 import hashlib
@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Rounds of the Feistel network.
+# Number of rounds in the Feistel network.
 NUM_ROUNDS = 6
 MASK = (1 << 64) - 1
-# Odd constants to multiply with, from the golden ratio and from pi.
+# Odd multipliers, from the golden ratio and from pi.
 GOLDEN_RATIO = 0x9E3779B97F4A7C15
 PI = 0x243F6A8885A308D3
 
 
 class SampleLocation(NamedTuple):
-    """A sample of a corpus.
+    """Sample of a corpus.
 
     Attributes:
-        corpus: Name of the corpus.
+        corpus: Corpus name.
         sample_index: Index of the sample in the corpus.
-        window: Number of the sample's window over all epochs, 0 in an order without windows.
+        window: Number of the sample's window, counted over all epochs; 0 in an order without windows.
     """
 
     corpus: str
@@ -34,23 +34,23 @@ class SampleLocation(NamedTuple):
 
 
 class SampleOrder(ABC):
-    """Base class of orders: determines the sample that training takes after any number of others, over all epochs."""
+    """Base class of sample orders. Samples are counted over all epochs."""
 
     @abstractmethod
     def locate(self, consumed: int) -> SampleLocation:
         """Return the sample after `consumed` others."""
 
     def upcoming_shards(self, location: SampleLocation) -> list[int]:
-        """Return the shards of the location's window and of the next one, none in an order without windows."""
+        """Return the shards in the location's window and in the next one, none in an order without windows."""
         return []
 
     def digest(self, consumed: Iterable[int]) -> int:
-        """Return the `samples_digest` of samples, each given by the number of samples before it."""
+        """Return the `samples_digest` of samples, given how many samples precede each."""
         return samples_digest(map(self.locate, consumed))
 
 
 class ShuffledOrder(SampleOrder):
-    """Permutes all samples of a corpus anew in each epoch."""
+    """Permutes all samples of a corpus, anew in each epoch."""
 
     def __init__(self, corpus: str, num_samples: int, seed: int) -> None:
         self._corpus = corpus
@@ -61,17 +61,29 @@ class ShuffledOrder(SampleOrder):
         return SampleLocation(self._corpus, sample_index(consumed, self._num_samples, self._seed))
 
 
+class _Epoch(NamedTuple):
+    """Shards in the order of an epoch.
+
+    Attributes:
+        shards: Numbers of the shards, [shards].
+        ends: Number of samples before each of them, and in all, [shards + 1].
+    """
+
+    shards: np.ndarray
+    ends: np.ndarray
+
+
 class WindowOrder(SampleOrder):
-    """Permutes the shards of a corpus in each epoch, and then the samples of every `window` consecutive shards.
+    """Permutes the shards of a corpus in each epoch, then the samples in every `window` consecutive shards.
 
     Args:
-        corpus: Name of the corpus.
+        corpus: Corpus name.
         shard_samples: Number of samples in each shard, int64 [shards].
         window: Number of shards to mix.
         seed: Seed of the permutations.
 
     Attributes:
-        num_windows: Number of windows in an epoch.
+        num_windows: Number of windows per epoch.
     """
 
     def __init__(self, corpus: str, shard_samples: np.ndarray, window: int, seed: int) -> None:
@@ -82,7 +94,7 @@ class WindowOrder(SampleOrder):
         self._num_samples = int(shard_samples.sum())
         # First sample of each shard.
         self._first = np.cumsum(shard_samples) - shard_samples
-        self._epoch = lru_cache(maxsize=2)(self._arrange)
+        self._epoch = lru_cache(maxsize=2)(self._permuted_shards)
         self.num_windows = -(-shard_samples.size // window)
 
     def locate(self, consumed: int) -> SampleLocation:
@@ -103,40 +115,35 @@ class WindowOrder(SampleOrder):
         return [*self.shards(location.window), *self.shards(location.window + 1)]
 
     def shards(self, window: int) -> list[int]:
-        """Return the shards of a window, given by its number over all epochs."""
+        """Return the shards in a window, given its number over all epochs."""
         epoch, number = divmod(window, self.num_windows)
-        shards, _ = self._epoch(epoch)
+        shards = self._epoch(epoch).shards
         return shards[number * self._window : (number + 1) * self._window].tolist()
 
-    def _arrange(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Arrange an epoch.
-
-        Returns:
-            The shards in the order of the epoch, [shards], and the number of samples before each and in all, [shards + 1].
-        """
+    def _permuted_shards(self, epoch: int) -> _Epoch:
         num_shards = self._samples.size
         name = f"shards {self._seed} {epoch}"
         shards = np.array([permuted(place, num_shards, name) for place in range(num_shards)])
-        return shards, np.r_[0, np.cumsum(self._samples[shards])]
+        return _Epoch(shards, np.r_[0, np.cumsum(self._samples[shards])])
 
 
 def sample_index(consumed: int, num_samples: int, seed: int) -> int:
-    """Return the index of the sample after `consumed` others, over all epochs. Each epoch is a new permutation."""
+    """Return the index of the sample after `consumed` others, permuting anew in each epoch."""
     epoch, index = divmod(consumed, num_samples)
     return permuted(index, num_samples, f"order {seed} {epoch}")
 
 
 def sample_hash(seed: int, consumed: int, modulus: int) -> int:
-    """Return a uniform number in [0, modulus), determined by the seed and the number of samples before this one."""
+    """Return a uniform number in [0, modulus), depending on the seed and the number of samples before this one."""
     digest = _digest(f"sample {seed} {consumed}", 8)
     return int.from_bytes(digest, "little") % modulus
 
 
 def samples_digest(samples: Iterable[SampleLocation]) -> int:
-    """Return the digest of samples, the same in any order.
+    """Return an order-independent digest of samples.
 
-    It is the sum of a 32-bit hash of each sample, so the ranks of a step can add up their digests. The sum is exact even in
-    float64, up to two million samples.
+    It sums a 32-bit hash of each sample, so ranks can add up their digests. The sum is exact in float64, up to two million
+    samples.
     """
     total = 0
     for sample in samples:
@@ -145,13 +152,13 @@ def samples_digest(samples: Iterable[SampleLocation]) -> int:
     return total
 
 
-# Cached, because the digest of a step asks for its samples again.
+# Cached, because a step's digest locates its samples again.
 @lru_cache(maxsize=1024)
 def permuted(index: int, size: int, name: str) -> int:
-    """Map an index by a bijection of [0, size), which depends on the name.
+    """Permute [0, size): return the image of an index. The name selects the permutation.
 
-    The bijection is a Feistel network over the next even number of bits, applied until the result is below `size`. The code is
-    written for speed: each sample of a run passes here.
+    This is a Feistel network over the next even number of bits, applied until the result is below `size`. The code is written
+    for speed, because it runs for every sample.
     """
     keys = _round_keys(name)
     half = max(1, ((size - 1).bit_length() + 1) // 2)

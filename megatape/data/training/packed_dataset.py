@@ -15,7 +15,7 @@ from megatape.nn.targets import IGNORE_INDEX
 class PackedDataset(Dataset):
     """Samples of spans that do not see each other, followed by padding: end tokens without targets.
 
-    A span of n inputs has n + 1 tokens: its last token is only a target. Subclasses build the arrangement, and may override
+    A span with n inputs has n + 1 tokens: its last token is only a target. Subclasses build the arrangement, and may override
     `_targets`.
 
     Args:

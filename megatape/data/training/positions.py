@@ -1,4 +1,4 @@
-"""Positions of the tokens of a sample, a function of the seed and of the number of samples before it."""
+"""Token positions within a sample, depending on the seed and the number of samples before it."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,19 @@ from megatape.errors import UserError
 
 @dataclass(frozen=True)
 class Positions:
-    """The positions of the tokens of a sample or, with document masks, of each document in it.
+    """Token positions in a sample, or with document masking in each of its documents.
 
     Attributes:
-        max_offset: Training samples start at a random position in 0 .. max_offset, evaluation at 0.
+        max_offset: Training samples start at a random position in 0 .. max_offset, evaluation samples at 0.
         drawn_from: If not 0, positions are instead drawn from 0 .. drawn_from - 1 and sorted: anew for each training sample,
-            once for each seed and length in evaluation.
+            once per seed and length in evaluation.
     """
 
     max_offset: int = 0
     drawn_from: int = 0
 
     def training(self, length: int, seed: int, consumed: int) -> np.ndarray:
-        """Return the positions of the training sample after `consumed` others, int64 [length]."""
+        """Return the positions in the training sample after `consumed` others, int64 [length]."""
         if self.drawn_from:
             return sorted_draw(length, self.drawn_from, sample_hash(seed, consumed, 2**32))
         first = 0
@@ -32,7 +32,7 @@ class Positions:
         return np.arange(first, first + length)
 
     def evaluation(self, length: int, seed: int) -> np.ndarray:
-        """Return the positions of evaluation samples, int64 [length]."""
+        """Return the positions in evaluation samples, int64 [length]."""
         if self.drawn_from:
             return sorted_draw(length, self.drawn_from, seed)
         return np.arange(length)

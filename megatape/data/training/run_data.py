@@ -1,4 +1,4 @@
-"""Data of a run: training and validation splits of every corpus, opened and checked."""
+"""Opens and checks the data of a run: training and validation splits of every corpus."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from megatape.errors import UserError, path_errors
 
 @dataclass(frozen=True)
 class RunData:
-    """Both splits of a run.
+    """Training and validation data of a run.
 
     Attributes:
         train: Training splits of all corpora, and their order.
         validation: Validation splits by corpus, in the order of `train.corpora`.
         evaluated: Evaluation samples by corpus and input, for each selection.
-        tokenizer: Tokenizer in memory, so changes of its files during the run do not reach the checkpoints.
+        tokenizer: Tokenizer, held in memory so that changing its files during the run does not affect checkpoints.
     """
 
     train: Mixture
@@ -34,25 +34,22 @@ class RunData:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes for checkpoints: a run only resumes on the same training data."""
+        """Hashes recorded in checkpoints: a run only resumes on the same training data."""
         return {"data": self.train.fingerprint, "tokenizer": self.train.tokenizer_hash}
 
 
 @path_errors()
 def open_data(data: DataConfig, training: TrainingConfig, evaluation: EvaluationConfig, vocab_size: int) -> RunData:
-    """Open the data of a run.
+    """Open both splits of every corpus.
 
     Args:
         data: Section `data` of the configuration.
-        training: Section `training`: the seed, and the number of samples that the data must suffice for.
-        evaluation: Section `evaluation`: the number of evaluation samples.
-        vocab_size: Number of token ids of the model.
-
-    Returns:
-        Both splits of every corpus.
+        training: Section `training`, with the seed and the number of samples needed.
+        evaluation: Section `evaluation`, with the number of evaluation samples.
+        vocab_size: Vocabulary size of the model.
 
     Raises:
-        UserError, FileNotFoundError: The data do not fit the configuration, or are missing.
+        UserError, FileNotFoundError: The data are missing or do not fit the configuration.
     """
     corpora = {}
     for name, settings in data.corpora.items():
@@ -79,9 +76,9 @@ def open_data(data: DataConfig, training: TrainingConfig, evaluation: Evaluation
 
 
 def _evaluated_samples(validation: Mapping[str, Dataset], count: int, selection: Selection) -> dict[str, SampleGroups]:
-    """Select `count` evaluation samples of each validation split, by corpus and input.
+    """Select `count` evaluation samples from each validation split, by corpus and input.
 
-    With the selection `first` there are no losses by input, because most of these samples belong to one input.
+    The selection `first` is not grouped by input, because most of its samples belong to one input.
     """
     selected: dict[str, SampleGroups] = {}
     for name, split in validation.items():
@@ -93,14 +90,7 @@ def _evaluated_samples(validation: Mapping[str, Dataset], count: int, selection:
 
 
 def _check_corpus(corpus: Dataset, path: str, samples: str, vocab_size: int) -> None:
-    """Raise UserError if a training split does not fit the configuration.
-
-    Args:
-        corpus: Training split.
-        path: Path or URL of its data directory.
-        samples: Setting `data.samples`.
-        vocab_size: Setting `model.vocab_size`.
-    """
+    """Raise UserError if a training split does not fit `data.samples` or `model.vocab_size`."""
     if corpus.split.answers and samples != "examples":
         raise UserError(
             f"data {path} holds prompts and answers, but data.samples is {samples}, which would learn the prompts too: set it "

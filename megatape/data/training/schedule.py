@@ -1,4 +1,4 @@
-"""Schedule of a mixture: the corpus of each sample."""
+"""Schedule of a mixture: decides from which corpus each sample comes."""
 
 import heapq
 import itertools
@@ -11,10 +11,10 @@ import numpy as np
 
 
 class Phase(NamedTuple):
-    """Part of a run with the same weights.
+    """Part of a run with constant weights.
 
     Attributes:
-        start: Number of samples before it.
+        start: Number of samples before the phase.
         weights: Integer weight of each corpus.
     """
 
@@ -23,11 +23,11 @@ class Phase(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Place of a sample in a schedule.
+    """Entry of a schedule.
 
     Attributes:
-        corpus: Number of its corpus.
-        earlier: Number of earlier samples of the same corpus.
+        corpus: Number of the corpus to take a sample from.
+        earlier: Number of samples already taken from this corpus.
     """
 
     corpus: int
@@ -35,10 +35,10 @@ class Turn(NamedTuple):
 
 
 class Schedule:
-    """Interleaves corpora. Any prefix of the schedule matches the weights to within one sample.
+    """Interleaves corpora, keeping every prefix of a phase within one sample of the weights.
 
-    Let w be a corpus's weight over the sum of weights. The first n samples of a phase have more than n w - 1 and fewer than
-    n w + 1 samples of the corpus, for every n.
+    Let w be a corpus's weight over the sum of weights. For every n, the first n samples of a phase include more than n w - 1
+    and fewer than n w + 1 samples from the corpus.
 
     Args:
         phases: Phases in order. The first one starts at 0.
@@ -49,22 +49,22 @@ class Schedule:
         self._starts = [phase.start for phase in phases]
         self._cycles = [_Cycle(phase.weights) for phase in phases]
         num_corpora = len(phases[0].weights)
-        # The last phase has no end, so nothing comes after it.
+        # The last phase has no end, so only the others are counted.
         counts = [np.zeros(num_corpora, np.int64)]
         for cycle, (start, end) in zip(self._cycles, itertools.pairwise(self._starts), strict=False):
             counts.append(cycle.counts(end - start))
-        # Samples of each corpus before each phase, [phases, corpora].
+        # Number of samples from each corpus before each phase, [phases, corpora].
         self._before = np.cumsum(counts, axis=0)
 
     def turn(self, consumed: int) -> Turn:
-        """Return the place of the sample after `consumed` others."""
+        """Return the turn after `consumed` samples."""
         phase = self._phase(consumed)
         turn = self._cycles[phase].turn(consumed - self._starts[phase])
         num_before = self._before.item(phase, turn.corpus)
         return Turn(turn.corpus, num_before + turn.earlier)
 
     def counts(self, samples: int) -> list[int]:
-        """Return the number of samples of each corpus among the first `samples`."""
+        """Return how many of the first `samples` samples come from each corpus."""
         phase = self._phase(samples)
         in_phase = self._cycles[phase].counts(samples - self._starts[phase])
         return (self._before[phase] + in_phase).tolist()
@@ -74,46 +74,43 @@ class Schedule:
 
 
 class _Cycle:
-    """One round of a schedule, which repeats. Each corpus comes as often in it as its reduced weight says."""
+    """One round of a repeating schedule. Each corpus occurs as often as its reduced weight says."""
 
     def __init__(self, weights: Sequence[int]) -> None:
         self._weights = np.array(weights, np.int64) // gcd(*weights)
         self._corpora = _pfair_order(self._weights.tolist())
-        # Number of samples of the same corpus before each place of the round.
+        # Number of samples from the same corpus before each place in the round.
         self._earlier = np.empty(self._corpora.size, np.int64)
         for corpus, weight in enumerate(self._weights):
             self._earlier[self._corpora == corpus] = np.arange(weight)
 
     def turn(self, consumed: int) -> Turn:
-        """Return the place of the sample after `consumed` others of this phase."""
+        """Return the turn after `consumed` samples of this phase."""
         rounds, place = divmod(consumed, self._corpora.size)
         corpus: int = self._corpora.item(place)
         earlier = rounds * self._weights.item(corpus) + self._earlier.item(place)
         return Turn(corpus, earlier)
 
     def counts(self, samples: int) -> np.ndarray:
-        """Return the number of samples of each corpus among the first `samples` of this phase, int64 [corpora]."""
+        """Return how many of this phase's first `samples` samples come from each corpus, int64 [corpora]."""
         rounds, place = divmod(samples, self._corpora.size)
         in_round = np.bincount(self._corpora[:place], minlength=self._weights.size)
         return rounds * self._weights + in_round
 
 
 def _pfair_order(weights: Sequence[int]) -> np.ndarray:
-    """Return the corpus of each place of a round, int32 [sum of weights].
+    """Return the corpus at each place in a round, int32 [sum of weights].
 
     This is a Pfair schedule, run earliest deadline first (Baruah et al., "Proportionate progress", 1996). Sample c of a corpus
-    is released at place floor(c total / weight), when it puts the corpus less than one sample ahead, and is due before place
-    ceil((c + 1) total / weight), when the corpus would be one sample behind. Earliest deadline first meets the deadlines of
-    unit tasks whenever any order does, and the paper proves that one does.
-
-    Args:
-        weights: Weight of each corpus.
+    is released at place floor(c total / weight), putting the corpus less than one sample ahead, and is due before place
+    ceil((c + 1) total / weight), where the corpus would be one sample behind. For unit tasks, earliest deadline first meets
+    all deadlines whenever some order does, and the paper proves that one does.
     """
     total = sum(weights)
     windows = [_windows(corpus, weight, total) for corpus, weight in enumerate(weights)]
     waiting = heapq.merge(*windows)
     upcoming = next(waiting, None)
-    # Deadline and corpus of released samples.
+    # (deadline, corpus) of released samples.
     ready: list[tuple[int, int]] = []
     order = np.empty(total, np.int32)
     for place in range(total):
@@ -128,7 +125,7 @@ def _pfair_order(weights: Sequence[int]) -> np.ndarray:
 
 
 def _windows(corpus: int, weight: int, total: int) -> Iterator[tuple[int, int, int]]:
-    """Yield release, deadline and corpus of each sample of a corpus in a round."""
+    """Yield (release, deadline, corpus) for each of a corpus's samples in a round."""
     for c in range(weight):
         release = c * total // weight
         deadline = -(-(c + 1) * total // weight)

@@ -1,30 +1,30 @@
-"""Selection of the validation samples on which a run is evaluated."""
+"""Selects validation samples to evaluate on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 Selection = Literal["first", "spread"]
 SELECTIONS: tuple[Selection, ...] = get_args(Selection)
-# Selection of new runs.
+# Selection in new runs.
 NEW_SELECTION: Selection = "spread"
-# Selection of earlier versions, which did not record it.
+# Selection in runs of earlier versions, which did not record it.
 EARLIER_SELECTION: Selection = "first"
 
-# Indices of a split's samples by group, such as their input.
+# Group, such as an input -> indices of its samples in the split.
 SampleGroups = Mapping[str, Sequence[int]]
 
 
 def select_samples(num_samples: int, count: int, selection: Selection) -> list[int]:
-    """Choose samples of a split.
+    """Choose samples from a split.
 
     Args:
         num_samples: Number of samples in the split.
-        count: Number of samples to choose; the whole split if it has fewer.
-        selection: `first`: the first samples in storage order. `spread`: evenly spaced samples, so that each part of the
-            split, such as the documents of one input, has its share of them.
+        count: Number of samples to choose; all samples if the split has fewer.
+        selection: `first`: the first samples in storage order. `spread`: evenly spaced samples, giving each part of the split,
+            such as the documents from one input, its share.
 
     Returns:
-        Indices of the samples, ascending.
+        Sample indices, ascending.
     """
     count = min(count, num_samples)
     if selection == "first":

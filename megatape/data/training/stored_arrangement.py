@@ -1,7 +1,7 @@
-"""Arrangement in a file shared by the ranks of a node.
+"""Arrangements in a file shared by the ranks of a node.
 
-The file is written once, and each sample reads a few bytes of it, because the arrays of a corpus as large as C4 take gigabytes
-on every rank. It is read and verified like shards (data/shards/reader.py), not memory-mapped.
+For a corpus as large as C4, the arrays would take gigabytes on every rank. So they are written once, and reading a sample reads
+a few bytes. Like shards (data/shards/reader.py), the file is read and verified, not memory-mapped.
 """
 
 from functools import partial
@@ -19,20 +19,20 @@ from megatape.utils.json_files import parse_json
 from megatape.utils.retries import retry_transient_errors
 from megatape.utils.validation import as_type
 
-# Maximum size of the summary, which has a number for each shard.
+# Maximum size of the summary, which lists one number per shard.
 MAX_SUMMARY_BYTES = 2**30
 
 
 class StoredArrangement(Arrangement):
-    """Spans of each sample, in a file. Memory holds the checksums: 8 bytes for every 4,096 of the file.
+    """Arrangement in a file. Memory holds only the checksums: 8 bytes for every 4,096 in the file.
 
     Args:
         path: File written by `store_arrangement`.
         identity: Hash of everything that decides the arrangement.
 
     Raises:
-        UserError: The file is corrupted, or belongs to another arrangement.
-        OSError: It cannot be read.
+        UserError: The file is corrupted or belongs to another arrangement.
+        OSError: The file cannot be read.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -65,7 +65,7 @@ class StoredArrangement(Arrangement):
         return [Span._make(span) for span in self._read(0, SPAN, begin, end).tolist()]
 
     def _read(self, start: int, dtype: np.dtype, begin: int, end: int) -> np.ndarray:
-        """Read and verify items [begin, end) of the section that begins at `start`."""
+        """Read and verify items [begin, end) in the section starting at byte `start`."""
         first = start + begin * dtype.itemsize
         last = start + end * dtype.itemsize
         first_chunk = first // CHUNK_BYTES
@@ -96,8 +96,8 @@ class StoredArrangement(Arrangement):
             self._file = None
             raise
 
-    def _corrupted(self, fault: str) -> UserError:
-        return UserError(f"{self._path}: corrupted, {fault}: remove it, and the next run writes it again")
+    def _corrupted(self, reason: str) -> UserError:
+        return UserError(f"{self._path}: corrupted, {reason}: remove it, and the next run writes it again")
 
 
 def _whole_chunks(size: int) -> int:

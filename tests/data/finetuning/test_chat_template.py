@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from megatape.data.finetuning import chat_rendering
 from megatape.data.finetuning.chat import Chat
-from megatape.data.finetuning.chat_rendering import ChatRenderer
+from megatape.data.finetuning.chat_rendering import ChatRenderer, TemplateSource
 from megatape.data.finetuning.chat_template import ChatTemplate, TypedTokens
 from megatape.data.finetuning.conversation import Conversation, parse_conversation
 from megatape.data.finetuning.example_source import ExampleSource
@@ -531,7 +531,7 @@ def test_the_text_of_an_interrupted_rendering_is_not_that_of_the_next() -> None:
 
     def text(template: str, content: str) -> str:
         conversation = Conversation([{"role": "user", "content": content}])
-        return renderer.render("template", template, {}, conversation, is_prompt=True)[0]
+        return renderer.render(TemplateSource("template", template, {}), conversation, is_prompt=True)[0]
 
     assert text(content, "first") == "first"
     main = threading.main_thread().ident

@@ -82,12 +82,12 @@ def test_row_groups_change_nothing(tmp_path: Path) -> None:
     for first, last in ((0, 2), (2, 2), (2, 27), (27, 30)):
         numbers = range(first, last)
         writer.add(
-            lengths[first:last],
-            numbers,
-            [f"a:{number}" for number in numbers],
-            [""] * len(numbers),
-            numbers,
-            [{}] * len(numbers),
+            tokens=lengths[first:last],
+            text_bytes=numbers,
+            places=[f"a:{number}" for number in numbers],
+            urls=[""] * len(numbers),
+            hashes=numbers,
+            scores=[{}] * len(numbers),
         )
     (table,) = writer.close()
     assert (table.documents, table.tokens) == (30, sum(lengths))

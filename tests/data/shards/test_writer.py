@@ -81,7 +81,7 @@ import sys
 from pathlib import Path
 from megatape.data.shards.table_writer import TableWriter
 writer = TableWriter(Path({str(tmp_path)!r}), "train")
-writer.add([2], [5], ["a:1"], [""], [2**64 - 1], [{{"rule": 0.5}}])
+writer.add(tokens=[2], text_bytes=[5], places=["a:1"], urls=[""], hashes=[2**64 - 1], scores=[{{"rule": 0.5}}])
 sys.exit(len(writer.close()) != 1 or "pandas" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -238,7 +238,7 @@ def add_tables(directory: Path, documents: Documents) -> None:
     for split in ("train", "validation"):
         writer = TableWriter(directory, split)
         for ids in documents:
-            writer.add([len(ids)], [3 * len(ids)], ["here"], [""], [7], [{}])
+            writer.add(tokens=[len(ids)], text_bytes=[3 * len(ids)], places=["here"], urls=[""], hashes=[7], scores=[{}])
         index.document_tables[split] = writer.close()
     save_index(index, directory)
 
