@@ -1,4 +1,4 @@
-"""Listings of inputs: the files to read, and the files skipped because of their names."""
+"""Listings of inputs: files to read, and files skipped because of their names."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -10,20 +10,21 @@ from megatape.data.printable import printable
 from megatape.errors import UserError
 from megatape.utils.units import plural
 
-# Maximum number of names shown for an input.
+# Maximum number of names to show for an input.
 NUM_NAMES = 10
-# Files that accompany data and have no documents. They are reported, but do not count towards the limit.
-COMPANIONS = ("readme*", "license*", "license*", "_*", "*.md5", "*.sha1", "*.sha256", "md5sum*", "sha1sum*", "sha256sum*")
-# Folder of an unfinished preparation, often the one that resumes. It is reported, but does not count towards the limit.
+# Files accompanying data, without documents. They are reported, but do not count towards the limit.
+# The pattern for licenses includes British spelling.
+COMPANIONS = ("readme*", "licen[cs]e*", "_*", "*.md5", "*.sha1", "*.sha256", "md5sum*", "sha1sum*", "sha256sum*")
+# Folder of an unfinished preparation, often the one being resumed. It is reported, but does not count towards the limit.
 UNFINISHED = "*.partial/"
 
 
 class ListedFile(NamedTuple):
-    """A file or folder found in an input.
+    """File or folder in an input.
 
     Attributes:
         name: Path or URL. Folders end with a slash.
-        size: Size in bytes; None if the listing does not have it.
+        size: Size in bytes; None if the listing does not tell.
     """
 
     name: str
@@ -35,14 +36,14 @@ class Listing:
     """Content of an input.
 
     Attributes:
-        given: The input, as the user gave it.
+        user_input: The input, as the user wrote it.
         files: Files to read, sorted by path.
-        skipped: Other files that are not hidden, and folders that are not searched, such as links.
+        skipped: Other files unless hidden, and folders not searched, such as links.
         patterns: Names of the files to read.
         is_folder: Whether the input is a folder, or a URL with a pattern.
     """
 
-    given: str
+    user_input: str
     files: list[ListedFile]
     skipped: list[ListedFile] = field(default_factory=list)
     patterns: tuple[str, ...] = ()
@@ -54,32 +55,24 @@ class Listing:
         return [file.name for file in self.files]
 
     def select(self, is_read: Callable[[str], bool]) -> "Listing":
-        """Return a listing that skips more files.
-
-        Args:
-            is_read: Function that tells whether to read a file, by its path or URL.
-        """
+        """Return a listing that also skips the files for which `is_read`, called with a path or URL, returns False."""
         files = [file for file in self.files if is_read(file.name)]
-        others = [file for file in self.files if not is_read(file.name)]
-        return replace(self, files=files, skipped=self.skipped + others)
+        more_skipped = [file for file in self.files if not is_read(file.name)]
+        return replace(self, files=files, skipped=self.skipped + more_skipped)
 
     def without(self, is_known: Callable[[str], bool]) -> "Listing":
-        """Return a listing without skipped files that are known not to be inputs.
-
-        Args:
-            is_known: Function that recognizes such a file by the last part of its path.
-        """
+        """Return a listing without the skipped files that `is_known` recognizes by the last part of their paths."""
         skipped = [file for file in self.skipped if not is_known(base_name(file.name))]
         return replace(self, skipped=skipped)
 
 
 @dataclass
 class SkippedFiles:
-    """Summary of an input's files that are skipped because of their names.
+    """Summary of an input's files skipped because of their names.
 
     Attributes:
         files: Number of files.
-        bytes: Total size of the files whose size is known.
+        bytes: Total size of the files with a known size.
         names: Names of the first files.
     """
 
@@ -104,12 +97,12 @@ class SkippedFiles:
 
 
 def summarize_skipped(listings: Iterable[Listing]) -> dict[str, SkippedFiles]:
-    """Return a summary of the skipped files, by input. Inputs without skipped files are not included."""
-    found: dict[str, SkippedFiles] = {}
+    """Return a summary of the skipped files, by input. Inputs without any are omitted."""
+    summaries: dict[str, SkippedFiles] = {}
     for listing in listings:
         if listing.skipped:
-            found.setdefault(listing.given, SkippedFiles()).add(listing.skipped)
-    return found
+            summaries.setdefault(listing.user_input, SkippedFiles()).add(listing.skipped)
+    return summaries
 
 
 def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
@@ -117,8 +110,8 @@ def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
 
     Args:
         listing: Content of the input.
-        max_fraction: Largest fraction of the files or bytes that may be skipped.
-        option: Option that gave the input.
+        max_fraction: Maximum fraction of files or bytes to skip.
+        option: Option of the input, for the error.
 
     Raises:
         UserError: A larger fraction is skipped.
@@ -142,7 +135,7 @@ def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
     if len(others) > NUM_NAMES:
         names += f" and {len(others) - NUM_NAMES:,} more"
     raise UserError(
-        f"{option} {listing.given}: {amount} would be skipped, more than `max_skipped_fraction` {max_fraction:g}, because "
+        f"{option} {listing.user_input}: {amount} would be skipped, more than `max_skipped_fraction` {max_fraction:g}, because "
         f"they are not named {wanted(listing.patterns)}: {names}. Rename them or give them one by one to read them, or raise "
         "`max_skipped_fraction`"
     )
@@ -157,7 +150,7 @@ def wanted(patterns: Sequence[str]) -> str:
 
 
 def file_size(file: ListedFile) -> int | None:
-    """Return the size of a listed file in bytes; None if it is unknown. Folders and links to nothing have 0."""
+    """Return the size of a listed file in bytes; None if it is unknown. Folders and broken links have 0."""
     if file.size is not None or "://" in file.name:
         return file.size
     try:
@@ -170,7 +163,7 @@ def file_size(file: ListedFile) -> int | None:
 
 
 def base_name(name: str) -> str:
-    """Return the last part of a path or URL with unprintable characters escaped; folders keep their slash."""
+    """Return the last part of a path or URL, with unprintable characters escaped. Folders keep their slash."""
     last = printable(name.rstrip("/").rpartition("/")[2])
     if name.endswith("/"):
         last += "/"
@@ -186,6 +179,6 @@ def _sizes(files: Iterable[ListedFile]) -> list[int] | None:
 
 
 def _is_companion(name: str) -> bool:
-    """Whether a file accompanies data and has no documents, or is an unfinished preparation."""
+    """Whether a file accompanies data without having documents, or belongs to an unfinished preparation."""
     lower = base_name(name).lower()
     return any(fnmatchcase(lower, pattern) for pattern in (*COMPANIONS, UNFINISHED))

@@ -47,6 +47,7 @@ def test_other_files_are_counted_and_named(tmp_path: Path) -> None:
         ({"x.csv": 900}, "1 of 11 files and 900 of 1,900 bytes would be skipped"),
         ({f"{number:02}.json": 1 for number in range(20)}, r"named \*.jsonl: 00.json, .*, 09.json and 10 more. Rename them"),
         ({"README.md": 900, "LICENSE": 900, "_SUCCESS": 900, "sha256sums.txt": 900}, ""),
+        ({"LICENSE".replace("S", "C"): 900}, ""),  # British spelling, which codespell would correct
     ],
 )
 def test_a_large_part_of_a_folder_is_not_skipped(tmp_path: Path, others: dict[str, int], message: str) -> None:
