@@ -1,1 +1,15 @@
-"""From documents to batches: preparing shards of token ids, and reading them in the order of a run."""
+"""Data of a run: from documents to the batches it trains on.
+
+Folders, in the order in which a document passes through them:
+
+* io: opens local files and URLs, and reads them as lines or tar members.
+* sources: reads the documents in files and data sets.
+* cleaning: drops and edits documents.
+* tokenizers: turn texts into token ids.
+* prepare: runs the steps above in any number of processes. Its docstring follows a document step by step.
+* shards: writes, verifies and reads token ids and tables of documents in a data directory.
+* derived: merges data directories, or selects a part of one.
+* training: orders the samples of one or several data directories, and packs them into batches.
+
+finetuning and synthetic have sources of their own. formats converts data directories from and to other libraries' files.
+"""

@@ -1,4 +1,4 @@
-"""Counts of the records and documents of a source: read, skipped, written, and dropped by reason."""
+"""Counts records and documents of a source: read, skipped, written, and dropped by reason."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -11,31 +11,31 @@ from megatape.errors import UserError
 # Non-negative count, small enough that sums fit into int64 and every value is exact as a float.
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
-# Reasons for which a document is not written, besides cleaning rules.
+# Reasons for not writing a document, besides cleaning rules.
 EMPTY_DOCUMENTS = "empty documents"
 BAD = "bad records"
 TOO_LONG = "records too long to read"
 WITHOUT_TEXT = "samples without text"
 
-# Number of bad records that are always tolerated.
+# Bad records that are always tolerated.
 FEW_BAD = 10
 NUM_BAD_EXAMPLES = 5
 
 
 @dataclass
 class RecordCounts:
-    """Counts of the records that a pass has skipped so far.
+    """Counts of records skipped so far in a pass. Places and paths are empty before the first such record.
 
     Attributes:
-        read_bytes: Number of bytes read of the stored files.
-        too_long: Number of records beyond the limit.
+        read_bytes: Bytes read from the stored files.
+        too_long: Records beyond the limit.
         first_too_long: Place of the first one.
-        bad: Number of malformed records.
+        bad: Malformed records.
         bad_examples: `place: reason` of the first few.
-        without_text: Number of samples in tars without a member with text.
-        first_without_text: Place of the first such sample.
-        unverified: Number of compressed files without checksums, in which damage may go unnoticed.
-        first_unverified: Path of the first such file.
+        without_text: Samples in tars without a text member.
+        first_without_text: Place of the first one.
+        unverified: Compressed files without checksums, in which damage may go unnoticed.
+        first_unverified: Path of the first one.
     """
 
     read_bytes: int = 0
@@ -50,7 +50,7 @@ class RecordCounts:
 
     @property
     def skipped(self) -> int:
-        """Number of records that gave no document."""
+        """Records without a document."""
         return self.bad + self.too_long
 
     def add(self, other: "RecordCounts") -> None:
@@ -85,15 +85,15 @@ class RecordCounts:
 
 @dataclass
 class DocumentCounts:
-    """Counts of the documents of one input, or of all.
+    """Counts of documents, in one input or in all.
 
     Attributes:
-        read: Number of documents, and of records without one.
-        written: Number of documents written to a split.
-        tokens: Number of tokens of the documents written, control tokens included.
-        text_bytes: Size of their texts in UTF-8.
-        dropped: Number of the other documents by reason.
-        skipped_files: Number of files skipped because of their names.
+        read: Documents, and records without one.
+        written: Documents written to a split.
+        tokens: Tokens written, including control tokens.
+        text_bytes: Size of the written texts in UTF-8.
+        dropped: Other documents by reason.
+        skipped_files: Files skipped because of their names.
         skipped_bytes: Total size of these files.
     """
 
@@ -106,8 +106,8 @@ class DocumentCounts:
     skipped_bytes: Count = 0
 
     @property
-    def kept(self) -> int:
-        """Number of documents that were read and not dropped."""
+    def num_kept(self) -> int:
+        """Documents read and not dropped."""
         return self.read - sum(self.dropped.values())
 
     def add(self, other: "DocumentCounts") -> None:
@@ -127,7 +127,7 @@ class CorpusCounts(RecordCounts):
     """Counts of a pass over a source.
 
     Attributes:
-        inputs: Counts of each `--input`. The code that writes the documents adds the counts of those written.
+        inputs: Counts by `--input`. Readers count documents read and dropped, the unit writer adds those written.
     """
 
     inputs: dict[str, DocumentCounts] = field(default_factory=dict)
@@ -150,20 +150,20 @@ class CorpusCounts(RecordCounts):
 
 
 def sort_reasons(dropped: dict[str, int]) -> dict[str, int]:
-    """Return the counts in the order of the index: empty documents, rules by name, skipped records. Zeros are left out."""
+    """Return counts in the order of the index (empty documents, rules by name, skipped records), without zeros."""
     rules = sorted(dropped.keys() - {EMPTY_DOCUMENTS, BAD, TOO_LONG, WITHOUT_TEXT})
     reasons = (EMPTY_DOCUMENTS, *rules, BAD, TOO_LONG, WITHOUT_TEXT)
     return {reason: dropped[reason] for reason in reasons if dropped.get(reason)}
 
 
-def check_bad_records(counts: RecordCounts, num_read: int, max_bad_fraction: float, remark: str = "") -> None:
+def check_bad_records(counts: RecordCounts, num_read: int, max_bad_fraction: float, ending: str = "") -> None:
     """Check that few records of a pass were bad or too long.
 
     Args:
         counts: Counts of the pass.
-        num_read: Number of records read.
-        max_bad_fraction: Maximum fraction of records that may be skipped. FEW_BAD records always may.
-        remark: End of the error message.
+        num_read: Records read.
+        max_bad_fraction: Maximum fraction of skipped records. FEW_BAD records are always tolerated.
+        ending: End of the error message.
 
     Raises:
         UserError: Too many records were skipped.
@@ -177,5 +177,5 @@ def check_bad_records(counts: RecordCounts, num_read: int, max_bad_fraction: flo
     raise UserError(
         f"of {num_read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than `max_record_bytes`, more than "
         f"`max_bad_fraction` {max_bad_fraction:g}; the first: {first}. Correct the input or the options, or raise "
-        f"`max_bad_fraction`, and give the same command again{remark}"
+        f"`max_bad_fraction`, and give the same command again{ending}"
     )

@@ -1,4 +1,4 @@
-"""Entries of `index.json` about documents: sources read them, and shards are written with them."""
+"""Entries of `index.json` about documents, used by sources when reading and by shards when writing."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +11,15 @@ INDEX_FILE = "index.json"
 
 @dataclass(frozen=True)
 class DocumentTable:
-    """Parquet file with a row for each document, in the order of a split's tokens. shards/table_writer.py lists its columns.
+    """Parquet file with a row per document, in the order of a split's tokens. shards/table_writer.py lists its columns.
 
-    A split has one table for each unit of the preparation with documents in this split.
+    A split has one table for each unit with documents in this split.
 
     Attributes:
-        file: Name of the file.
+        file: File name.
         sha256: Hash of the file.
-        documents: Number of its rows.
-        tokens: Number of tokens of all its documents.
+        documents: Number of rows.
+        tokens: Tokens in all documents.
     """
 
     file: FileName
@@ -33,9 +33,9 @@ class DocumentFile:
     """File with the texts of documents kept or dropped by a preparation.
 
     Attributes:
-        file: Name of the file.
+        file: File name.
         sha256: Hash of the stored bytes.
-        documents: Number of documents in it.
+        documents: Number of documents.
     """
 
     file: FileName
@@ -45,14 +45,14 @@ class DocumentFile:
 
 @dataclass(frozen=True)
 class MergedFolder:
-    """One of the data directories from which a directory was merged or selected.
+    """Data directory from which another one was merged or selected.
 
     Attributes:
         folder: Path of the directory.
-        fingerprint: Fingerprint of its training split.
-        source: `source` of its index.
-        rules: `rules` of its index.
-        documents: Number of its documents in each split.
+        fingerprint: Fingerprint of the training split.
+        source: `source` of the index.
+        rules: `rules` of the index.
+        documents: Documents by split.
     """
 
     folder: str

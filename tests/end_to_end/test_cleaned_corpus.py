@@ -13,8 +13,8 @@ from pyarrow import parquet
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
+from megatape.data.prepare.decision_pass import DecisionPass
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.unit_comparisons import UnitComparisons
 from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.shards.document_tables import DocumentTables
 from megatape.data.shards.index import load_index
@@ -94,7 +94,7 @@ def test_keeping_duplicates_keeps_rules(corpus: PreparationOptions, tmp_path: Pa
     index, _ = prepare(replace(corpus, cleaning=replace(corpus.cleaning, drop_duplicates=False)), tmp_path / "near")
     assert index.counts == {"empty documents": 1, "length: shorter than 10 characters": 2, "near_duplicates": 5}
     passes: list[Any] = []
-    monkeypatch.setattr(UnitPasses, "decide", lambda *arguments, **rest: passes.append(arguments))
+    monkeypatch.setattr(UnitPasses, "first_pass", lambda *arguments, **rest: passes.append(arguments))
     alone = replace(corpus, cleaning=Cleaning(parse_rules(["length:minimum=10"]), drop_duplicates=False))
     index, _ = prepare(alone, tmp_path / "alone")
     assert index.counts == {"empty documents": 1, "length: shorter than 10 characters": 2} and not passes
@@ -102,7 +102,7 @@ def test_keeping_duplicates_keeps_rules(corpus: PreparationOptions, tmp_path: Pa
 
 def test_other_rules_do_not_go_on(corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = in_units(corpus, 3000)
-    write = UnitPasses.write
+    write = UnitPasses.write_pass
 
     def fail_at_two(self: UnitPasses, number: int, *arguments: Any, **rest: Any) -> None:
         if number == 2:
@@ -110,7 +110,7 @@ def test_other_rules_do_not_go_on(corpus: PreparationOptions, tmp_path: Path, mo
         write(self, number, *arguments, **rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(UnitPasses, "write", fail_at_two)
+        patch.setattr(UnitPasses, "write_pass", fail_at_two)
         with pytest.raises(OSError, match="the disk is full"):
             prepare(corpus, tmp_path / "out")
     other = replace(corpus, cleaning=Cleaning(parse_rules(["length:minimum=11", *RULES_OF_CORPUS[1:]])))
@@ -127,14 +127,14 @@ def test_a_file_that_grew_between_the_passes(
     """The documents that were compared are written, and no other: the file is not read again."""
     corpus = in_units(corpus, 10_000)
     prepare(corpus, tmp_path / "whole")
-    compare = UnitComparisons.compare
+    compare = DecisionPass.compare
 
-    def grow(self: UnitComparisons, *arguments: Any) -> None:
+    def grow(self: DecisionPass, *arguments: Any) -> None:
         compare(self, *arguments)
         with open(Path(corpus.source.inputs[1]) / "3.jsonl", "a") as file:
             file.write(json.dumps({"text": "one more of these documents"}) + "\n")
 
-    monkeypatch.setattr(UnitComparisons, "compare", grow)
+    monkeypatch.setattr(DecisionPass, "compare", grow)
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 

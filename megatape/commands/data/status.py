@@ -42,7 +42,7 @@ def run(options: Options) -> None:
 
 def _describe_pass(progress: "PassStatus") -> str:
     """Return the line about one pass over the units."""
-    line = f"{progress.name}: {progress.num_done:,} of {progress.num_units:,} units"
+    line = f"{progress.unit_pass.value}: {progress.num_done:,} of {progress.num_units:,} units"
     if progress.total_bytes:
         line += f", {format_bytes(progress.done_bytes)} of {format_bytes(progress.total_bytes)}"
     if progress.bytes_per_second:

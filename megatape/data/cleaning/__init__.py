@@ -1,1 +1,6 @@
-"""Which documents of a source are written, and how they are changed before: one file for each family of rules."""
+"""Cleaning: decides which documents of a source to write, and edits them before.
+
+decisions.py applies the rules to one document after another. rule.py has their base classes; each other family of rules has a
+file of its own. Rules about duplicates compare documents with each other: in memory within one unit, and across units by the
+hashes and keys that first_pass.py stores and comparison.py compares.
+"""

@@ -1,14 +1,14 @@
-"""Documents by the score of a classifier."""
+"""Drops documents by the score of a classifier."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from megatape.data.cleaning.rule import ScoreRule
 from megatape.errors import UserError, content_errors
 
-# Maximum number of tokens of a text that a model of transformers reads, and of characters that are tokenized.
+# Maximum number of tokens read by a model of transformers, and of characters to tokenize.
 MAX_TOKENS = 512
 MAX_CHARACTERS = 64 * MAX_TOKENS
 
@@ -19,7 +19,7 @@ class Classifier(ScoreRule):
 
     Attributes:
         model: File or folder of the model.
-        minimum: Least probability of the class.
+        minimum: Minimum probability of the class.
         label: Name of the class.
     """
 
@@ -37,21 +37,21 @@ class Classifier(ScoreRule):
     def find_label(self, labels: list[str]) -> int:
         """Return the index of the class. Raises UserError if it is missing."""
         if self.label not in labels:
-            found = "is missing"
+            reason = "is missing"
             if self.label is not None:
-                found = f"is {self.label!r}"
-            raise UserError(f"{self.model}: label {found}: give one of {', '.join(labels[:20])}")
+                reason = f"is {self.label!r}"
+            raise UserError(f"{self.model}: label {reason}: give one of {', '.join(labels[:20])}")
         return labels.index(self.label)
 
     @cached_property
     @abstractmethod
     def _loaded(self) -> Any:
-        """The model. Each process loads it when it first needs it. Raises UserError."""
+        """The model. Each process loads it on first use. Raises UserError."""
 
 
 @dataclass(frozen=True)
 class FastTextClassifier(Classifier):
-    """Classifier in a model file of fastText (.bin, .ftz). A label may lack its prefix, `__label__`."""
+    """Classifier in a fastText model file (.bin, .ftz). Labels may be given without the prefix `__label__`."""
 
     packages = ("fasttext-predict",)
     PREFIX: ClassVar[str] = "__label__"
@@ -72,21 +72,37 @@ class FastTextClassifier(Classifier):
         return float(probabilities.get(f"{self.PREFIX}{self.label}", 0.0))
 
 
+class LoadedClassifier(NamedTuple):
+    """Sequence classifier, ready to use.
+
+    Attributes:
+        model: Model of transformers, in evaluation mode.
+        tokenizer: Tokenizer of the model.
+        max_tokens: Tokens read of a text.
+        label: Index of the class; None if the model has a single output.
+    """
+
+    model: Any
+    tokenizer: Any
+    max_tokens: int
+    label: int | None
+
+
 @dataclass(frozen=True)
 class TransformersClassifier(Classifier):
     """Sequence classifier in a folder of transformers. It reads the first MAX_TOKENS of a text.
 
-    The score of a model with one output, such as FineWeb-Edu's (arXiv 2406.17557), is this output, and the model has no label.
+    A model with a single output, such as FineWeb-Edu's (arXiv 2406.17557), has no label: its output is the score.
     """
 
     packages = ("torch", "transformers")
 
     @cached_property
-    def _loaded(self) -> Any:
+    def _loaded(self) -> LoadedClassifier:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        # A worker has one core, and sums have the same order with any number of workers.
+        # A worker has one core. One thread also adds in the same order, whatever the number of workers.
         torch.set_num_threads(1)
         try:
             model, info = AutoModelForSequenceClassification.from_pretrained(
@@ -106,15 +122,15 @@ class TransformersClassifier(Classifier):
             label = self.find_label(labels)
         elif self.label is not None:
             raise UserError(f"{self.model}: label is {self.label!r}, but the model has a single output: leave the label out")
-        return model.eval(), tokenizer, limit, label
+        return LoadedClassifier(model.eval(), tokenizer, limit, label)
 
     def score(self, text: str) -> float:
         import torch
 
-        model, tokenizer, limit, label = self._loaded
-        tokens = tokenizer(text[:MAX_CHARACTERS], truncation=True, max_length=limit, return_tensors="pt")
+        loaded = self._loaded
+        tokens = loaded.tokenizer(text[:MAX_CHARACTERS], truncation=True, max_length=loaded.max_tokens, return_tensors="pt")
         with torch.no_grad():
-            logits = model(**tokens).logits[0].float()
-        if label is None:
+            logits = loaded.model(**tokens).logits[0].float()
+        if loaded.label is None:
             return float(logits[0])
-        return float(logits.softmax(0)[label])
+        return float(logits.softmax(0)[loaded.label])

@@ -1,4 +1,4 @@
-"""Comparison of the documents of all units, by the hashes and keys that first passes have stored."""
+"""Compares the documents of all units, by the hashes and keys stored in the first pass."""
 
 from array import array
 from bisect import bisect_right
@@ -9,33 +9,33 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.cleaning.arrays import CORRUPTED_ARRAYS, pack_arrays
-from megatape.data.cleaning.first_pass import KEYS, SHINGLE_ENDS, SHINGLES
+from megatape.data.cleaning.first_pass import CODES, KEYS, SHINGLE_ENDS, SHINGLES
 from megatape.data.cleaning.near_duplicates import Bucket, NearDuplicates
 from megatape.errors import UserError
 
 # Name of the array in the results of `compare`.
 PAIRS = "pairs"
-# Number of hashes compared at a time. Each takes about 50 bytes.
+# Hashes compared at a time. Each takes about 50 bytes.
 HASHES_AT_ONCE = 2**25
-# Number of units whose shingles are mapped into memory.
+# Units whose shingles are mapped into memory.
 NUM_MAPPED_UNITS = 1024
 
 
 def compare(folders: Sequence[Path], name: str, near: NearDuplicates | None, heartbeat: Callable[[], None]) -> bytes:
     """Compare all documents by one array of FirstPass.
 
-    Memory: about 50 bytes for each of at most HASHES_AT_ONCE hashes, 2 bytes for each document, and 16 bytes for each pair of
-    similar documents.
+    Memory: about 50 bytes for each of up to HASHES_AT_ONCE hashes, 2 bytes per document, and 16 bytes per pair of similar
+    documents.
 
     Args:
-        folders: Folders with the files of FirstPass for each unit, in order.
+        folders: First-pass folders of all units, in order.
         name: Name of the array, one of `Cleaning.comparisons`.
-        near: Rule that decides whether documents with equal keys are similar. None: documents with equal hashes are equal.
+        near: Rule deciding whether documents with equal keys are similar. None: documents with equal hashes are equal.
         heartbeat: Called repeatedly, to renew the lease.
 
     Returns:
-        Flags of exact duplicates, as .npz for `FirstPassUnit`. With `near`: pairs of similar documents, as .npz for
-        `near_drops`.
+        Content of an .npz file: flags of exact duplicates for `FirstPassUnit`, or with `near` pairs of similar documents for
+        `near_duplicate_flags`.
     """
     ends = _document_ends(folders)
     groups = equal_groups([partial(_load, folder, name) for folder in folders], heartbeat=heartbeat)
@@ -56,25 +56,25 @@ def compare(folders: Sequence[Path], name: str, near: NearDuplicates | None, hea
     return pack_arrays({PAIRS: np.array(pairs, np.uint64).reshape(-1, 2)})
 
 
-def near_drops(folders: Sequence[Path], comparisons: Sequence[Path], heartbeat: Callable[[], None]) -> bytes:
+def near_duplicate_flags(folders: Sequence[Path], comparisons: Sequence[Path], heartbeat: Callable[[], None]) -> bytes:
     """Decide which documents are near duplicates of kept documents.
 
-    Memory: about 100 bytes for each pair of similar documents, and 2 bytes for each document.
+    Memory: about 100 bytes per pair of similar documents, and 2 bytes per document.
 
     Args:
-        folders: Folders with the files of FirstPass for each unit, in order.
-        comparisons: Files with the pairs that `compare` found in each band.
+        folders: First-pass folders of all units, in order.
+        comparisons: Results of `compare` for all bands.
         heartbeat: Called repeatedly, to renew the lease.
 
     Returns:
-        Flags of the near duplicates, as .npz for `FirstPassUnit`.
+        Content of an .npz file with flags of the near duplicates, for `FirstPassUnit`.
     """
     ends = _document_ends(folders)
     pairs = [np.empty((0, 2), np.uint64)]
     for file in comparisons:
         heartbeat()
         pairs.append(read_comparison(file, PAIRS))
-    # Sorted by the later document of each pair.
+    # Sorted by the later document of each pair, so that the decision about the earlier one is final.
     in_order = np.unique(np.concatenate(pairs), axis=0).tolist()
     is_dropped = np.zeros(ends[-1], bool)
     for number, earlier in in_order:
@@ -85,23 +85,15 @@ def near_drops(folders: Sequence[Path], comparisons: Sequence[Path], heartbeat: 
 
 
 def read_comparison(file: Path, name: str) -> np.ndarray:
-    """Read an array from the result of `compare` or `near_drops`.
-
-    Args:
-        file: File with the result.
-        name: Name of the array in it.
-
-    Raises:
-        UserError: The file is corrupted.
-    """
+    """Read an array from the result of `compare` or `near_duplicate_flags`. Raises UserError if the file is corrupted."""
     try:
-        with np.load(file, allow_pickle=False) as content:
-            found: np.ndarray = content[name]
+        with np.load(file, allow_pickle=False) as arrays:
+            loaded: np.ndarray = arrays[name]
     except CORRUPTED_ARRAYS as error:
         raise UserError(
             f"{file}: corrupted ({error!r}): remove it, and the same command compares the documents again"
         ) from error
-    return found
+    return loaded
 
 
 def equal_groups(
@@ -109,12 +101,12 @@ def equal_groups(
     at_once: int = HASHES_AT_ONCE,
     heartbeat: Callable[[], None] = lambda: None,
 ) -> Iterator[np.ndarray]:
-    """Yield the numbers of the documents with the same hash, in order, for each hash of several documents.
+    """Yield groups of documents with the same hash, as document numbers in order.
 
     Args:
-        units: Functions that load the hashes of the documents of each unit, uint64 [n, k], in order.
-        at_once: Number of hashes to compare at a time, which bounds the memory. Hashes are divided by their remainder.
-        heartbeat: Called for every unit of every part.
+        units: Functions loading the hashes of each unit, uint64 [n, k], in order.
+        at_once: Hashes to compare at a time, which bounds memory. Hashes are split into parts by their remainder.
+        heartbeat: Called for every unit in every part.
     """
     unit_starts = np.cumsum([0, *(len(load()) for load in units)])
     num_documents = int(unit_starts[-1])
@@ -125,9 +117,9 @@ def equal_groups(
         for load, start in zip(units, unit_starts, strict=False):
             heartbeat()
             unit_hashes = load()
-            chosen = np.flatnonzero(unit_hashes[:, 0] % np.uint64(num_parts) == np.uint64(part))
-            numbers_by_unit.append(chosen + start)
-            hashes_by_unit.append(unit_hashes[chosen])
+            rows = np.flatnonzero(unit_hashes[:, 0] % np.uint64(num_parts) == np.uint64(part))
+            numbers_by_unit.append(rows + start)
+            hashes_by_unit.append(unit_hashes[rows])
         numbers = np.concatenate(numbers_by_unit)
         hashes = np.concatenate(hashes_by_unit)
 
@@ -142,11 +134,11 @@ def equal_groups(
 
 
 class _Shingles:
-    """Shingles of all documents, in mapped files: the kernel keeps as much in memory as there is room for.
+    """Shingles of all documents, in mapped files, of which the kernel keeps as many in memory as it can.
 
     Args:
-        folders: Folders with the files of FirstPass for each unit, in order.
-        unit_ends: Number of documents up to the end of each unit.
+        folders: First-pass folders of all units, in order.
+        unit_ends: Documents up to the end of each unit.
     """
 
     def __init__(self, folders: Sequence[Path], unit_ends: np.ndarray) -> None:
@@ -167,20 +159,20 @@ class _Shingles:
 
 def _document_ends(folders: Sequence[Path]) -> np.ndarray:
     """Return the number of documents up to the end of each unit."""
-    return np.cumsum([_load(folder, "codes").size for folder in folders])
+    return np.cumsum([_load(folder, CODES).size for folder in folders])
 
 
 def _flags_by_unit(flags: np.ndarray, ends: np.ndarray) -> bytes:
-    """Return flags of documents as .npz, with an array of bits for each unit.
+    """Return an .npz file with the flags of all documents, an array of bits per unit.
 
     Args:
-        flags: Flag of each document, in the order of the units.
-        ends: Number of documents up to the end of each unit.
+        flags: bool [documents], in the order of the units.
+        ends: Documents up to the end of each unit.
     """
     parts = np.split(flags, ends[:-1])
     return pack_arrays({str(number): np.packbits(part) for number, part in enumerate(parts)})
 
 
 def _load(folder: Path, name: str) -> np.ndarray:
-    with np.load(folder / KEYS, allow_pickle=False) as content:
-        return content[name]
+    with np.load(folder / KEYS, allow_pickle=False) as arrays:
+        return arrays[name]

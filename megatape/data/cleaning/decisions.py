@@ -1,11 +1,11 @@
-"""Decisions about the documents of a source: kept or dropped, by any number of processes.
+"""Decides which documents of a source to keep, in any number of processes.
 
-Rules that decide about each text on its own apply first, in the given order, each to the text that the rule before it returned.
-Exact duplicates are dropped next, then near duplicates of kept documents.
+Rules about single texts apply first, in the user's order, each to the text returned by the rule before it. Exact duplicates are
+dropped next, then near duplicates of kept documents.
 
-With a single unit, one process keeps hashes and keys in memory (`OnePass`). With several units, each first pass stores those of
-its unit (first_pass.py), processes compare them all (comparison.py), and the result decides which of the tokenized documents
-are written (prepare/first_pass_unit.py).
+With a single unit, one process keeps hashes and keys in memory (`OnePass`). With several units, the first pass over each stores
+its hashes and keys (first_pass.py), and the decision pass compares those of all units (comparison.py) before any document is
+written.
 """
 
 import logging
@@ -20,13 +20,16 @@ from megatape.data.cleaning.near_duplicates import Bucket, NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, Rule, ScoreRule, UnitRule
 from megatape.data.printable import printable
 from megatape.data.shards.hashes import document_hash
-from megatape.data.sources.document import Decision, Document
+from megatape.data.sources.document import Decision, Document, Edit
 
 LOG = logging.getLogger(__name__)
 
 DUPLICATES = "duplicates"
 NEAR_DUPLICATES = "near_duplicates"
-# Processor seconds of a rule for one document from which the user is told its name.
+# Array with the hashes of exact duplicates, and prefix of the arrays with the keys of each band.
+HASHES = "hashes"
+BAND = "band"
+# Processor seconds for one document above which a warning names the rule and the document.
 SLOW_SECONDS = 5.0
 
 
@@ -36,7 +39,7 @@ class Comparison:
 
     Attributes:
         array: Array of FirstPass with the hashes or keys.
-        rule: Name of the rule that compares them.
+        rule: Name of the rule comparing them.
     """
 
     array: str
@@ -44,7 +47,7 @@ class Comparison:
 
 
 def compares_units(drop_duplicates: bool, rules: Collection[str], num_units: int) -> bool:
-    """Whether documents are compared with those of other units. Then each unit takes two passes.
+    """Whether documents are compared with those of other units. Each unit then takes a first and a write pass.
 
     Args:
         drop_duplicates: Whether to drop exact duplicates.
@@ -59,9 +62,9 @@ class Cleaning:
     """Cleaning rules of a source.
 
     Attributes:
-        rules: Rules by their names. Near duplicates come last in any order.
+        rules: Rules by name. Near duplicates are dropped last, wherever the rule stands.
         drop_duplicates: Whether to drop exact duplicates.
-        slow_seconds: Processor seconds of a rule for one document from which a warning names the document.
+        slow_seconds: Processor seconds for one document above which a warning names the rule and the document.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -70,7 +73,7 @@ class Cleaning:
 
     @property
     def near_duplicates(self) -> NearDuplicates | None:
-        """The rule about near duplicates, if it was chosen."""
+        """The rule about near duplicates, or None."""
         for rule in self.rules.values():
             if isinstance(rule, NearDuplicates):
                 return rule
@@ -78,14 +81,14 @@ class Cleaning:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Fields of records that the rules read, for Source."""
+        """Record fields that the rules read, for `Source.fields`."""
         names: dict[str, None] = {}
         for rule in self.rules.values():
             names.update(dict.fromkeys(rule.needs))
         return tuple(names)
 
     def begin_unit(self) -> "Cleaning":
-        """Return the same rules for the documents of one unit, in order."""
+        """Return the same rules with fresh state, for the documents of one unit, in order."""
         rules: dict[str, Rule] = {}
         for name, rule in self.rules.items():
             if isinstance(rule, UnitRule):
@@ -94,7 +97,7 @@ class Cleaning:
         return replace(self, rules=rules)
 
     def compares_units(self, num_units: int) -> bool:
-        """Whether documents are compared with those of other units. Then each unit takes two passes."""
+        """Whether documents are compared with those of other units. Each unit then takes a first and a write pass."""
         return compares_units(self.drop_duplicates, self.rules, num_units)
 
     @property
@@ -102,20 +105,20 @@ class Cleaning:
         """Comparisons of all documents, in order."""
         comparisons = []
         if self.near_duplicates is not None:
-            num_bands, _ = self.near_duplicates.shape
-            comparisons += [Comparison(f"band{number}", NEAR_DUPLICATES) for number in range(num_bands)]
+            num_bands = self.near_duplicates.banding.bands
+            comparisons += [Comparison(f"{BAND}{number}", NEAR_DUPLICATES) for number in range(num_bands)]
         if self.drop_duplicates:
-            comparisons.append(Comparison("hashes", DUPLICATES))
+            comparisons.append(Comparison(HASHES, DUPLICATES))
         return comparisons
 
     @property
     def comparing_rules(self) -> list[str]:
-        """Names of the rules that compare documents. A document dropped by two of them counts for the last one."""
+        """Names of the rules comparing documents. A document dropped by two of them counts for the last one."""
         return list(dict.fromkeys(comparison.rule for comparison in self.comparisons))
 
     def decide(self, document: Document) -> Decision:
-        """Decide about a document by the rules that look at each document on its own."""
-        edits: tuple[tuple[str, str], ...] = ()
+        """Decide about a document by the rules about single documents."""
+        edits: tuple[Edit, ...] = ()
         scores = dict(document.scores)
         for name, rule in self.rules.items():
             if not isinstance(rule, DocumentRule | ScoreRule):
@@ -134,15 +137,15 @@ class Cleaning:
             if not text or text.isspace():
                 return Decision(None, name, "nothing left", edits, scores)
             if text != document.text:
-                edits += ((name, text),)
+                edits += (Edit(name, text),)
                 document = document._replace(text=text)
         content = document.text.encode()
         return Decision(document.text, edits=edits, scores=scores, content=content, digest=document_hash(content))
 
     @contextmanager
     def watch(self, rule: str, document: Document) -> Iterator[None]:
-        """Name the document for which a rule takes long or fails. A warning changes no decision: none depends on time."""
-        began = time.thread_time()
+        """Name the document for which a rule is slow or fails. Slow rules only cause a warning: no decision depends on time."""
+        start = time.thread_time()
         try:
             yield
         except DocumentDropped:
@@ -151,14 +154,14 @@ class Cleaning:
             error.add_note(f"rule {rule} was applied to {printable(document.place)}")
             raise
         finally:
-            seconds = time.thread_time() - began
+            seconds = time.thread_time() - start
             if seconds > self.slow_seconds:
                 place = printable(document.place)
                 length = len(document.text)
                 LOG.warning(f"rule {rule} took {seconds:.0f} s for {place}, a document of {length:,} characters")
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return everything that decides the rules' results, as JSON.
+        """Return everything that affects the rules' results, as JSON.
 
         Raises:
             ModuleNotFoundError: A package is missing.
@@ -167,7 +170,7 @@ class Cleaning:
 
 
 class OnePass:
-    """Decides about the documents of the only unit, in order."""
+    """Decides about the documents of a single unit, in order, remembering them in memory."""
 
     def __init__(self, cleaning: Cleaning) -> None:
         self._cleaning = cleaning.begin_unit()
@@ -175,10 +178,10 @@ class OnePass:
         self._hashes: set[bytes] = set()
         num_bands = 0
         if self._near is not None:
-            num_bands, _ = self._near.shape
-        # Buckets of each band by key.
+            num_bands = self._near.banding.bands
+        # For each band: key -> bucket.
         self._bands = [defaultdict[int, Bucket](list) for _ in range(num_bands)]
-        # Whether each document compared with others so far is kept.
+        # Whether each compared document is kept, by number.
         self._is_kept = bytearray()
 
     def decide(self, document: Document) -> Decision:
@@ -197,11 +200,11 @@ class OnePass:
     def _is_near_duplicate(self, near: NearDuplicates, text: str, document: Document) -> bool:
         """Whether a text is a near duplicate of a kept text. Remembers the text."""
         with self._cleaning.watch(NEAR_DUPLICATES, document):
-            keys, shingles = near.signature(text)
+            signature = near.signature(text)
         number = len(self._is_kept)
         similar = set[int]()
-        for band, key in zip(self._bands, keys.tolist(), strict=True):
-            similar.update(near.matches_bucket(number, shingles, band[key]))
+        for buckets, key in zip(self._bands, signature.keys.tolist(), strict=True):
+            similar.update(near.matches_bucket(number, signature.shingles, buckets[key]))
         is_near_duplicate = any(self._is_kept[earlier] for earlier in similar)
         self._is_kept.append(not is_near_duplicate)
         return is_near_duplicate

@@ -1,4 +1,4 @@
-"""Documents that contain a part of an evaluation."""
+"""Drops documents containing parts of an evaluation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,13 +22,14 @@ MAX_RECORD_BYTES = 2**26
 class Decontaminate(TextRule):
     """Drops documents that share a run of `words` words with a text of the evaluation files.
 
-    GPT-3 (Brown et al., arXiv 2005.14165, appendix C) uses 13-grams, ignoring case, punctuation and white space. Unlike there,
-    the whole document is dropped, not a window around the run, and runs that are frequent in the source count as well.
+    GPT-3 (Brown et al., arXiv 2005.14165, appendix C) uses 13-grams, ignoring case, punctuation and white space. GPT-3's filter
+    drops a window around the run and ignores runs that are frequent in the source. This one drops the whole document, and all
+    runs count.
 
     Attributes:
-        files: Lines of JSON, compressed or not (each string of a line is a text, also in nested values), text files (one text
+        files: Lines of JSON, compressed or not (every string in a line is a text, also in nested values), text files (one text
             each), or folders of them. Texts with fewer words are ignored.
-        words: Number of words in a run.
+        words: Words in a run.
     """
 
     files: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -42,12 +43,12 @@ class Decontaminate(TextRule):
         self.apply("")
 
     @cached_property
-    def _runs(self) -> list[tuple[str, np.ndarray]]:
-        """Path of each file, with the hashes of all its runs, sorted, uint64."""
-        runs = []
+    def _runs(self) -> dict[str, np.ndarray]:
+        """Path of each file -> hashes of all its runs, sorted, uint64."""
+        runs = {}
         for name in self.files:
             for path in files_of(name):
-                runs.append((str(path), self._runs_of(path)))
+                runs[str(path)] = self._runs_of(path)
         return runs
 
     def _runs_of(self, path: Path) -> np.ndarray:
@@ -58,7 +59,7 @@ class Decontaminate(TextRule):
 
     def apply(self, text: str) -> str:
         hashes = hash_runs(text, self.words)
-        for name, runs in self._runs:
+        for name, runs in self._runs.items():
             if contains(runs, hashes):
                 raise DocumentDropped(f"shares {self.words} words with {name}")
         return text
@@ -71,8 +72,8 @@ def _texts(path: Path) -> Iterator[str]:
             yield path.read_text(encoding="utf-8")
         return
     counts = RecordCounts()
-    for _, record in read_records(str(path), MAX_RECORD_BYTES, counts):
-        yield from _strings(record)
+    for record in read_records(str(path), MAX_RECORD_BYTES, counts):
+        yield from _strings(record.value)
     if counts.skipped:
         raise UserError(f"{counts.bad_examples or counts.first_too_long}: correct the file")
 

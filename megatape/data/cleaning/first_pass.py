@@ -1,4 +1,4 @@
-"""First pass over the documents of a unit: decisions, and the hashes and keys by which they are compared with other units."""
+"""First pass over a unit's documents: applies the rules, and collects hashes and keys for comparing them with other units."""
 
 from array import array
 from collections.abc import Callable
@@ -8,30 +8,31 @@ from typing import Any
 import numpy as np
 
 from megatape.data.cleaning.arrays import pack_arrays
-from megatape.data.cleaning.decisions import DUPLICATES, NEAR_DUPLICATES, Cleaning
+from megatape.data.cleaning.decisions import BAND, DUPLICATES, HASHES, NEAR_DUPLICATES, Cleaning
 from megatape.data.sources.document import Decision, Document
 
-# Names of the files.
+# File names.
 KEYS = "keys.npz"
 SHINGLES = "runs.u4"
 SHINGLE_ENDS = "run_ends.npy"
-# Codes of documents that the rules keep. REPEATED: an earlier document of the unit is equal.
+# Array with the code of each document that the rules keep. REPEATED: an earlier document of the unit is equal.
+CODES = "codes"
 KEEP = 0
 REPEATED = 1
-# Appends content to the file of this name.
+# Appends content to the file with this name.
 Append = Callable[[str, bytes | memoryview], None]
 
 
 class FirstPass:
-    """Decides about the documents of a unit, and keeps hashes and keys of those that the rules keep.
+    """Decides about a unit's documents, and collects hashes and keys of those that the rules keep.
 
-    Exact duplicates inside the unit are dropped at once.
+    Exact duplicates within the unit are dropped at once.
     """
 
     def __init__(self, cleaning: Cleaning) -> None:
         self._cleaning = cleaning.begin_unit()
         self._near = cleaning.near_duplicates
-        self._known: set[bytes] = set()
+        self._digests: set[bytes] = set()
         # Code of each document that the rules keep.
         self._codes = array("B")
         self._hashes = bytearray()
@@ -46,23 +47,23 @@ class FirstPass:
             return decision
         code = KEEP
         if self._cleaning.drop_duplicates:
-            if decision.digest in self._known:
+            if decision.digest in self._digests:
                 code = REPEATED
-            self._known.add(decision.digest)
+            self._digests.add(decision.digest)
             self._hashes += decision.digest
         self._codes.append(code)
         if self._near is not None:
             with self._cleaning.watch(NEAR_DUPLICATES, document):
-                keys, shingles = self._near.signature(decision.text)
-            self._keys.append(keys)
-            self._shingles.append(shingles)
-            self._shingle_ends.append(self._shingle_ends[-1] + shingles.size)
+                signature = self._near.signature(decision.text)
+            self._keys.append(signature.keys)
+            self._shingles.append(signature.shingles)
+            self._shingle_ends.append(self._shingle_ends[-1] + signature.shingles.size)
         if code == REPEATED:
             return decision._replace(text=None, rule=DUPLICATES)
         return decision
 
     def save_shingles(self, append: Append) -> None:
-        """Append the shingles of the latest documents to SHINGLES, which frees their memory."""
+        """Append the shingles collected so far to SHINGLES, and free their memory."""
         shingles = np.concatenate([np.empty(0, np.uint32), *self._shingles])
         append(SHINGLES, shingles.data)
         self._shingles.clear()
@@ -73,12 +74,12 @@ class FirstPass:
         ends_file = BytesIO()
         np.save(ends_file, np.array(self._shingle_ends))
         append(SHINGLE_ENDS, ends_file.getvalue())
-        arrays: dict[str, Any] = {"codes": np.array(self._codes, np.uint8)}
+        arrays: dict[str, Any] = {CODES: np.array(self._codes, np.uint8)}
         if self._cleaning.drop_duplicates:
-            arrays["hashes"] = np.frombuffer(self._hashes, "<u8").reshape(-1, 2)
+            arrays[HASHES] = np.frombuffer(self._hashes, "<u8").reshape(-1, 2)
         if self._near is not None:
-            num_bands, _ = self._near.shape
+            num_bands = self._near.banding.bands
             keys = np.array(self._keys, np.uint64).reshape(-1, num_bands)
             for number in range(num_bands):
-                arrays[f"band{number}"] = keys[:, number : number + 1]
+                arrays[f"{BAND}{number}"] = keys[:, number : number + 1]
         append(KEYS, pack_arrays(arrays))

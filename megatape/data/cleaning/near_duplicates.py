@@ -1,8 +1,8 @@
-"""Near duplicates: documents that resemble an earlier one."""
+"""Finds near duplicates, documents resembling an earlier one, by MinHash."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -14,37 +14,75 @@ from megatape.errors import UserError
 if TYPE_CHECKING:
     from datasketch import MinHash
 
-# Minimum share of the texts at the threshold that are found.
+# Minimum share of near duplicates, with a similarity at the threshold, that must be found.
 RECALL = 0.8
 # Seed of datasketch's permutations.
 SEED = 1
 # datasketch's permutations have 32 bits.
 SHIFT = np.uint64(32)
-# Number of shingles permuted at a time. Each takes a kilobyte.
+# Shingles permuted at a time. Each takes a kilobyte.
 SHINGLES_AT_ONCE = 2**14
-# Maximum number of texts with equal keys that a later text is compared with, which makes the time linear.
+# Maximum number of texts in a bucket, to which a later text with the same key is compared. It makes the time linear.
 MAX_BUCKET = 8
-# Number and shingles of each text with the same key.
-Bucket = list[tuple[int, np.ndarray]]
+
+
+class Banding(NamedTuple):
+    """Division of a signature into bands.
+
+    Attributes:
+        bands: Number of bands.
+        rows: Rows of each band.
+    """
+
+    bands: int
+    rows: int
+
+
+class Signature(NamedTuple):
+    """MinHash signature of a text.
+
+    Attributes:
+        keys: uint64 [bands]. Texts that agree in one key are candidates. Texts without words agree if they are equal.
+        shingles: Distinct shingles, uint32, sorted. With 32 bits, a similarity errs by less than 0.001 up to a million words.
+    """
+
+    keys: np.ndarray
+    shingles: np.ndarray
+
+
+class BucketText(NamedTuple):
+    """A text in a bucket.
+
+    Attributes:
+        number: Number of the text.
+        shingles: Shingles of the text.
+    """
+
+    number: int
+    shingles: np.ndarray
+
+
+# Texts with the same key.
+Bucket = list[BucketText]
 
 
 @dataclass(frozen=True)
 class NearDuplicates(Rule):
     """Drops documents whose Jaccard similarity to an earlier kept one is `threshold` or more, by shingles of `words` words.
 
-    Dropped documents do not count, so a chain of overlapping texts keeps the texts that differ.
+    Dropped documents do not count, so a chain of overlapping texts keeps those that differ.
 
     MinHash (Broder, 1997) with locality-sensitive hashing finds candidates. The signature of a text, `permutations` minima
-    computed by datasketch, is divided into bands. Two texts of similarity s agree in one of b bands of r rows with probability
-    1 - (1 - s^r)^b. Then their shingles decide.
+    computed by datasketch, is divided into bands. With b bands of r rows, two texts of similarity s agree in some band with
+    probability 1 - (1 - s^r)^b. Their shingles then decide.
 
     Attributes:
-        threshold: Least similarity of near duplicates.
+        threshold: Minimum similarity of near duplicates.
         permutations: Number of permutations.
-        words: Number of words in a shingle.
-        bands: Number of bands. None: all that the permutations suffice for.
-        rows: Number of rows of a band, given together with `bands`. None: the largest number that finds RECALL of the texts at
-            the threshold.
+        words: Words in a shingle.
+        bands: Number of bands. None: as many as the permutations allow.
+        rows: Rows of a band, given together with `bands`. None: the largest number that finds RECALL of the texts at the
+            threshold.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("datasketch",)
@@ -62,21 +100,20 @@ class NearDuplicates(Rule):
 
     def describe(self) -> dict[str, Any]:
         described = super().describe()
-        bands, rows = self.shape
-        described["options"] |= {"bands": bands, "rows": rows}
+        described["options"] |= {"bands": self.banding.bands, "rows": self.banding.rows}
         return described
 
     @cached_property
-    def shape(self) -> tuple[int, int]:
-        """Number of bands, and of rows of each."""
+    def banding(self) -> Banding:
+        """Bands and rows, given or derived from the threshold."""
         if self.bands and self.rows:
-            return self.bands, self.rows
+            return Banding(self.bands, self.rows)
         for rows in range(self.permutations, 1, -1):
             bands = self.permutations // rows
             recall = 1 - (1 - self.threshold**rows) ** bands
             if recall >= RECALL:
-                return bands, rows
-        return self.permutations, 1
+                return Banding(bands, rows)
+        return Banding(self.permutations, 1)
 
     @cached_property
     def _empty(self) -> "MinHash":
@@ -84,51 +121,47 @@ class NearDuplicates(Rule):
 
         return MinHash(self.permutations, seed=SEED, scheme="affine32", hashfunc=int)
 
-    def signature(self, text: str, at_once: int = SHINGLES_AT_ONCE) -> tuple[np.ndarray, np.ndarray]:
+    def signature(self, text: str, at_once: int = SHINGLES_AT_ONCE) -> Signature:
         """Compute the MinHash signature of a text.
 
         Args:
             text: Text.
-            at_once: Number of shingles permuted at a time.
-
-        Returns:
-            Keys, uint64 [bands]. Texts that agree in one key are candidates. Texts without words agree if they are equal.
-            Shingles, uint32, sorted, each once. With 32 bits a similarity errs by less than 0.001 up to a million words.
+            at_once: Shingles permuted at a time. It does not affect the result.
         """
         from xxhash import xxh3_64_intdigest
 
-        bands, rows = self.shape
+        bands, rows = self.banding
         shingles = np.unique((hash_runs(text, self.words) >> SHIFT).astype(np.uint32))
         if not shingles.size:
-            return np.full(bands, xxh3_64_intdigest(text.encode()), np.uint64), shingles
-        signature = self._empty.copy()
+            return Signature(np.full(bands, xxh3_64_intdigest(text.encode()), np.uint64), shingles)
+        minhash = self._empty.copy()
         for begin in range(0, shingles.size, at_once):
-            signature.update_batch(shingles[begin : begin + at_once].tolist())
-        minima = signature.hashvalues[: bands * rows].reshape(bands, rows)
+            minhash.update_batch(shingles[begin : begin + at_once].tolist())
+        minima = minhash.hashvalues[: bands * rows].reshape(bands, rows)
         keys = np.array([xxh3_64_intdigest(band.tobytes()) for band in minima], np.uint64)
-        return keys, shingles
+        return Signature(keys, shingles)
 
     def matches_bucket(self, number: int, shingles: np.ndarray, bucket: Bucket) -> list[int]:
         """Compare a text with earlier texts of the same key.
 
         Args:
-            number: Number of the text, larger than the numbers of the earlier texts.
+            number: Number of the text, larger than those of the earlier texts.
             shingles: Shingles of the text.
             bucket: Earlier texts. The text is added, unless the bucket is full or contains a text with the same shingles.
 
         Returns:
-            Numbers of the similar earlier texts.
+            Numbers of similar earlier texts.
         """
         matches = []
         has_equal = False
-        for earlier, earlier_shingles in bucket:
-            similarity = self._similarity(shingles, earlier_shingles)
+        for earlier in bucket:
+            similarity = self._similarity(shingles, earlier.shingles)
             if similarity >= self.threshold:
-                matches.append(earlier)
+                matches.append(earlier.number)
             if similarity >= 1:
                 has_equal = True
         if not has_equal and len(bucket) < MAX_BUCKET:
-            bucket.append((number, shingles))
+            bucket.append(BucketText(number, shingles))
         return matches
 
     def _similarity(self, first: np.ndarray, second: np.ndarray) -> float:
@@ -136,6 +169,6 @@ class NearDuplicates(Rule):
         num_common = np.intersect1d(first, second, assume_unique=True).size
         num_all = first.size + second.size - num_common
         if num_all == 0:
-            # Texts without words have equal keys only if they are equal.
+            # Texts without words share a key only if they are equal.
             return 1.0
         return num_common / num_all

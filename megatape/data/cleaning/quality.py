@@ -1,6 +1,6 @@
-"""Rules of datatrove: the quality rules of C4, Gopher and FineWeb, for English, and personal data.
+"""Rules of datatrove: quality rules of C4, Gopher and FineWeb, for English, and personal data.
 
-The quality rules spend most of their time in spaCy, which divides texts into words and sentences.
+The quality rules spend most of their time in spaCy, splitting texts into words and sentences.
 """
 
 import re
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # spaCy takes quadratic time for long text without white space: 11 s for 10,000 brackets.
 LONG_RUN = re.compile(r"\S{256}(?=\S)")
-# datatrove's first replacements. It alternates between several, so the result would depend on the order.
+# datatrove's first replacements. It alternates between several, so its result would depend on the order of documents.
 EMAIL = "email@example.com"
 IP = "22.214.171.124"
 # Part of an e-mail address before its @, in datatrove's pattern: words separated by single dots.
@@ -32,8 +32,8 @@ BEGIN = re.compile(rf"\b{WORD}")
 class DatatroveRule(TextRule):
     """A filter of datatrove, applied to one document at a time. The reasons are datatrove's.
 
-    The filter gets a text with a space after each 256 characters without white space, so that its time is linear. A filter that
-    edits must limit the length of words itself.
+    To keep the time linear, the filter gets a text with a space after each 256 characters without white space. A filter that
+    edits texts must limit the length of words itself.
 
     Attributes:
         edits: Whether the filter may change a text.
@@ -73,12 +73,12 @@ class DatatroveRule(TextRule):
 class C4Quality(DatatroveRule):
     """C4's rules (Raffel et al., arXiv 1910.10683, section 2.2) without the list of bad words.
 
-    Removes lines without a terminal punctuation mark, with fewer than three words, or about JavaScript, cookies and terms of
-    use, and lines with a word of more than 1000 characters, before spaCy reads them. Drops documents with fewer than
-    `min_sentences` remaining sentences, with a curly bracket, or with "lorem ipsum".
+    Before spaCy reads them, removes lines without a terminal punctuation mark, with fewer than three words, with a word of more
+    than 1000 characters, or about JavaScript, cookies and terms of use. Drops documents with fewer than `min_sentences`
+    remaining sentences, with a curly bracket, or with "lorem ipsum".
 
     Attributes:
-        min_sentences: Least number of remaining sentences.
+        min_sentences: Minimum number of remaining sentences.
         terminal_punctuation: Whether to remove lines without a terminal punctuation mark. FineWeb keeps them.
     """
 
@@ -110,7 +110,7 @@ class GopherRepetition(DatatroveRule):
 class FineWebQuality(DatatroveRule):
     """The rules that FineWeb added (Penedo et al., arXiv 2406.17557, section 3.6).
 
-    Drops documents with few lines that end in punctuation, many short lines, repeated lines, or many lines for few words.
+    Drops documents with few lines ending in punctuation, many short lines, repeated lines, or many lines for few words.
     """
 
     filter = "fineweb_quality_filter:FineWebQualityFilter"
@@ -120,9 +120,9 @@ class FineWebQuality(DatatroveRule):
 class PersonalData(TextRule):
     """Replaces e-mail addresses and public IPv4 addresses by EMAIL and IP.
 
-    The patterns are datatrove's, as in FineWeb (Penedo et al., arXiv 2406.17557). datatrove starts its search for an e-mail
-    address at each word, in quadratic time if words follow each other without space. Here the search starts at each @, which
-    occurs once in an address, so it takes linear time. The result is the same.
+    The patterns are datatrove's, as in FineWeb (Penedo et al., arXiv 2406.17557). datatrove searches for an address from each
+    word on, which takes quadratic time if words follow each other without space. An address has a single @, so starting at each
+    @ instead gives the same result in linear time.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("datatrove",)
@@ -148,9 +148,9 @@ class PersonalData(TextRule):
             begin = BEGIN.search(text, at - longest.end(), at)
             if begin is None:
                 continue
-            found = address.match(text, begin.start())
-            if found is None:
+            match = address.match(text, begin.start())
+            if match is None:
                 continue
-            parts += [text[address_end : found.start()], EMAIL]
-            address_end = found.end()
+            parts += [text[address_end : match.start()], EMAIL]
+            address_end = match.end()
         return self._formatter.ip_replacer.replace("".join(parts) + text[address_end:])

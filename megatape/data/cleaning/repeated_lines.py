@@ -1,4 +1,4 @@
-"""Lines and paragraphs repeated from earlier documents."""
+"""Removes lines and paragraphs repeated from earlier documents."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class RepeatedLines(UnitRule):
     Lines are compared by their words in lower case, with each digit replaced by 0. Lines without words stay.
 
     Attributes:
-        separator: Text between the parts of a text.
+        separator: Separator of the parts that are compared.
     """
 
     separator: ClassVar[str] = "\n"
@@ -36,7 +36,7 @@ class RepeatedParagraphs(RepeatedLines):
 
 
 class _Unit(TextRule):
-    """The rule for one unit. It remembers all parts so far, with about 100 bytes for each."""
+    """The rule for one unit. It remembers all parts so far, in about 100 bytes each."""
 
     def __init__(self, separator: str) -> None:
         self.separator = separator

@@ -30,8 +30,8 @@ class Rule:
     """A rule with its options.
 
     Attributes:
-        packages: Packages whose versions decide the result.
-        is_last: Whether it applies after all other rules, in any order.
+        packages: Packages whose versions affect the result.
+        is_last: Whether the rule applies after all others, wherever the user lists it.
     """
 
     packages: ClassVar[tuple[str, ...]] = ()
@@ -39,16 +39,16 @@ class Rule:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Fields of records that it reads besides the text, see `Source.fields`."""
+        """Record fields that the rule reads besides the text, see `Source.fields`."""
         return ()
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Files and folders whose content decides the result."""
+        """Files and folders whose content affects the result."""
         return ()
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that decides the rule's result, as JSON.
+        """Return everything that affects the rule's result, as JSON.
 
         Raises:
             ModuleNotFoundError: A package is missing.
@@ -67,19 +67,19 @@ class Rule:
         return described
 
     def check(self) -> None:
-        """Check the content of its files, before the command reads anything. Raises UserError if it is wrong."""
+        """Check the content of the rule's files, before the command reads any document. Raises UserError."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options alone: each process loads its own models."""
+        """Return the options alone, because each process loads its own models."""
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
 
 class DocumentRule(Rule, ABC):
-    """A rule that decides about each document on its own."""
+    """A rule about single documents."""
 
     @abstractmethod
     def clean(self, document: Document) -> str:
-        """Return the cleaned text, a function of the document and the options alone. Raises DocumentDropped."""
+        """Return the cleaned text, depending on the document and the options alone. Raises DocumentDropped."""
 
 
 class TextRule(DocumentRule):
@@ -90,25 +90,25 @@ class TextRule(DocumentRule):
 
     @abstractmethod
     def apply(self, text: str) -> str:
-        """Return the cleaned text, a function of `text` and the options alone. Raises DocumentDropped."""
+        """Return the cleaned text, depending on `text` and the options alone. Raises DocumentDropped."""
 
 
 class ScoreRule(Rule, ABC):
     """A rule that drops documents with a score below `minimum`. The scores of kept documents are stored.
 
     Attributes:
-        minimum: Least score of a kept document.
+        minimum: Minimum score of a kept document.
     """
 
     minimum: float
 
     @abstractmethod
     def score(self, text: str) -> float:
-        """Return the score of a text, a function of it and the options alone."""
+        """Return the score of a text, depending on `text` and the options alone."""
 
 
 class UnitRule(Rule, ABC):
-    """A rule that compares the documents of a unit with each other."""
+    """A rule comparing the documents of a unit with each other."""
 
     @abstractmethod
     def begin(self) -> DocumentRule:
@@ -116,7 +116,7 @@ class UnitRule(Rule, ABC):
 
 
 def files_of(name: str) -> list[Path]:
-    """Return a file, or all files of a folder except hidden ones, in a fixed order. Raises MissingPath if there is none."""
+    """Return a file, or all files in a folder except hidden ones, in a fixed order. Raises MissingPath if there is none."""
     path = Path(name)
     files = [path]
     if path.is_dir():
@@ -131,7 +131,7 @@ def parse_rules(texts: Iterable[str]) -> dict[str, Rule]:
     """Parse rules written as `NAME:option=value,option=value`. After a comma, text without a name continues the last value.
 
     Returns:
-        Rules by their names.
+        Rules by name.
 
     Raises:
         UserError: A name, option or value is unknown.
@@ -150,7 +150,7 @@ def parse_rules(texts: Iterable[str]) -> dict[str, Rule]:
 
 
 def _hash_path(name: str) -> str:
-    """Return the sha256 of a file, or a hash of the files of a folder."""
+    """Return the sha256 of a file, or a combined hash of all files in a folder."""
     hashes = [file_sha256(file) for file in files_of(name)]
     if len(hashes) == 1:
         return hashes[0]
@@ -162,16 +162,16 @@ def _parse(name: str, text: str) -> Rule:
     types = get_type_hints(kind)
     options = [option.name for option in fields(kind)]
     known = ", ".join(options) or "none"
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option, parts in _split_options(name, text, known).items():
         if option not in options:
             raise UserError(f"rule {name} has no option {option!r}; its options: {known}")
         if get_origin(types[option]) is tuple:
-            given[option] = parts
+            values[option] = parts
         else:
-            given[option] = ",".join(parts)
+            values[option] = ",".join(parts)
     try:
-        rule: Rule = TypeAdapter(kind).validate_python(given)
+        rule: Rule = TypeAdapter(kind).validate_python(values)
     except ValidationError as errors:
         error = errors.errors()[0]
         option = ""
@@ -181,7 +181,7 @@ def _parse(name: str, text: str) -> Rule:
             raise UserError(f"rule {name} needs {option}: write {name}:{option}=...") from None
         raise UserError(f"rule {name}: {describe_fault(error, option)}") from None
     try:
-        # Fails if a package or file is missing, before the command reads anything.
+        # Raises an error if a package or file is missing, before the command reads any document.
         rule.describe()
         rule.check()
     except UserError as error:
@@ -190,11 +190,11 @@ def _parse(name: str, text: str) -> Rule:
 
 
 def _split_options(name: str, text: str, known: str) -> dict[str, list[str]]:
-    """Split the text after a rule's name into options with their parts between commas.
+    """Split options into their names and the comma-separated parts of their values.
 
     Args:
-        name: Name of the rule, for errors.
-        text: Options as they are written.
+        name: Rule name, for errors.
+        text: Options as the user wrote them.
         known: Names of the rule's options, for errors.
     """
     values: dict[str, list[str]] = {}

@@ -1,10 +1,11 @@
-"""Documents by the URLs at which they were found."""
+"""Drops documents by their URLs."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -24,14 +25,14 @@ MAX_LOOKUPS = 32
 
 @dataclass(frozen=True)
 class Urls(DocumentRule):
-    """Drops documents whose URL is in a list of `block`, or in no list of `allow` if there are any.
+    """Drops documents whose URL is in a `block` list, or in none of the `allow` lists if there are any.
 
-    A list is a text file, or a folder of text files, with one entry a line: a domain, which includes its subdomains, or a
-    domain with a path, which includes everything below it. Empty lines and lines that begin with # are ignored.
+    A list is a text file, or a folder of text files, with one entry per line: a domain, including its subdomains, or a domain
+    with a path, including everything below it. Empty lines and lines starting with # are ignored.
 
     Attributes:
-        block: Files and folders with entries to drop.
-        allow: Files and folders with entries to keep.
+        block: Files and folders listing URLs to drop.
+        allow: Files and folders listing URLs to keep.
     """
 
     block: tuple[str, ...] = ()
@@ -53,9 +54,14 @@ class Urls(DocumentRule):
         _read(self.paths)
 
     @cached_property
-    def _lists(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of the entries to block and to allow, sorted, uint64. They take an eighth of the memory of a set."""
-        return _read(self.block), _read(self.allow)
+    def _blocked(self) -> np.ndarray:
+        """Hashes of the entries to block, sorted, uint64. They take an eighth of the memory of a set."""
+        return _read(self.block)
+
+    @cached_property
+    def _allowed(self) -> np.ndarray:
+        """Hashes of the entries to allow, sorted, uint64."""
+        return _read(self.allow)
 
     def clean(self, document: Document) -> str:
         try:
@@ -63,16 +69,15 @@ class Urls(DocumentRule):
         except ValueError:
             # The document has no valid URL.
             hashes = np.empty(0, np.uint64)
-        block, allow = self._lists
-        if contains(block, hashes):
+        if contains(self._blocked, hashes):
             raise DocumentDropped("blocked")
-        if self.allow and not contains(allow, hashes):
+        if self.allow and not contains(self._allowed, hashes):
             raise DocumentDropped("not allowed")
         return document.text
 
 
 def _read(names: tuple[str, ...]) -> np.ndarray:
-    """Return the hashes of the entries of lists, sorted, uint64. Raises UserError with the line of an invalid entry."""
+    """Return the hashes of all entries in lists, sorted, uint64. Raises UserError with the line of an invalid entry."""
     hashes = []
     for name in names:
         for path in files_of(name):
@@ -88,39 +93,46 @@ def _entries(path: Path) -> Iterator[str]:
             if not entry or entry.startswith("#"):
                 continue
             try:
-                host, rest = _split(entry)
+                url = _split(entry)
             except ValueError:
-                host = ""
-                rest = ""
-            if not DOMAIN.fullmatch(host) or len(entry.split()) > 1:
+                url = SplitUrl("", "")
+            if not DOMAIN.fullmatch(url.host) or len(entry.split()) > 1:
                 raise UserError(f"{path}:{number}: {entry!r:.80} is not a domain or a URL: correct the line")
-            yield host + rest
+            yield url.host + url.path
 
 
-def _split(url: str) -> tuple[str, str]:
-    """Split a URL, with or without scheme, into its host, and path and query without the last slash.
+class SplitUrl(NamedTuple):
+    """Parts of a URL.
 
-    Raises:
-        ValueError: The URL is malformed.
+    Attributes:
+        host: Host.
+        path: Path and query, without the last slash of the path.
     """
+
+    host: str
+    path: str
+
+
+def _split(url: str) -> SplitUrl:
+    """Split a URL, with or without scheme. Raises ValueError if it is malformed."""
     if not SCHEME.match(url):
         url = f"//{url}"
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
-    rest = parts.path.rstrip("/")
+    path = parts.path.rstrip("/")
     if parts.query:
-        rest += f"?{parts.query}"
-    return host, rest
+        path += f"?{parts.query}"
+    return SplitUrl(host, path)
 
 
 def _entries_of(url: str) -> Iterator[str]:
-    """Yield all entries that include a URL. Raises ValueError if it is malformed."""
-    host, rest = _split(url)
+    """Yield all entries that would include a URL. Raises ValueError if it is malformed."""
+    host, full_path = _split(url)
     labels = host.split(".")
-    segments = rest.partition("?")[0].split("/")
+    segments = full_path.partition("?")[0].split("/")
     num_paths = min(len(segments), MAX_LOOKUPS)
     paths = {"/".join(segments[:count]) for count in range(1, num_paths + 1)}
-    paths.add(rest)
+    paths.add(full_path)
     for first in range(max(0, len(labels) - MAX_LOOKUPS), len(labels)):
         domain = ".".join(labels[first:])
         for path in paths:

@@ -1,7 +1,7 @@
-"""Runs of consecutive words (shingles), by which texts are compared.
+"""Hashes runs of consecutive words (shingles), for comparing texts.
 
-Words are runs of letters, digits and underscores, in lower case, without punctuation and white space. In scripts without spaces
-between words, each character is a word.
+Words consist of letters, digits and underscores, in lower case. In scripts without spaces between words, each character is a
+word.
 """
 
 import re
@@ -21,7 +21,7 @@ FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def hash_runs(text: str, length: int) -> np.ndarray:
-    """Return the hashes of the runs of `length` consecutive words, uint64 [words - length + 1].
+    """Return the hashes of all runs of `length` consecutive words, uint64 [words - length + 1].
 
     A shorter text has one run with all of its words, and a text without words has none.
     """

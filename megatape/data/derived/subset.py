@@ -60,7 +60,7 @@ def subset(
             splits[name] = writer.write(stored)
         check_filled(splits, f"no document of {folder}, since none meets all conditions: select more")
         counts = writer.counts
-        counts.dropped = {KIND: counts.kept - counts.written}
+        counts.dropped = {KIND: counts.num_kept - counts.written}
         return build_index(
             new,
             stored.tokenizer(),

@@ -1,1 +1,8 @@
-"""Files at paths and URLs: found, opened, copied and read as lines or tar members."""
+"""Files at paths and URLs: finds, opens and copies them, and reads them as lines or tar members.
+
+* inputs.py lists the files in a user's inputs (listing.py, local_folder.py, remote_folder.py).
+* files.py opens a file. URLs are read by remote_file.py, which resumes after failures of the server (retries.py).
+* compression.py decompresses it (streams.py).
+* records.py reads lines of JSON, json_array.py one JSON array, and tar.py the members of a tar file.
+* isolated.py runs work that may crash in a child process.
+"""

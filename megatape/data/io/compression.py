@@ -1,4 +1,4 @@
-"""Compressed files: their names, first bytes and errors, and reading them decompressed."""
+"""Recognizes and reads compressed files."""
 
 import io
 import re
@@ -21,7 +21,7 @@ else:
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 # First bytes of compressed files.
 MAGIC_BYTES = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ\0)|(?P<bzip2>BZh[1-9]1AY&SY)")
-# Number of first bytes that decide the compression and whether there are checksums.
+# First bytes to read: they tell the compression, and whether there are checksums.
 HEADER_BYTES = 10
 # Offset of the flags in a zstd frame.
 ZSTD_FLAGS = 4
@@ -29,7 +29,7 @@ ZSTD_CHECKSUM_FLAG = 0b100
 # Offset of the kind of checksum in an xz stream. Kind 0 is no checksum.
 XZ_CHECK = 7
 BUFFER_BYTES = 2**20
-# Errors raised for corrupted compressed files.
+# Errors raised by reading corrupted files.
 CORRUPTED: tuple[type[Exception], ...] = (
     EOFError,
     BadGzipFile,
@@ -40,7 +40,7 @@ CORRUPTED: tuple[type[Exception], ...] = (
 
 
 def compressed_patterns(extension: str) -> tuple[str, ...]:
-    """Return patterns for the names of compressed files, such as *.jsonl.gz for .jsonl."""
+    """Return patterns for compressed files with an extension, such as *.jsonl.gz for .jsonl."""
     return tuple(f"*{extension}{compression}" for compression in COMPRESSIONS)
 
 
@@ -55,7 +55,7 @@ def decompressed(stored: BinaryIO, path: str, counts: RecordCounts | None = None
     Args:
         stored: Open file.
         path: Path or URL of the file.
-        counts: Counts to update if the file has no checksums. None: do not count it.
+        counts: Counts to update if the file has no checksums, or None.
 
     Raises:
         UserError: The compression does not match the file's name.
@@ -64,7 +64,7 @@ def decompressed(stored: BinaryIO, path: str, counts: RecordCounts | None = None
     kind = COMPRESSIONS.get(suffix(path))
     header = stored.read(HEADER_BYTES)
     if kind and not header:
-        # igzip would read an empty file as one without content.
+        # igzip would read an empty file without an error.
         raise EOFError("it is empty")
     magic = MAGIC_BYTES.match(header)
     if magic and magic.lastgroup != kind:
@@ -88,7 +88,7 @@ def decompressed(stored: BinaryIO, path: str, counts: RecordCounts | None = None
 
 
 def _has_checksums(kind: str, header: bytes) -> bool:
-    """Whether a compressed file has checksums of its content, judging by its first bytes. gzip and bzip2 always have them."""
+    """Whether a compressed file has checksums, judging by its first bytes. gzip and bzip2 always have them."""
     if kind == "zstd" and len(header) > ZSTD_FLAGS:
         return bool(header[ZSTD_FLAGS] & ZSTD_CHECKSUM_FLAG)
     if kind == "xz" and len(header) > XZ_CHECK:
@@ -101,10 +101,10 @@ def corruption_error(path: str, kind: str, error: Exception) -> UserError:
 
     Args:
         path: Path or URL of the file.
-        kind: Its format, such as "gzip".
-        error: Exception raised by reading it, one of CORRUPTED or of another format.
+        kind: Format, such as "gzip".
+        error: Exception raised by reading the file.
     """
-    # Part of a message of zstd.
+    # zstd has no class of its own for this error.
     if "requires too much memory" in str(error):
         return UserError(
             f"{path}: its zstd frames take more than 128 MiB to unpack: pack it again without --long, by unzstd --long=31 and "
@@ -114,5 +114,5 @@ def corruption_error(path: str, kind: str, error: Exception) -> UserError:
 
 
 def zstd_file(path: str) -> BinaryIO:
-    """Create a zstd file to write, with a checksum that readers verify."""
+    """Create a zstd file to write, with checksums that readers verify."""
     return cast(BinaryIO, ZstdFile(path, "wb", options={CompressionParameter.checksum_flag: 1}))

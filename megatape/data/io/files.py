@@ -1,4 +1,4 @@
-"""Files named by a path or a URL: their states, opening and copying them. fsspec reads URLs."""
+"""Opens and copies files at paths and URLs, and reads their states."""
 
 import io
 import os
@@ -17,9 +17,9 @@ from megatape.utils.files import create_file
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"
 BUFFER_BYTES = 2**18
-# Number of bytes copied at a time.
+# Bytes copied at a time.
 COPY_BYTES = 8 * 2**20
-# Number of simultaneous requests.
+# Simultaneous requests.
 NUM_REQUESTS = 16
 
 
@@ -28,7 +28,7 @@ class FileState(NamedTuple):
 
     Attributes:
         size: Size in bytes.
-        version: Size and modification time in nanoseconds, or the tag that its server gives the content, if it gives any.
+        version: Size and modification time in nanoseconds; for a URL, size and the server's tag for the content, if any.
     """
 
     size: int
@@ -36,18 +36,18 @@ class FileState(NamedTuple):
 
 
 def is_url(name: str) -> bool:
-    """Whether `name` is a URL, including file://, and not a path."""
+    """Whether `name` is a URL, including file://."""
     return URL.match(name) is not None
 
 
 def local_path(name: str) -> Path | None:
-    """Return the local path that a name refers to, or None for a URL that needs a server."""
+    """Return the local path of a path or file:// URL, or None for a URL that needs a server."""
     if not is_url(name):
         return Path(name)
     if not name.startswith(LOCAL):
         return None
     path = name.removeprefix(LOCAL).removeprefix("localhost")
-    # Names with a percent sign are often not quoted.
+    # URLs of files with a percent sign in their names are often not quoted.
     if os.path.exists(path):
         return Path(path)
     return Path(unquote(path))
@@ -61,7 +61,7 @@ def suffix(name: str) -> str:
 
 
 def open_file(name: str) -> BinaryIO:
-    """Open a file to read. It can seek.
+    """Open a file to read, with seeking.
 
     Raises:
         OSError: The file cannot be opened or, later, read.
@@ -79,17 +79,17 @@ def copy_file(name: str, path: Path, size: int | None = None) -> None:
 
     Args:
         name: Path or URL of the file.
-        path: Name of the copy, which must not exist.
-        size: Size in bytes that the file must have. None: any size.
+        path: Path of the copy, which must not exist.
+        size: Expected size in bytes. None: any size.
 
     Raises:
-        OSError: The file has another size, or cannot be read or written. The copy is then incomplete.
+        OSError: The file has another size, or cannot be read or written. The copy may then be incomplete.
     """
     with open_file(name) as source, create_file(path) as copy:
         if size is not None:
-            found = source.seek(0, io.SEEK_END)
-            if found != size:
-                raise PathError(f"{name}: {found:,} bytes, not {size:,}")
+            actual_size = source.seek(0, io.SEEK_END)
+            if actual_size != size:
+                raise PathError(f"{name}: {actual_size:,} bytes, not {size:,}")
         source.seek(0)
         shutil.copyfileobj(source, copy, COPY_BYTES)
 

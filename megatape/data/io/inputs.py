@@ -1,4 +1,4 @@
-"""Inputs that a user gives: paths and URLs of files and folders, with the files found in them."""
+"""Finds the files in a user's inputs: paths and URLs of files and folders."""
 
 import os
 import re
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice, pairwise
 from pathlib import PurePath
+from typing import NamedTuple
 
 from braceexpand import braceexpand
 
@@ -16,24 +17,24 @@ from megatape.data.io.local_folder import find_local
 from megatape.data.io.remote_folder import find_remote
 from megatape.errors import MissingPath, UserError
 
-# Range in braces: first and last number, step.
+# Range in braces: first number, last number and step.
 RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.-?0*([1-9]\d*))?")
 # File of a set, such as c4-train.00000-of-01024.json.gz.
 NUMBERED = re.compile(r"(.*?)(\d+)([-_]of[-_])(\d+)(?:-[0-9a-f]{16})?(\D.*)?")
-# Maximum number of names that braces expand to.
+# Maximum number of names to expand braces to.
 MAX_NAMES = 100_000
 
 
 def find_files(
     inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input", partial: bool = True
 ) -> list[str]:
-    """Return the given files, and the matching files in the given folders, sorted by path within each.
+    """Return the files among the inputs, and the matching files in folders, sorted by path within each.
 
     Args:
         inputs: Files and folders, see `list_inputs`.
-        patterns: Names of files in folders.
-        recursive: Whether to search folders in folders.
-        option: Option that gave the inputs.
+        patterns: Names of files to read in folders.
+        recursive: Whether to search subfolders.
+        option: Option of the inputs, for errors.
         partial: Whether a folder may lack files of a set whose names contain its size. Files given by name are not checked.
 
     Raises:
@@ -48,17 +49,17 @@ def find_files(
 def list_inputs(inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input") -> list[Listing]:
     """List the content of inputs.
 
-    Braces in URLs are expanded, as shells do in paths, and so is * in a file's name. A folder on a web server is a URL that
-    ends with a slash.
+    In URLs, braces are expanded, as shells do in paths, and so is * in the last part. A folder on a web server is a URL ending
+    with a slash.
 
     Args:
         inputs: Files and folders.
-        patterns: Names of the files to read in folders. Case does not matter.
-        recursive: Whether to search folders in folders.
-        option: Option that gave the inputs.
+        patterns: Names of files to read in folders, ignoring case. Files given as inputs may have any name.
+        recursive: Whether to search subfolders.
+        option: Option of the inputs, for errors.
 
     Returns:
-        One listing per file or folder, in order. A given file is read regardless of its name.
+        One listing per file or folder, in order.
 
     Raises:
         MissingPath: An input does not exist.
@@ -66,20 +67,19 @@ def list_inputs(inputs: Sequence[str], *patterns: str, recursive: bool = True, o
         ModuleNotFoundError: The package of a protocol is not installed.
     """
     listings = []
-    for given in inputs:
-        for name in _expand(given):
+    for user_input in inputs:
+        for name in _expand(user_input):
             path = local_path(name)
             if path is not None:
-                found = find_local(path, patterns, recursive)
+                content = find_local(path, patterns, recursive)
             else:
-                found = find_remote(name, patterns, recursive)
-            if found is None:
+                content = find_remote(name, patterns, recursive)
+            if content is None:
                 raise MissingPath(f"{option} {name}: no such file or directory")
-            files, skipped = found
-            if not files:
+            if not content.files:
                 raise UserError(f"{option} {name}: no file named {wanted(patterns)} in this directory")
-            is_folder = [file.name for file in files] != [name]
-            listings.append(Listing(given, files, skipped, patterns, is_folder))
+            is_folder = [file.name for file in content.files] != [name]
+            listings.append(Listing(user_input, content.files, content.skipped, patterns, is_folder))
     return listings
 
 
@@ -90,9 +90,9 @@ def listed_files(
 
     Args:
         listings: Content of the inputs.
-        option: Option that gave the inputs.
+        option: Option of the inputs, for errors.
         partial: Whether a folder may lack files of a set whose names contain its size. Files given by name are not checked.
-        max_skipped_fraction: Largest fraction of a folder's files or bytes that may be skipped because of their names.
+        max_skipped_fraction: Maximum fraction of a folder's files or bytes to skip because of their names.
 
     Raises:
         UserError: A folder has only a part of a set or too many skipped files, or a file is given twice.
@@ -100,7 +100,7 @@ def listed_files(
     files: list[str] = []
     for listing in listings:
         if not partial and listing.is_folder:
-            _check_sets(listing.names, f"{option} {listing.given}")
+            _check_sets(listing.names, f"{option} {listing.user_input}")
         check_skipped(listing, max_skipped_fraction, option)
         files += listing.names
     check_distinct(files, option)
@@ -108,7 +108,7 @@ def listed_files(
 
 
 def check_distinct(files: Iterable[str], option: str) -> None:
-    """Raise UserError if a file or a URL is given twice. option: option that gave it for the second time."""
+    """Raise UserError if a file or URL is given twice, the second time by `option`."""
     counts = Counter[str]()
     for name in files:
         if not is_url(name):
@@ -118,9 +118,9 @@ def check_distinct(files: Iterable[str], option: str) -> None:
             raise UserError(f"{option}: {name} is given twice")
 
 
-def relative(name: str, given: str) -> str | None:
-    """Return the path of the file `name` in the input `given`; empty if they are the same, None if it is not inside."""
-    for expanded in _expand(given):
+def relative(name: str, user_input: str) -> str | None:
+    """Return the path of the file `name` relative to an input; empty if it is the input, None if it is not inside."""
+    for expanded in _expand(user_input):
         if is_url(expanded) and "*" in expanded and fnmatchcase(name, expanded):
             return ""
         if is_url(expanded) and is_url(name):
@@ -131,16 +131,35 @@ def relative(name: str, given: str) -> str | None:
     return None
 
 
+class FileSet(NamedTuple):
+    """Numbered files of one set, whose names contain its size.
+
+    Attributes:
+        prefix: Path up to the number.
+        separator: Text between number and size, such as `-of-`.
+        size: Digits of the size.
+        suffix: Rest of the path.
+    """
+
+    prefix: str
+    separator: str
+    size: str
+    suffix: str
+
+    def __str__(self) -> str:
+        return f"{self.prefix.rpartition('/')[2]}*{self.separator}{self.size}{self.suffix}"
+
+
 def _check_sets(files: Sequence[str], where: str) -> None:
     """Raise UserError if files of a set are missing. Sets are numbered from 0 or from 1 on."""
-    sets = defaultdict(set)
+    numbers_by_set: defaultdict[FileSet, set[int]] = defaultdict(set)
     for file in files:
         match = NUMBERED.fullmatch(file)
         if match:
-            begin, number, of, count, end = match.groups()
-            sets[begin, of, count, end or ""].add(int(number))
-    for (begin, of, count, end), numbers in sets.items():
-        size = int(count)
+            prefix, number, separator, count, suffix = match.groups()
+            numbers_by_set[FileSet(prefix, separator, count, suffix or "")].add(int(number))
+    for file_set, numbers in numbers_by_set.items():
+        size = int(file_set.size)
         first = 0
         if size in numbers and 0 not in numbers:
             first = 1
@@ -153,7 +172,7 @@ def _check_sets(files: Sequence[str], where: str) -> None:
                 missing.append(f"{before + 1}-{after - 1}")
         if missing:
             raise UserError(
-                f"{where}: of the {size} files {begin.rpartition('/')[2]}*{of}{count}{end} these are missing: "
+                f"{where}: of the {size} files {file_set} these are missing: "
                 f"{', '.join(missing)}. Download them, or give `partial` to prepare the others alone"
             )
 
@@ -162,7 +181,7 @@ def _expand(name: str) -> list[str]:
     """Expand braces in a URL. Raises UserError if there are more than MAX_NAMES names."""
     if not is_url(name) or "{" not in name:
         return [str(local_path(name) or name)]
-    # braceexpand holds all numbers of a range in memory, so check their count first.
+    # braceexpand keeps all numbers of a range in memory, so check their count first.
     is_too_long = False
     for begin, end, step in RANGE.findall(name):
         if abs(int(end) - int(begin)) // int(step or 1) >= MAX_NAMES:

@@ -1,6 +1,6 @@
-"""Child processes for work that may crash: a library that aborts on a corrupted file, a template that fills the memory.
+"""Runs work that may crash in child processes: a library aborting on a corrupted file, a template filling the memory.
 
-Process pools of the standard library have no generators and hide the signal that ended a process.
+Process pools of the standard library support no generators, and hide the signal that ended a process.
 """
 
 import multiprocessing
@@ -15,7 +15,7 @@ from megatape.utils.python_process import safe_start
 
 
 class ProcessEnded(Exception):
-    """The process ended before its last answer.
+    """A child process ended before its last answer.
 
     Attributes:
         status: Exit status, or the negative number of the signal that ended it.
@@ -30,23 +30,23 @@ class ProcessEnded(Exception):
 
 
 class IsolatedProcess:
-    """A child process that answers one request after another. It ends with this process, and takes a second to start.
+    """A child process answering one request after another. It takes a second to start, and ends with this process.
 
     Args:
-        answers: Function of a module that yields the answers to a request, in the child process.
+        answers: Module-level function yielding the answers to a request, called in the child process.
     """
 
     def __init__(self, answers: Callable[..., Iterator[Any]]) -> None:
         # A fork would copy locks held by this process's threads.
         context = multiprocessing.get_context("spawn")
-        self._connection, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(answers, other), daemon=True)
+        self._connection, child_connection = context.Pipe()
+        self._process = context.Process(target=_serve, args=(answers, child_connection), daemon=True)
         with safe_start():
             self._process.start()
-        other.close()
+        child_connection.close()
 
     def ask(self, *request: Any) -> Iterator[Any]:
-        """Yield the answers to a request as they arrive. A caller that does not read all of them must end the process.
+        """Yield the answers to a request as they arrive. A caller not reading all of them must end the process.
 
         Raises:
             ProcessEnded: The process has ended.
@@ -62,7 +62,7 @@ class IsolatedProcess:
             yield answer
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._connection.close()
         self._process.kill()
         self._process.join()
@@ -77,7 +77,7 @@ class IsolatedProcess:
 
 def _serve(answers: Callable[..., Iterator[Any]], connection: Connection) -> None:
     """Answer requests until the other process ends."""
-    # Ctrl-C also reaches the command, which ends this process.
+    # Ctrl-C also reaches the command, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, ConnectionError):
         while True:

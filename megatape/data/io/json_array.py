@@ -4,31 +4,30 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import orjson
 
 from megatape.data.counts import RecordCounts
 from megatape.data.io.compression import COMPRESSIONS, CORRUPTED, corruption_error, decompressed
 from megatape.data.io.files import open_file, suffix
-from megatape.data.io.records import BYTE_ORDER_MARK, parse_json_record, read_records
+from megatape.data.io.records import BYTE_ORDER_MARK, Record, parse_json_record, read_records
 from megatape.errors import UserError
 
-# Number of characters read at a time.
+# Characters read at a time.
 CHUNK_CHARACTERS = 2**20
-# Number of characters read of a record before it counts as malformed.
+# Maximum number of characters in a record. A longer one counts as malformed.
 MAX_ELEMENT = 2**28
 SPACE = re.compile(r"\s*")
 
 
-def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of every record of a file: the elements of its array, or its lines.
+def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[Record]:
+    """Yield the records of a file: the elements of its array, or its lines.
 
-    Memory holds one record of an array. See `read_records` for lines and counts.
+    Memory holds one element of an array. See `read_records` for lines.
 
     Args:
         path: Path or URL of the file, which may be compressed.
-        max_bytes: Longer records are counted and skipped.
+        max_bytes: Maximum size of a record. Longer ones are counted and skipped.
         counts: Counts of skipped records, to update.
 
     Raises:
@@ -46,11 +45,11 @@ def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[tuple
                     counts.add_too_long(place)
                     continue
                 try:
-                    record = parse_json_record(element.encode())
+                    value = parse_json_record(element.encode())
                 except orjson.JSONDecodeError as error:
                     counts.add_bad(place, f"malformed JSON ({error})")
                     continue
-                yield place, record
+                yield Record(place, value)
     except CORRUPTED as error:
         raise corruption_error(path, COMPRESSIONS[suffix(path)], error) from error
     except UnicodeDecodeError as error:
@@ -58,18 +57,19 @@ def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[tuple
 
 
 def begins_array(path: str) -> bool:
-    """Whether a file holds one array, instead of a value in each line. Raises OSError."""
+    """Whether a file contains one array instead of a value per line. Raises OSError."""
     try:
         with open_file(path) as stored:
-            begin = decompressed(stored, path).read(CHUNK_CHARACTERS)
+            start = decompressed(stored, path).read(CHUNK_CHARACTERS)
     except CORRUPTED:
         # Reading the file reports the error.
         return False
-    begin = begin.removeprefix(BYTE_ORDER_MARK).lstrip()
-    if not begin.startswith(b"["):
+    start = start.removeprefix(BYTE_ORDER_MARK).lstrip()
+    if not start.startswith(b"["):
         return False
-    line, _, rest = begin.partition(b"\n")
-    return not (rest.strip() and _is_json(line))
+    first_line, _, further_lines = start.partition(b"\n")
+    has_array_per_line = further_lines.strip() and _is_json(first_line)
+    return not has_array_per_line
 
 
 def _is_json(text: bytes) -> bool:
@@ -81,15 +81,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def _elements(path: str, file: io.TextIOBase) -> Iterator[str]:
-    """Yield the text of each element of the array in a file.
-
-    Args:
-        path: Path of the file, for errors.
-        file: Content of the file.
-
-    Raises:
-        UserError: The array is malformed.
-    """
+    """Yield the text of each element of the array in a file. Raises UserError, naming `path`, if it is malformed."""
     text = file.read(CHUNK_CHARACTERS)
     number = 0
     # Position after the opening bracket.
@@ -113,9 +105,9 @@ def _elements(path: str, file: io.TextIOBase) -> Iterator[str]:
         if not more or len(text) > MAX_ELEMENT:
             raise _malformed(path, f"record {number + 1}", text)
         text += more
-    rest = text[place:].strip() or file.read(CHUNK_CHARACTERS).strip()
-    if rest:
-        raise _malformed(path, "the text after the last record", rest)
+    text_after_array = text[place:].strip() or file.read(CHUNK_CHARACTERS).strip()
+    if text_after_array:
+        raise _malformed(path, "the text after the last record", text_after_array)
 
 
 def _malformed(path: str, what: str, text: str) -> UserError:
@@ -126,7 +118,7 @@ def _malformed(path: str, what: str, text: str) -> UserError:
 
 
 def _element_end(text: str, begin: int) -> int | None:
-    """Return the position after the comma or bracket that ends an element; None if the text has no complete element."""
+    """Return the position after the comma or bracket ending an element, or None if the element is incomplete."""
     try:
         _, end = json.JSONDecoder().raw_decode(text, _skip_space(text, begin))
     except (ValueError, RecursionError):
@@ -138,6 +130,6 @@ def _element_end(text: str, begin: int) -> int | None:
 
 
 def _skip_space(text: str, begin: int) -> int:
-    found = SPACE.match(text, begin)
-    assert found is not None
-    return found.end()
+    match = SPACE.match(text, begin)
+    assert match is not None
+    return match.end()

@@ -1,4 +1,4 @@
-"""Base class of our streams: read-only, with a position."""
+"""Base class of read-only streams with a position."""
 
 import io
 from abc import abstractmethod
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class RawStream(io.RawIOBase):
-    """A stream to read. Subclasses implement `seek` and `_next_bytes`."""
+    """A read-only stream. Subclasses implement `seek` and `_next_bytes`."""
 
     def __init__(self) -> None:
         self._position = 0
@@ -30,4 +30,4 @@ class RawStream(io.RawIOBase):
 
     @abstractmethod
     def _next_bytes(self, max_bytes: int) -> bytes:
-        """Return up to `max_bytes` at the position, at least one unless it is the end."""
+        """Return up to `max_bytes` at the position, at least one byte before the end."""

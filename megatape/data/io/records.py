@@ -1,9 +1,9 @@
-"""Lines of JSON, read one at a time. Skipped lines are counted. At most one line is in memory."""
+"""Reads lines of JSON one at a time, with at most one line in memory. Skipped lines are counted."""
 
 import json
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
@@ -11,7 +11,7 @@ from megatape.data.counts import RecordCounts
 from megatape.data.io.compression import COMPRESSIONS, CORRUPTED, compressed_patterns, corruption_error, decompressed
 from megatape.data.io.files import open_file, suffix
 
-# Names of files with lines of JSON. Files named .json alone often have other content.
+# File names of lines of JSON, without .json, because such files often have other content.
 JSON_LINES = (
     "*.jsonl",
     "*.ndjson",
@@ -19,16 +19,28 @@ JSON_LINES = (
     *compressed_patterns(".ndjson"),
     *compressed_patterns(".json"),
 )
-# Largest limit on records that a user can set.
+# Maximum limit that a user can set.
 LARGEST_RECORD_BYTES = 2**31 - 1
-# Bytes read at a time of a record that is skipped.
+# Bytes read at a time while skipping a line.
 SKIPPED_CHUNK_BYTES = 2**20
-# Longer integers become floats: Python converts at most 4300 digits by default, in quadratic time.
+# Longer integers become floats. Python converts at most 4300 digits by default, in quadratic time.
 MAX_DIGITS = 4000
-# Byte order mark of UTF-8. Text files may begin with it, and concatenated ones contain several.
+# Byte order mark of UTF-8. Text files may start with it, and concatenated ones contain several.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Number of lines between two updates of the number of bytes read, each of which is a system call.
+# Lines between two updates of the number of bytes read. Each update is a system call.
 LINES_PER_UPDATE = 64
+
+
+class Record(NamedTuple):
+    """Record of a file or data set.
+
+    Attributes:
+        place: Place of the record, such as `file:line`.
+        value: JSON value.
+    """
+
+    place: str
+    value: Any
 
 
 def is_json_lines(name: str) -> bool:
@@ -36,16 +48,14 @@ def is_json_lines(name: str) -> bool:
     return any(fnmatchcase(name.lower(), pattern) for pattern in JSON_LINES)
 
 
-def read_records(
-    path: str, max_bytes: int, counts: RecordCounts, begin: int = 0, end: int | None = None
-) -> Iterator[tuple[str, Any]]:
-    """Yield place (`file:line`) and value of every line of a file.
+def read_records(path: str, max_bytes: int, counts: RecordCounts, begin: int = 0, end: int | None = None) -> Iterator[Record]:
+    """Yield the lines of a file as records.
 
     Lines that are too long or not JSON are counted, not fatal.
 
     Args:
-        path: Path or URL of the file. COMPRESSIONS lists the kinds of compressed files.
-        max_bytes: Size of the longest line that is read.
+        path: Path or URL of the file, which may be compressed.
+        max_bytes: Maximum size of a line.
         counts: Counts to update.
         begin: First byte to read of an uncompressed file. Lines are counted from there.
         end: End of the bytes to read. A line belongs to the range in which it begins. None: the end of the file.
@@ -72,18 +82,18 @@ def read_records(
                 if not line.strip():
                     continue
                 try:
-                    record = parse_json_record(line)
+                    value = parse_json_record(line)
                 except orjson.JSONDecodeError as error:
                     counts.add_bad(place, f"malformed JSON ({error})")
                     continue
-                yield place, record
+                yield Record(place, value)
             counts.read_bytes = read_before + stored.tell() - begin
     except CORRUPTED as error:
         raise corruption_error(path, COMPRESSIONS[suffix(path)], error) from error
 
 
 def parse_json_record(content: bytes) -> Any:
-    """Parse JSON in UTF-8, with NaN, infinite numbers and integers of any size, which orjson refuses.
+    """Parse JSON in UTF-8, accepting NaN, infinite numbers and integers of any size, unlike orjson.
 
     Raises:
         orjson.JSONDecodeError: The content is malformed.
@@ -107,7 +117,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _is_unicode(value: Any) -> bool:
-    """Whether all strings in a JSON value can be encoded: json.loads accepts halves of surrogate pairs."""
+    """Whether all strings in a JSON value can be encoded. json.loads accepts halves of surrogate pairs."""
     values = [value]
     while values:
         value = values.pop()
@@ -126,7 +136,7 @@ def _is_unicode(value: Any) -> bool:
 def _lines(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iterator[bytes | None]:
     """Yield the lines of a file that begin in [begin, end), or None for a line longer than `max_bytes`."""
     if begin:
-        # Skip the rest of a line that begins before. If a line ends at byte begin - 1, only its line break is skipped.
+        # Skip the rest of a line beginning before. If a line ends at byte begin - 1, this skips its line break alone.
         file.seek(begin - 1)
         _skip(file, file.readline(SKIPPED_CHUNK_BYTES), end)
     while end is None or file.tell() < end:
@@ -141,6 +151,6 @@ def _lines(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Itera
 
 
 def _skip(file: BinaryIO, line: bytes, end: int | None = None) -> None:
-    """Read on to the end of a line, but not far beyond `end`. line: beginning of the line."""
+    """Read on to the end of a line, but not far beyond `end`. `line` is its start."""
     while line and not line.endswith(b"\n") and (end is None or file.tell() < end):
         line = file.readline(SKIPPED_CHUNK_BYTES)

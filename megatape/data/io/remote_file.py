@@ -1,39 +1,63 @@
-"""A file at a URL as a stream that survives its server's failures.
+"""Reads a file at a URL as a stream that survives failures of the server.
 
-It gives the file from its first to its last byte, or an error. After any interruption (a reset, a server that is busy or
-silent, a body that ends early) it waits and resumes at the next byte. If a server cannot start there, the file is read from the
-beginning again up to it. A file that has changed in between is an error. fsspec opens the connections, but its own files
-neither resume nor notice changes.
+The stream returns all bytes of the file, or raises an error. After an interruption (a reset, a busy or silent server, a body
+ending early) it waits and resumes at the next byte. If the server cannot start there, the stream reads the file from its start
+again up to that byte. A file changing in between is an error. fsspec opens the connections, but its own files neither resume
+nor notice changes.
 """
 
 import io
 import re
 import time
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from megatape.data.io.raw_stream import RawStream
 from megatape.data.io.retries import Attempts, RemoteError, is_http
 
-# Number of bytes requested at a time from object storage.
+# Bytes requested at a time from object storage.
 BLOCK_BYTES = 8 * 2**20
-# Distance up to which reading on is cheaper than a new request.
+# Up to this distance, reading on is cheaper than a new request.
 SKIP_BYTES = 2**20
-# Number of bytes after which earlier failures no longer count.
+# Earlier failures no longer count after receiving this many bytes.
 PROGRESS_BYTES = 2**16
-# Fewer bytes within Retries.timeout are a failure, so that a server cannot send a byte a second for years.
+# Receiving fewer bytes within Retries.timeout is a failure. Otherwise a server could send a byte a second for years.
 SLOW_BYTES = 2**16
 CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
-def file_system(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path in it.
+class RemotePath(NamedTuple):
+    """Path on a server.
+
+    Attributes:
+        system: fsspec's file system of the server.
+        path: Path in the file system.
+    """
+
+    system: Any
+    path: str
+
+
+class RemoteState(NamedTuple):
+    """State of a file, as its server announces it.
+
+    Attributes:
+        size: Size in bytes.
+        version: Version of the content; empty if the server gives none.
+    """
+
+    size: int
+    version: str
+
+
+def remote_path(url: str) -> RemotePath:
+    """Return the file system and path of a URL.
 
     Raises:
         UserError: The protocol is unknown.
         ModuleNotFoundError: The package of the protocol is not installed.
     """
-    # The import takes half a second, which local files do not need.
+    # The import takes half a second, so local files do without it.
     import fsspec
 
     attempts = Attempts(url)
@@ -42,8 +66,7 @@ def file_system(url: str) -> tuple[Any, str]:
         from aiohttp import ClientTimeout
 
         timeout = attempts.retries.timeout
-        # Read bytes as they are stored: not compressed on the way, nor unpacked because a server says that a file is
-        # compressed.
+        # Read bytes as stored: neither compressed on the way, nor unpacked because the server calls a file compressed.
         options["client_kwargs"] = {
             "headers": {"Accept-Encoding": "identity"},
             "auto_decompress": False,
@@ -57,11 +80,11 @@ def file_system(url: str) -> tuple[Any, str]:
         if isinstance(error.__cause__, ImportError):
             missing = error.__cause__.name
         raise ModuleNotFoundError(f"{url}: {error}", name=missing) from error
-    return system, path
+    return RemotePath(system, path)
 
 
 def time_limit(url: str, seconds: float) -> dict[str, float]:
-    """Return the argument of fsspec's functions that ends a request to a web server after this time."""
+    """Return the argument for fsspec's functions that limits a request to a web server to this time."""
     if not is_http(url):
         return {}
     return {"timeout": seconds}
@@ -85,17 +108,17 @@ class RemoteFile(RawStream):
         self._stream: Any = None
         self._stream_position = 0
         # Bytes received before the last failure and not read yet, and their position.
-        self._rest = b""
-        self._rest_begin = 0
-        # Bytes received, and seconds spent waiting for them, since the last check of the speed.
+        self._rescued = b""
+        self._rescued_begin = 0
+        # Bytes received, and seconds spent waiting for them, since the last speed check.
         self._num_received = 0
         self._waited = 0.0
         # Bytes received since the last failure.
         self._since_failure = 0
         self._attempts = Attempts(url)
-        self._system, self._path = file_system(url)
+        self._system, self._path = remote_path(url)
         self.size, self.version = self._attempts.run(self._announced)
-        # A web server's tag of a HEAD request may differ from the tag of its answers with content.
+        # A web server's tag for a HEAD request may differ from its tag for the content.
         self._tag = ""
         if not is_http(url):
             self._tag = self.version
@@ -117,9 +140,9 @@ class RemoteFile(RawStream):
 
     def _read(self, max_bytes: int) -> bytes:
         """Return up to `max_bytes` at the position, at least one."""
-        offset = self._position - self._rest_begin
-        if 0 <= offset < len(self._rest):
-            return self._rest[offset : offset + max_bytes]
+        offset = self._position - self._rescued_begin
+        if 0 <= offset < len(self._rescued):
+            return self._rescued[offset : offset + max_bytes]
         try:
             if self._stream is None or not 0 <= self._position - self._stream_position <= SKIP_BYTES:
                 self._drop()
@@ -136,20 +159,20 @@ class RemoteFile(RawStream):
 
     def _receive(self, max_bytes: int) -> bytes:
         """Read from fsspec's stream, at least one byte. Raises an error if it ends or is too slow."""
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             content: bytes = self._stream.read(max_bytes)
         except Exception:
-            self._rest = self._received_before_failure()
-            self._rest_begin = self._stream_position
-            self._since_failure += len(self._rest)
+            self._rescued = self._received_before_failure()
+            self._rescued_begin = self._stream_position
+            self._since_failure += len(self._rescued)
             raise
         if not content:
             raise EOFError("the body ends too early")
         self._stream_position += len(content)
         self._since_failure += len(content)
         self._num_received += len(content)
-        self._waited += time.monotonic() - began
+        self._waited += time.monotonic() - start
         if self._waited > self._attempts.retries.timeout:
             if self._num_received < SLOW_BYTES:
                 raise ConnectionError(f"only {self._num_received:,} bytes in {self._waited:.0f} s")
@@ -158,7 +181,7 @@ class RemoteFile(RawStream):
         return content
 
     def _received_before_failure(self) -> bytes:
-        """Return the last bytes of a failed response of a web server: aiohttp raises the error before returning them."""
+        """Return the last bytes of a web server's failed response. aiohttp raises the error without returning them."""
         if not is_http(self.url):
             return b""
         from fsspec.asyn import sync
@@ -169,7 +192,7 @@ class RemoteFile(RawStream):
             received: bytes = body.read_nowait(-1)
             return received
 
-        # If this fails, the bytes are requested again.
+        # If this fails, the next attempt requests the bytes again.
         with suppress(Exception):
             return cast(bytes, sync(self._system.loop, take))
         return b""
@@ -191,7 +214,7 @@ class RemoteFile(RawStream):
         """Return the position at which the body of a web server's response begins.
 
         Raises:
-            RemoteError: The response is of another file, compressed, or begins after the position.
+            RemoteError: The file has changed, or the body is compressed or begins after the position of this stream.
         """
         headers = response.headers
         encoding = headers.get("Content-Encoding", "identity")
@@ -221,8 +244,7 @@ class RemoteFile(RawStream):
             )
         self._tag = self._tag or tag
 
-    def _announced(self) -> tuple[int, str]:
-        """Return the size and version of the file."""
+    def _announced(self) -> RemoteState:
         info = self._system.info(self._path, **time_limit(self.url, self._attempts.retries.timeout))
         if info["size"] is None:
             raise RemoteError(f"{self.url}: the server does not say how long it is: download it")
@@ -230,7 +252,7 @@ class RemoteFile(RawStream):
             tag = info.get("ETag") or info.get("Last-Modified") or ""
         else:
             tag = self._ukey()
-        return int(info["size"]), str(tag)
+        return RemoteState(int(info["size"]), str(tag))
 
     def _ukey(self) -> str:
         return str(self._system.ukey(self._path))

@@ -1,34 +1,34 @@
-"""Files in a folder on a server.
+"""Lists folders on a server.
 
-Folders are walked by hand, over fsspec's listing of each: its own walk follows the links of a web page to the folders above,
-skips folders that fail, or repeats the whole walk for one of them.
+The walk uses fsspec's listing of single folders. fsspec's own walk follows links of a web page to the folders above, skips
+folders that fail, or repeats the whole walk for one of them.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from megatape.data.io.listing import ListedFile
-from megatape.data.io.local_folder import Found, is_hidden, name_matcher
-from megatape.data.io.remote_file import file_system, time_limit
+from megatape.data.io.local_folder import FolderContent, is_hidden, name_matcher
+from megatape.data.io.remote_file import remote_path, time_limit
 from megatape.data.io.retries import Attempts, is_http
 from megatape.errors import UserError
 
-# Maximum depth of folders on a server: a listing that contains itself has any depth.
+# Maximum depth of folders, because a listing that contains itself never ends.
 MAX_DEPTH = 32
-# A listing comes in one piece, so it may take this many times Retries.timeout.
+# A listing arrives in one piece, so it may take this many times Retries.timeout.
 LISTING_TIMEOUTS = 5
 
 
-def find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | None:
+def find_remote(url: str, patterns: Sequence[str], recursive: bool) -> FolderContent | None:
     """List a file or folder on a server.
 
     Args:
-        url: URL of the file or folder. The last part of a folder's URL may be a pattern.
+        url: URL of the file or folder. Its last part may be a pattern.
         patterns: Names of the files to read in a folder.
-        recursive: Whether to search folders in the folder.
+        recursive: Whether to search subfolders.
 
     Returns:
-        None if the server tells that it does not exist. A web server tells when the file is read.
+        None if the server says that it does not exist. A web server says so only when the file is read.
     """
     folder, slash, pattern = url.rpartition("/")
     has_own_pattern = "*" in pattern
@@ -36,7 +36,7 @@ def find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | N
         url = folder + slash
         patterns = (pattern,)
         recursive = False
-    system, path = file_system(url)
+    system, path = remote_path(url)
     attempts = Attempts(url)
     if is_http(url):
         kind = "file"
@@ -48,9 +48,9 @@ def find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | N
         except FileNotFoundError:
             return None
     if kind == "file":
-        return [ListedFile(url)], []
+        return FolderContent([ListedFile(url)], [])
 
-    found: list[ListedFile] = []
+    matching: list[ListedFile] = []
     skipped: list[ListedFile] = []
     matches = name_matcher(patterns)
     for file in _walk(url, system, path, attempts, recursive):
@@ -58,27 +58,27 @@ def find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | N
         # Web pages also link to other pages.
         is_link = is_http(url) and (not file.name.startswith(path) or "?" in name)
         if matches(name) and not file.name.endswith("/"):
-            found.append(file)
+            matching.append(file)
         elif not has_own_pattern and not is_link and not is_hidden(folder, name):
             skipped.append(file)
-    return _sorted(found, system), _sorted(skipped, system)
+    return FolderContent(_sorted(matching, system), _sorted(skipped, system))
 
 
 def _sorted(files: list[ListedFile], system: Any) -> list[ListedFile]:
-    """Return files with their URLs, sorted like paths."""
+    """Return files under their URLs, sorted like paths."""
     in_order = sorted(files, key=lambda file: file.name.split("/"))
     return [ListedFile(system.unstrip_protocol(file.name), file.size) for file in in_order]
 
 
 def _walk(url: str, system: Any, path: str, attempts: Attempts, recursive: bool) -> Iterator[ListedFile]:
-    """Yield the files in a folder on a server, named without protocol. Folders that are not entered end with a slash.
+    """Yield the files in a folder on a server, named without protocol. Folders not entered end with a slash.
 
     Args:
         url: URL of the folder.
-        system: File system of the server, by fsspec.
+        system: fsspec's file system of the server.
         path: Path of the folder on the server.
         attempts: Attempts to reach the server.
-        recursive: Whether to enter folders in it.
+        recursive: Whether to enter subfolders.
 
     Raises:
         UserError: Folders are nested too deeply.

@@ -1,4 +1,4 @@
-"""Attempts to reach a server: transient errors are retried, and others get a message with a remedy."""
+"""Retries work on a server after transient errors. Other errors get a message saying what to do."""
 
 import logging
 import re
@@ -14,13 +14,13 @@ LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# Statuses of servers that may succeed later.
+# Statuses after which a later attempt may succeed.
 BUSY = {408, 425, 429, 500, 502, 503, 504}
-# Errors that no other attempt can avoid.
+# Errors that further attempts cannot avoid.
 FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 
-# Errors of fsspec's clients (botocore, httpx, google.auth, huggingface_hub) that are no OSError, by the names of their classes
-# or base classes: these packages may not be installed.
+# Errors of fsspec's clients (botocore, httpx, google.auth, huggingface_hub) that are no OSError. They are recognized by the
+# names of their classes or base classes, because these packages may not be installed.
 CONNECTION = {"ConnectionError", "HTTPClientError", "TransportError"}
 CREDENTIALS = re.compile("Credential|ProfileNotFound|TokenRetrieval")
 REMEDIES = {
@@ -32,13 +32,13 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Retries:
-    """Limits on the failures of a server.
+    """Limits on failures of a server.
 
     Attributes:
-        count: Number of failures without progress in between. One more is an error.
+        count: Maximum number of failures without progress in between.
         wait: Seconds before the first new attempt, doubled before each further one.
         longest_wait: Maximum seconds before an attempt, unless the server asks for more by Retry-After.
-        longest_asked_wait: Maximum seconds that a server may ask for. More is an error.
+        longest_asked_wait: Maximum seconds that a server may ask for.
         timeout: Seconds of silence, or of very slow answers, that count as a failure.
     """
 
@@ -53,23 +53,23 @@ RETRIES = Retries()
 
 
 class RemoteError(PathError):
-    """A file cannot be read, or not completely, even with further attempts."""
+    """A file cannot be read completely, even with further attempts."""
 
 
 def is_http(url: str) -> bool:
-    """Whether the URL is one of a web server."""
+    """Whether a URL belongs to a web server."""
     return url.startswith(("http://", "https://"))
 
 
 class Attempts:
-    """Repeats work on a URL when it fails for a transient reason.
+    """Repeats work on a URL after transient errors.
 
     Args:
         url: URL, for messages.
 
     Attributes:
         retries: Limits on failures.
-        failures: Number of failures so far. Callers reset it after progress.
+        failures: Failures so far. Callers reset it after progress.
     """
 
     def __init__(self, url: str) -> None:
@@ -81,12 +81,12 @@ class Attempts:
         """Return the result of `work`.
 
         Args:
-            work: Function to call, again and again if it fails.
+            work: Function to call until it succeeds.
             where: Place in the file, for messages.
 
         Raises:
             FileNotFoundError: The file does not exist.
-            RemoteError: The work fails permanently, or too often.
+            RemoteError: The error is permanent, or there were too many.
         """
         while True:
             try:
@@ -101,7 +101,7 @@ class Attempts:
             time.sleep(wait)
 
     def _next_wait(self, error: Exception, reason: str, where: str) -> float:
-        """Return the seconds to wait after a failure. Raises RemoteError if there were too many, or the wait is too long."""
+        """Return the seconds to wait after a failure. Raises RemoteError after too many failures or before too long a wait."""
         if self.failures > self.retries.count:
             raise RemoteError(
                 f"{self.url}: {reason}{where}, after {self.failures} attempts: check the network and the address, and "
@@ -116,7 +116,7 @@ class Attempts:
         return max(wait, asked)
 
     def _transient_reason(self, error: Exception) -> str | None:
-        """Return the reason of a transient error, or None for an error to raise as it is.
+        """Return the reason for a transient error, or None for an error to raise unchanged.
 
         Raises:
             RemoteError, MissingPath: The error is permanent. The message says what to do.
@@ -153,7 +153,7 @@ class Attempts:
         return reason
 
     def _busy_reason(self, error: Any) -> str:
-        """Return the reason of a web server's answer that may change. Raises MissingPath or RemoteError for another answer."""
+        """Return the reason given by a busy web server. Raises MissingPath or RemoteError for any other answer."""
         reason = f"the server answers {error.status} {error.message}"
         if error.status == 404:
             raise MissingPath(f"{self.url}: {reason}") from error
@@ -163,7 +163,7 @@ class Attempts:
 
 
 def retry_after(error: Exception) -> float:
-    """Return the waiting time that a server asks for in an error's response, by the header Retry-After.
+    """Return the waiting time that a server asks for by the header Retry-After of an error's response.
 
     Args:
         error: Error of aiohttp, httpx or botocore, or the FileNotFoundError that fsspec raises instead.
@@ -191,7 +191,7 @@ def retry_after(error: Exception) -> float:
 
 
 def _status(error: Exception) -> int | None:
-    """Return the status of the response that an error of botocore, httpx or gcsfs is about."""
+    """Return the response status behind an error of botocore, httpx or gcsfs."""
     response: Any = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
     if isinstance(response, dict):
         return cast(int | None, response.get("ResponseMetadata", {}).get("HTTPStatusCode"))

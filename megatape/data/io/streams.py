@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from megatape.data.io.raw_stream import RawStream
 
 CHUNK_BYTES = 2**18
-# Memory limit of xz's decoder. Its highest preset, -9, takes 65 MiB.
+# Memory limit of xz's decoder. The highest preset, -9, takes 65 MiB.
 MAX_XZ_BYTES = 192 * 2**20
 XZ_PADDING = b"\0"
 DECODERS: dict[str, Callable[[], Any]] = {
@@ -23,9 +23,9 @@ class CompressedStreamError(Exception):
 
 
 class CompressedStreams(RawStream):
-    """Content of one or more consecutive compressed streams.
+    """Decompressed content of one or several consecutive streams.
 
-    Seeking backwards reads the file from its beginning again.
+    Seeking backwards reads the file from its start again.
 
     Args:
         stored: Compressed file.
@@ -46,7 +46,7 @@ class CompressedStreams(RawStream):
 
         Args:
             offset: Number of bytes.
-            whence: Origin of the offset: the beginning or the current position.
+            whence: Origin of the offset: start or current position.
         """
         if whence == io.SEEK_END:
             raise io.UnsupportedOperation("the size is unknown before the end is read")
@@ -76,7 +76,7 @@ class CompressedStreams(RawStream):
         self._position = 0
 
     def _decode(self, max_bytes: int) -> bytes:
-        """Return up to `max_bytes` of the current stream; none if the decoder needs more input or the stream ends."""
+        """Return up to `max_bytes` of the current stream, or nothing if the decoder needs more input or the stream ends."""
         stored = b""
         if self._decoder.needs_input:
             stored = self._pending or self._stored.read(CHUNK_BYTES)
@@ -96,15 +96,15 @@ class CompressedStreams(RawStream):
     def _begin_stream(self) -> bool:
         """Begin the next stream. Returns False at the end of the file."""
         is_xz = isinstance(self._decoder, lzma.LZMADecompressor)
-        rest: bytes = self._decoder.unused_data
+        following: bytes = self._decoder.unused_data
         while True:
             if is_xz:
-                rest = rest.lstrip(XZ_PADDING)
-            if rest:
+                following = following.lstrip(XZ_PADDING)
+            if following:
                 break
-            rest = self._stored.read(CHUNK_BYTES)
-            if not rest:
+            following = self._stored.read(CHUNK_BYTES)
+            if not following:
                 return False
         self._decoder = self._new_decoder()
-        self._pending = rest
+        self._pending = following
         return True

@@ -1,7 +1,7 @@
 """Reads the members of an untrusted tar file, in order, with Python's tarfile. Nothing is extracted.
 
-tarfile alone would read extended headers of any size into memory and follow negative sizes. It takes an archive that ends
-between two members, or in a corrupted header, for complete. webdataset's reader uses it.
+tarfile alone, like webdataset's reader, would read extended headers of any size into memory, follow negative sizes, and take an
+archive ending between two members, or in a corrupted header, for complete.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ class Member(NamedTuple):
     Attributes:
         name: Name of the member.
         content: Content, or None if it is not wanted, too long, or not a trusted file.
-        fault: Reason why it is not a trusted file; empty if it is.
+        reason: Reason why the member is not a trusted file, or None if it is.
     """
 
     name: str
     content: bytes | None
-    fault: str
+    reason: str | None
 
 
 def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) -> Iterator[Member]:
@@ -38,8 +38,8 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) 
 
     Args:
         file: Tar file.
-        wanted: Tells by a name whether to read the content of a file.
-        max_bytes: Size of the longest content to read.
+        wanted: Tells by its name whether to read a member's content.
+        max_bytes: Maximum size of content to read.
 
     Raises:
         tarfile.ReadError: The file is truncated, corrupted or not a tar file.
@@ -51,23 +51,23 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) 
             member = archive.next()
             if member is None:
                 break
-            # Otherwise the archive would keep all members in memory.
+            # The archive would otherwise keep all members in memory.
             archive.members.clear()  # type: ignore[attr-defined]
             headers.left = MAX_HEADER_BYTES
             if member.type == LABEL:
                 continue
             if not 0 <= member.size < MAX_MEMBER_BYTES:
                 raise ReadError(f"a member of {member.size:,} bytes")
-            fault = _fault(member)
+            reason = _untrusted_reason(member)
             content = None
-            if member.isfile() and not fault and member.size <= max_bytes and wanted(member.name):
+            if member.isfile() and reason is None and member.size <= max_bytes and wanted(member.name):
                 content = file.read(member.size)
                 if len(content) < member.size:
                     raise ReadError("truncated")
             if not member.isdir():
-                yield Member(member.name, content, fault)
+                yield Member(member.name, content, reason)
     except UserError:
-        # The error is about the server of the file.
+        # UserError is a ValueError. It is about the file's server, not its content.
         raise
     except ValueError as error:
         raise ReadError(f"a header is corrupted ({error})") from error
@@ -75,18 +75,18 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) 
     if file.read(BLOCKSIZE) != bytes(BLOCKSIZE):
         raise ReadError("truncated, or a header is corrupted")
     while True:
-        rest = file.read(CHUNK_BYTES)
-        if not rest:
+        chunk = file.read(CHUNK_BYTES)
+        if not chunk:
             return
-        if rest.strip(b"\0"):
+        if chunk.strip(b"\0"):
             raise ReadError("there is more after its end, of another tar file perhaps")
 
 
 class _Headers:
-    """An open tar file for tarfile, which reads only headers.
+    """An open tar file for tarfile, which only reads headers from it.
 
     Attributes:
-        left: Number of bytes that may be read before the next member.
+        left: Bytes that may still be read before the next member.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -102,8 +102,8 @@ class _Headers:
         return self._file.read(size)
 
 
-def _fault(member: TarInfo) -> str:
-    """Return the reason why a member is not a trusted file, or "" if it is."""
+def _untrusted_reason(member: TarInfo) -> str | None:
+    """Return the reason why a member is not a trusted file, or None if it is."""
     if member.name.startswith("/") or ".." in member.name.split("/"):
         return "its name leads out of the archive"
     if "\0" in member.name:
@@ -112,4 +112,4 @@ def _fault(member: TarInfo) -> str:
         return "it is a link, no file"
     if member.issparse() or not (member.isfile() or member.isdir()):
         return "it is a device, a file with holes or the like"
-    return ""
+    return None

@@ -13,7 +13,7 @@ from megatape.data.printable import printable
 from megatape.data.shards.entries import Index, Split, check_filled
 from megatape.data.shards.index import build_index, load_index
 from megatape.data.sources.kept_documents import SUFFIX
-from megatape.data.sources.reading import check_bad, check_found
+from megatape.data.sources.reading import check_bad, check_not_empty
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
 from megatape.utils.atomic import check_absent, rename
@@ -24,7 +24,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         index: Index of the data directory.
-        counts: Sum of the units' counts, or None if another process or an earlier attempt has summed them up.
+        counts: Sum of all units' counts, or None if another process or an earlier attempt has summed them up.
     """
 
     # The name hides a method of tuples.
@@ -33,22 +33,22 @@ class Prepared(NamedTuple):
 
 
 def finish(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callable[[], None]) -> Prepared:
-    """Make the data directory from all units, which must be finished. Resumes an interrupted attempt.
+    """Assemble the data directory from all units, which must be finished. Resumes an interrupted attempt.
 
     Args:
-        folder: Folder of the unfinished preparation, which is removed.
+        folder: Folder of the unfinished preparation, removed at the end.
         source: Source of the documents.
         plan: Plan of the preparation.
         heartbeat: Called for each unit and file.
 
     Raises:
-        UserError: Too many records are bad. Or the source has no documents or a split no tokens, which removes the folder.
+        UserError: Too many records are bad. Or the source has no documents, or a split no tokens; this removes the folder.
     """
     counts = None
     if not folder.is_final():
         counts = assemble(folder, source, plan, heartbeat)
     index = load_index(folder.final)
-    # Remove units first, so that no later preparation takes emptied units for finished ones.
+    # Remove units first, so that a later preparation does not take emptied units for finished ones.
     folder.remove_units()
     check_absent(folder.output)
     rename(folder.final, folder.output)
@@ -57,10 +57,10 @@ def finish(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callabl
 
 
 def assemble(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callable[[], None]) -> CorpusCounts:
-    """Move the files of all units into the result, and write its index. One unit is in memory at a time.
+    """Move the files of all units into one folder, and write its index. One unit is in memory at a time.
 
     Returns:
-        The sum of the units' counts.
+        Sum of all units' counts.
     """
     units = [folder.unit_folder(number) for number in range(len(plan.units))]
     total = PartTotals()
@@ -69,15 +69,15 @@ def assemble(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Calla
         total.add(Part.load(unit))
     check_bad(source, total.counts)
     try:
-        check_found(source, total.counts)
+        check_not_empty(source, total.counts)
         splits = total.splits()
         _check_filled(splits, source, plan, total.counts.total.written)
     except UserError:
         folder.remove()
         raise
     for name, skipped in plan.skipped.items():
-        in_ledger = total.counts.inputs.setdefault(printable(name), DocumentCounts())
-        in_ledger.add(DocumentCounts(skipped_files=skipped.files, skipped_bytes=skipped.bytes))
+        ledger_entry = total.counts.inputs.setdefault(printable(name), DocumentCounts())
+        ledger_entry.add(DocumentCounts(skipped_files=skipped.files, skipped_bytes=skipped.bytes))
     _move_files(units, total, folder.final, heartbeat)
     build_index(
         folder.final,
@@ -104,7 +104,7 @@ def _check_filled(splits: dict[str, Split], source: Source, plan: Plan, num_writ
 
 
 def _move_files(units: list[Path], total: PartTotals, final: Path, heartbeat: Callable[[], None]) -> None:
-    """Move the files of all units into the result, and complete the list of its files of documents."""
+    """Move the files of all units into one folder, and complete the list of its files of documents."""
     final.mkdir(exist_ok=True)
     files = list(total.files)
     for number, unit in enumerate(units):

@@ -8,7 +8,7 @@ from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.document_batch import DocumentBatch
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.hashes import splits_of, table_hashes
-from megatape.data.sources.document import Decide, Document, Record
+from megatape.data.sources.document import Decide, Document, OnDecision
 from megatape.data.sources.reading import read_unit
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
@@ -21,22 +21,22 @@ def read_batches(
     decide: Decide,
     tokenizer: Tokenizer | FastTokenizer,
     counts: CorpusCounts,
-    record: Record,
+    on_decision: OnDecision,
 ) -> Iterator[DocumentBatch]:
     """Read and tokenize the kept documents of a unit.
 
     Args:
         options: Options of the preparation.
         unit: Unit of the source.
-        decide: Decides about the unit's documents.
+        decide: Decides which documents to keep.
         tokenizer: Tokenizer, or a faster one with the same ids.
         counts: Counts to update.
-        record: Called with each document and the decision about it, including empty and dropped ones.
+        on_decision: Called for each document, including empty and dropped ones.
 
     Raises:
-        IdsDiffer: A fast tokenizer gives other ids than its tokenizer. The message names the place of the document.
+        IdsDiffer: A fast tokenizer gives other ids than its tokenizer. The message names the document's place.
     """
-    documents = read_unit(options.source, unit, counts, decide, record)
+    documents = read_unit(options.source, unit, counts, decide, on_decision)
     for part in _parts(documents, options.batch_characters):
         hashes = table_hashes([document.digest for document in part])
         if unit.split:
@@ -67,7 +67,7 @@ def _encode(tokenizer: Tokenizer | FastTokenizer, documents: list[Document]) -> 
 
 
 def _parts(documents: Iterable[Document], max_characters: int) -> Iterator[list[Document]]:
-    """Yield the documents in parts of about this many characters."""
+    """Yield the documents in lists of about this many characters."""
     part = list[Document]()
     num_characters = 0
     for document in documents:

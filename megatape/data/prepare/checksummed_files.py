@@ -1,6 +1,6 @@
-"""Files with checksums, for the first pass over a unit: a bit that flips between both passes must not change the shards.
+"""Files with checksums, for first-pass results: a bit flipping between the passes must not change the shards.
 
-The shards would get checksums of the changed tokens, so nothing could find the fault later.
+The shards would get checksums of the changed tokens, so nothing could detect the fault later.
 """
 
 import json
@@ -15,32 +15,20 @@ from megatape.utils.files import open_regular
 from megatape.utils.json_files import read_json
 from megatape.utils.validation import as_type
 
-# File with the XXH3 of the content of each file, 32 hexadecimal digits.
+# Lists the XXH3 of each file, 32 hexadecimal digits.
 CHECKSUMS = "checksums.json"
 CHUNK_BYTES = 2**20
 
 
 class ChecksummedFiles:
-    """Writes files into a folder. Checksums are those of the given content, not of the files, to detect wrong writes.
-
-    Args:
-        folder: Folder of the files.
-    """
+    """Writes files into a folder. Checksums are computed from the content in memory, to detect wrong writes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._hashes: dict[str, Any] = {}
 
     def append(self, name: str, content: bytes | memoryview) -> None:
-        """Append to a file. Creates it if it is missing.
-
-        Args:
-            name: Name of the file.
-            content: Content to append; may be empty.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Append content, which may be empty, to a file. Creates the file if it is missing."""
         with (self._folder / name).open("ab") as file:
             file.write(content)
         self._hashes.setdefault(name, xxhash.xxh3_128()).update(content)
@@ -56,7 +44,7 @@ def check_files(folder: Path, names: Collection[str] = ()) -> None:
 
     Args:
         folder: Folder of the files.
-        names: Names of the files to check; empty: all.
+        names: Files to check; empty: all.
 
     Raises:
         UserError: A file does not have the content that was written.

@@ -1,6 +1,6 @@
-"""The command that prepares a corpus: starts workers, adds up their progress, and replaces those that die.
+"""Prepares a corpus: starts workers, adds up their progress, and replaces those that die.
 
-Workers do not need each other: each takes the next free unit.
+Workers are independent: each takes the next free unit.
 """
 
 import os
@@ -47,12 +47,11 @@ def prepare(
 
     Args:
         options: Documents to prepare, and how.
-        output: Folder to write.
+        output: Data directory to write.
         workers: Number of processes.
         task: Share of this machine.
-        redo: Names of files that have changed since they were read. Their units are prepared again.
-        progress: Called repeatedly with the work of this command so far. Bytes are those of all passes, including units that
-            were finished before.
+        redo: Files that have changed since they were read. Their units are prepared again.
+        progress: Called repeatedly with the work of this command so far. Bytes count every pass, and units finished earlier.
         timeouts: Timeouts of leases.
 
     Returns:
@@ -62,7 +61,7 @@ def prepare(
         FileExistsError: `output` exists.
         FileNotFoundError: An input does not exist.
         UserError: The source cannot be read, or the folder was begun with other options.
-        ChildProcessError: Workers were killed again and again.
+        ChildProcessError: Workers keep dying.
     """
     # Check this before hours of work for an empty split.
     if not options.source.validation and not 0 < options.validation_share < 1:
@@ -93,19 +92,18 @@ def prepare(
 
 
 def _work(preparation: Preparation, num_workers: int, totals: ProgressTotals) -> None:
-    """Run workers until all units are finished.
+    """Run workers until all units are finished, replacing killed ones.
 
-    One worker that ends without error is enough: it has waited for the units of all, and another worker may be stopped. A
-    killed worker is replaced.
+    This returns when one worker ends without an error: that worker has waited for all units, and another one may be stopped.
 
     Raises:
-        ChildProcessError: Workers die again and again.
+        ChildProcessError: Workers keep dying.
         Exception: A worker failed.
     """
     folder = preparation.folder
     num_cores = os.cpu_count() or 1
     job = WorkerJob(
-        # The tokenizer is in the folder.
+        # Workers load the tokenizer from the folder.
         options=replace(preparation.options, tokenizer=None),
         output=folder.output,
         timeouts=folder.leases.timeouts,
@@ -113,9 +111,9 @@ def _work(preparation: Preparation, num_workers: int, totals: ProgressTotals) ->
         num_threads=max(1, num_cores // num_workers),
         imports=given(),
     )
-    # Several workers may wait for the same process, so the user has seen some of the warnings.
+    # Several workers may warn about the same process. Show each warning once.
     shown_warnings: set[str] = set()
-    # Number of deaths since a unit was last finished.
+    # Deaths since a unit was last finished.
     num_deaths = 0
     num_done = preparation.num_done()
     with WorkerPool(run_worker, (job,), num_workers) as pool:
@@ -142,7 +140,7 @@ def _replace(pool: WorkerPool, preparation: Preparation, death: Death, num_death
     """Release the units of a dead worker, and start another one.
 
     Raises:
-        ChildProcessError: It is the last of MAX_DEATHS in a row.
+        ChildProcessError: MAX_DEATHS workers have died in a row.
     """
     units = [str(preparation.units[number]) for number in preparation.folder.leases.release_dead(death.pid)]
     description = f"a worker (process {death.pid}) {death.how}"

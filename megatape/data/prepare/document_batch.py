@@ -10,17 +10,17 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DocumentBatch:
-    """Documents that are tokenized together, by column.
+    """Documents tokenized together, as columns with one element per document.
 
     Attributes:
-        splits: Split of each document.
-        text_bytes: Size of each text in UTF-8.
-        hashes: Hash of each text, as in tables of documents.
-        places: Place of each document in the source.
-        urls: Address of each document, or empty.
-        inputs: Element of `Source.inputs` that contains each document.
-        scores: Scores of each document by cleaning rules.
-        ids: Token ids of each document.
+        splits: Splits.
+        text_bytes: Text sizes in UTF-8.
+        hashes: Text hashes, as in tables of documents.
+        places: Places in the source.
+        urls: Addresses; empty if unknown.
+        inputs: Elements of `Source.inputs` containing the documents.
+        scores: Scores by cleaning rules.
+        ids: Token ids.
     """
 
     splits: list[str]
@@ -37,11 +37,11 @@ class DocumentBatch:
 
     @property
     def num_tokens(self) -> list[int]:
-        """Number of tokens of each document."""
+        """Tokens per document."""
         return [ids.size for ids in self.ids]
 
     def select(self, is_selected: Sequence[bool]) -> "DocumentBatch":
-        """Return some of the documents. is_selected: whether to select each document."""
+        """Return the documents for which `is_selected` is True."""
         columns: dict[str, Any] = {}
         for column in fields(self):
             columns[column.name] = list(compress(getattr(self, column.name), is_selected))

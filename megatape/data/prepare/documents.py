@@ -1,17 +1,8 @@
-"""Documents of a unit as lines of JSON: `documents-*.jsonl.zst` has the kept ones, `dropped-*.jsonl.zst` the others.
+"""Texts of a unit's documents as lines of JSON: `documents-*.jsonl.zst` has the kept ones, `dropped-*.jsonl.zst` the others."""
 
-Fields of a line:
-    text: Text of the document; of a dropped one, the text given to the rule that drops it.
-    url: Address of the document.
-    place: Place of the document in the source.
-    scores: Scores by the rules that give one.
-    edited: Names of the rules that changed the text.
-    reason: Reason for which it is dropped, as in the ledger; empty if it is kept.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -26,12 +17,33 @@ from megatape.data.sources.document import Decision, Document
 from megatape.data.sources.kept_documents import DOCUMENTS, DROPPED, SUFFIX
 
 
+@dataclass(frozen=True)
+class DocumentLine:
+    """Fields of a line, in order.
+
+    Attributes:
+        text: Text of a kept document, or the text that the dropping rule was given.
+        url: Address of the document.
+        place: Place of the document in the source.
+        scores: Scores by rule.
+        edited: Rules that changed the text.
+        reason: Reason for dropping the document, as in the ledger; empty if it is kept.
+    """
+
+    text: str
+    url: str
+    place: str
+    scores: Mapping[str, float]
+    edited: list[str]
+    reason: str
+
+
 class DocumentFiles:
     """Writes both files into a folder. They are complete once closed.
 
     Args:
         folder: Folder of the files.
-        part: Part of the names of its files that no other unit has.
+        part: Part of the file names, unique to the unit.
     """
 
     def __init__(self, folder: Path, part: str) -> None:
@@ -49,7 +61,7 @@ class DocumentFiles:
                 file.close()
 
     def entries(self) -> list[DocumentFile]:
-        """Complete the files. Returns their entries in the index."""
+        """Complete the files. Returns their index entries."""
         self.close()
         return [DocumentFile(name, file_sha256(self._folder / name), self._counts[kind]) for kind, name in self._names.items()]
 
@@ -57,43 +69,42 @@ class DocumentFiles:
         """Write a document and the decision about it."""
         text = document.text
         if decision.edits:
-            _, text = decision.edits[-1]
+            text = decision.edits[-1].text
         self._write(
-            {
-                "text": text,
-                "url": document.url,
-                "place": printable(document.place),
-                "scores": decision.scores,
-                "edited": [rule for rule, _ in decision.edits],
-                "reason": decision.label,
-            }
+            DocumentLine(
+                text=text,
+                url=document.url,
+                place=printable(document.place),
+                scores=decision.scores,
+                edited=[edit.rule for edit in decision.edits],
+                reason=decision.label,
+            )
         )
 
     def add_first_pass(self, folder: Path, dropped_by: np.ndarray, rules: Sequence[str]) -> None:
-        """Write the documents of a first pass, some of which are dropped because of documents in other units.
+        """Write the documents of a first pass, dropping those that the decision pass drops.
 
         Args:
-            folder: Folder with the files of the first pass.
+            folder: Folder of the first pass.
             dropped_by: Result of `FirstPassUnit.dropped_by`.
-            rules: Name of the rule behind each comparison.
+            rules: Names of the rules that `dropped_by` counts.
         """
-        for record in self._read(folder, DROPPED):
-            self._write(record)
-        for record, comparison in zip(self._read(folder, DOCUMENTS), dropped_by.tolist(), strict=True):
-            if comparison:
-                record["reason"] = rules[comparison - 1]
-            self._write(record)
+        for line in self._read(folder, DROPPED):
+            self._write(line)
+        for line, rule_number in zip(self._read(folder, DOCUMENTS), dropped_by.tolist(), strict=True):
+            if rule_number:
+                line = replace(line, reason=rules[rule_number - 1])
+            self._write(line)
 
-    def _read(self, folder: Path, kind: str) -> Iterator[dict[str, Any]]:
-        for _, record in read_records(str(folder / self._names[kind]), LARGEST_RECORD_BYTES, RecordCounts()):
-            yield record
+    def _read(self, folder: Path, kind: str) -> Iterator[DocumentLine]:
+        for record in read_records(str(folder / self._names[kind]), LARGEST_RECORD_BYTES, RecordCounts()):
+            yield DocumentLine(**record.value)
 
-    def _write(self, record: dict[str, Any]) -> None:
-        line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    def _write(self, line: DocumentLine) -> None:
         kind = DOCUMENTS
-        if record["reason"]:
+        if line.reason:
             kind = DROPPED
-        self._files[kind].write(line)
+        self._files[kind].write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         self._counts[kind] += 1
 
 

@@ -1,4 +1,4 @@
-"""Effects of cleaning on the first documents of a source, without writing anything."""
+"""Shows the effects of cleaning on the first documents of a source, without writing anything."""
 
 import os
 from collections import Counter
@@ -12,7 +12,7 @@ from megatape.errors import path_errors
 
 # Maximum number of examples of each rule.
 NUM_EXAMPLES = 20
-# Characters shown of a text: before its first change, and in all.
+# Characters to show of a text: before its first change, and in all.
 NUM_BEFORE = 20
 NUM_SHOWN = 80
 
@@ -36,19 +36,19 @@ def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]
     for document in read_documents(replace(source, max_documents=num_documents, validation=()), counts):
         text = document.text
         decision = decider.decide(document)
-        for name, edited in decision.edits:
-            changed[name] += 1
-            num_same = len(os.path.commonprefix([text, edited]))
-            shown = _shortened(text[max(0, num_same - NUM_BEFORE) :])
-            examples[name].append(f"  {document.place}: changed: {shown}")
-            text = edited
+        for edit in decision.edits:
+            changed[edit.rule] += 1
+            num_same = len(os.path.commonprefix([text, edit.text]))
+            excerpt = _shortened(text[max(0, num_same - NUM_BEFORE) :])
+            examples[edit.rule].append(f"  {document.place}: changed: {excerpt}")
+            text = edit.text
         if decision.text is None:
             dropped[decision.rule] += 1
             reason = decision.reason or decision.rule
             if decision.rule in decision.scores:
                 reason += f" ({decision.scores[decision.rule]:.3g})"
             examples[decision.rule].append(f"  {document.place}: {reason}: {_shortened(text)}")
-    num_read = counts.total.kept
+    num_read = counts.total.num_kept
     report = [f"of the first {num_read:,} documents {num_read - dropped.total():,} stay"]
     for name, lines in examples.items():
         report.append(f"{name}: {dropped[name]:,} left out, {changed[name]:,} changed")
@@ -57,5 +57,5 @@ def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a text on one line."""
+    """Return the start of a text on one line."""
     return " ".join(text[:NUM_SHOWN].split())

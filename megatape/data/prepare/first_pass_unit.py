@@ -1,13 +1,13 @@
-"""First pass over a unit: its tokenized documents, waiting to be compared with the documents of other units.
+"""Result of the first pass over a unit: its tokenized documents, waiting for the decision pass.
 
-The source is read once, although a document of another unit may decide which documents are kept. Files in the folder:
+The source is read once, although a document of another unit may decide which documents to keep. Files in the folder:
 
-    documents.jsonl   a line for each batch: its columns, and the number of tokens of each document
+    documents.jsonl   a line per batch: its columns, with the number of tokens of each document
     tokens.bin        tokens of all documents
-    keys.npz          hashes and keys of the documents, by which they are compared with those of other units
+    keys.npz          hashes and keys by which documents are compared with those of other units
     runs.u4           shingles of the documents, for near duplicates
-    run_ends.npy      end of the shingles of each document
-    counts.json       counts of all documents that were read
+    run_ends.npy      end of each document's shingles
+    counts.json       counts of all documents read
     checksums.json    checksums of the files above, verified before they are used
 """
 
@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import orjson
 
 from megatape.data.cleaning.comparison import read_comparison
-from megatape.data.cleaning.first_pass import KEEP, KEYS, FirstPass
+from megatape.data.cleaning.first_pass import CODES, KEEP, KEYS, FirstPass
 from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.checksummed_files import ChecksummedFiles, check_files
 from megatape.data.prepare.document_batch import DocumentBatch
@@ -36,10 +37,10 @@ COUNTS = "counts.json"
 
 
 class FirstPassUnit:
-    """Result of the first pass over a unit.
+    """Writes and reads the result of the first pass over a unit.
 
     Attributes:
-        folder: Folder of its files.
+        folder: Folder of the files.
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
@@ -55,7 +56,7 @@ class FirstPassUnit:
         Args:
             batches: Documents to write.
             first_pass: Hashes and keys of the documents, complete when the batches are.
-            counts: Counts of all documents that were read, complete when the batches are.
+            counts: Counts of all documents read, complete when the batches are.
             on_progress: Called after each batch.
         """
         files = ChecksummedFiles(self.folder)
@@ -73,73 +74,34 @@ class FirstPassUnit:
         files.append(COUNTS, json_content(asdict(counts), COUNTS))
         files.close()
 
-    def check(self, *names: str) -> None:
-        """Verify the checksums of these files, by default of all.
+    def check(self) -> None:
+        """Verify the checksums of all files.
 
         Raises:
             UserError: A file is corrupted.
             FileNotFoundError: A file is missing.
         """
-        check_files(self.folder, names)
+        check_files(self.folder)
 
     def counts(self) -> CorpusCounts:
-        """Return the counts of all documents that were read."""
+        """Return the counts of all documents read."""
         return as_type(read_json(self.folder / COUNTS), CorpusCounts)
 
-    def kept(self, dropped_by: np.ndarray, rules: Sequence[str], counts: CorpusCounts) -> Iterator[DocumentBatch]:
-        """Yield the documents that no comparison dropped, one batch at a time.
+    def dropped_by(self, flag_files: Sequence[Path], number: int) -> np.ndarray:
+        """Return the decision about each document.
 
         Args:
-            dropped_by: Result of `dropped_by`, uint8 [documents].
-            rules: Name of the rule behind each comparison.
-            counts: Counts of the first pass. Dropped documents are added to them, by input and rule.
-
-        Raises:
-            UserError: The folder is corrupted.
-        """
-        num_read = 0
-        with (self.folder / DOCUMENTS).open("rb") as document_file, (self.folder / TOKENS).open("rb") as token_file:
-            for line in document_file:
-                *columns, lengths = orjson.loads(line)
-                ends = list(accumulate(lengths, initial=0))
-                num_tokens = ends[-1]
-                tokens = np.fromfile(token_file, self._dtype, num_tokens)
-                self._check(tokens.size == num_tokens)
-                columns.append([tokens[begin:end] for begin, end in pairwise(ends)])
-                batch = DocumentBatch(*columns)
-
-                batch_dropped_by = dropped_by[num_read : num_read + len(batch)]
-                num_read += len(batch)
-                self._check(num_read <= dropped_by.size)
-
-                for document in np.flatnonzero(batch_dropped_by):
-                    rule = rules[batch_dropped_by[document] - 1]
-                    dropped = counts.inputs[batch.inputs[document]].dropped
-                    dropped[rule] = dropped.get(rule, 0) + 1
-
-                is_kept = batch_dropped_by == 0
-                yield batch.select(is_kept.tolist())
-        self._check(num_read == dropped_by.size)
-
-    def _check(self, is_whole: bool) -> None:
-        if not is_whole:
-            raise UserError(f"{self.folder}: corrupted: remove it, and the same command prepares it again")
-
-    def dropped_by(self, comparisons: Sequence[Path], number: int) -> np.ndarray:
-        """Return the comparison that drops each document.
-
-        Args:
-            comparisons: Files with the flags of the documents that each comparison drops.
+            flag_files: Result of `DecisionPass.flag_files`, a file per rule.
             number: Number of the unit.
 
         Returns:
-            uint8 [documents]: 0 to keep a document, otherwise 1 + the index of the comparison that drops it (the last one, if
-            several do).
+            uint8 [documents]: 0 to keep a document, otherwise 1 + the index of the rule that drops it (the last one, if several
+            do).
         """
-        with np.load(self.folder / KEYS, allow_pickle=False) as content:
-            codes = content["codes"]
+        with np.load(self.folder / KEYS, allow_pickle=False) as arrays:
+            codes = arrays[CODES]
         dropped_by = np.zeros(codes.size, np.uint8)
-        for index, file in enumerate(comparisons, start=1):
+        for index, file in enumerate(flag_files, start=1):
             packed_flags = read_comparison(file, str(number))
             if packed_flags.size != -(codes.size // -8):
                 raise UserError(f"{file}: corrupted: remove it, and the same command compares the documents again")
@@ -147,9 +109,55 @@ class FirstPassUnit:
             dropped_by[is_dropped] = index
         return dropped_by[codes == KEEP]
 
+    def kept_batches(self, dropped_by: np.ndarray, rules: Sequence[str], counts: CorpusCounts) -> Iterator[DocumentBatch]:
+        """Yield the documents that the decision pass keeps, one batch at a time.
+
+        Args:
+            dropped_by: Result of `dropped_by`, uint8 [documents].
+            rules: Names of the rules that `dropped_by` counts.
+            counts: Counts of the first pass. Dropped documents are added to them, by input and rule.
+
+        Raises:
+            UserError: The folder is corrupted.
+        """
+        num_read = 0
+        for batch in self._batches():
+            batch_dropped_by = dropped_by[num_read : num_read + len(batch)]
+            num_read += len(batch)
+            self._check(num_read <= dropped_by.size)
+
+            for document in np.flatnonzero(batch_dropped_by):
+                rule = rules[batch_dropped_by[document] - 1]
+                dropped = counts.inputs[batch.inputs[document]].dropped
+                dropped[rule] = dropped.get(rule, 0) + 1
+
+            is_kept = batch_dropped_by == 0
+            yield batch.select(is_kept.tolist())
+        self._check(num_read == dropped_by.size)
+
+    def _batches(self) -> Iterator[DocumentBatch]:
+        with (self.folder / DOCUMENTS).open("rb") as document_file, (self.folder / TOKENS).open("rb") as token_file:
+            for line in document_file:
+                yield self._read_batch(line, token_file)
+
+    def _read_batch(self, line: bytes, token_file: BinaryIO) -> DocumentBatch:
+        """Return the batch of a line that `_document_line` wrote, with its tokens from the other file."""
+        *columns, lengths = orjson.loads(line)
+        ends = list(accumulate(lengths, initial=0))
+        num_tokens = ends[-1]
+        tokens = np.fromfile(token_file, self._dtype, num_tokens)
+        self._check(tokens.size == num_tokens)
+        ids = [tokens[begin:end] for begin, end in pairwise(ends)]
+        columns.append(ids)
+        return DocumentBatch(*columns)
+
+    def _check(self, is_complete: bool) -> None:
+        if not is_complete:
+            raise UserError(f"{self.folder}: corrupted: remove it, and the same command prepares it again")
+
 
 def _document_line(batch: DocumentBatch) -> bytes:
-    """Return the columns of a batch as a line of JSON, with the numbers of tokens in place of the tokens."""
+    """Return a batch as a line of JSON: its columns in order, with the numbers of tokens in place of the tokens."""
     columns = [
         batch.splits,
         batch.text_bytes,

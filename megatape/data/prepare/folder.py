@@ -2,16 +2,15 @@
 
     plan.json              plan: source, units, tokenizer, rules
     tokenizer/             files of the tokenizer
-    verdicts/00003/        first pass over a unit: its tokenized documents, waiting to be compared with the documents of other
-                           units
-    verdicts/compared-*    results of each comparison, and all near duplicates
-    units/00003/           finished unit: its shards, tables of documents, summary and number of occurrences of each token, and
-                           its documents if they are kept, as in the first pass
-    00003.claim            lease of the process working on it
-    final/                 result, while it is assembled
+    verdicts/00003/        result of the first pass over a unit (first_pass_unit.py), with its texts if documents are kept
+    verdicts/compared-*    results of the decision pass: one file per comparison, and one with all near duplicates
+    units/00003/           result of the write pass, a finished unit: shards, tables of documents, summary and token counts,
+                           with its texts if documents are kept
+    00003.claim            lease of the process working on the unit (folder_leases.py)
+    final/                 data directory, while it is being assembled
 
-A unit is written under another name and renamed when its files are on disk, so it exists completely or not at all, and the plan
-decides every byte of it. Two processes working on the same unit only waste time: the second rename fails.
+A result is written under another name and renamed when its files are on disk, so it exists completely or not at all. The plan
+decides every byte of it: two processes working on the same unit only waste time, because the second rename fails.
 """
 
 import os
@@ -44,14 +43,14 @@ class PartialFolder:
     """The folder of the unfinished preparation of `output`.
 
     Args:
-        output: Folder of the result.
+        output: Data directory to prepare.
         timeouts: Timeouts of leases.
 
     Attributes:
-        output: Folder of the result.
+        output: Data directory to prepare.
         path: Folder of the unfinished preparation.
-        final: Folder in which the result is assembled.
-        leases: Leases of the processes that work in the folder.
+        final: Folder in which the data directory is assembled.
+        leases: Leases of the processes working in the folder.
     """
 
     def __init__(self, output: Path, timeouts: LeaseTimeouts) -> None:
@@ -70,7 +69,7 @@ class PartialFolder:
             False if it already exists.
 
         Raises:
-            ExistingPath: It is not the folder of a preparation, or has a link that would redirect writes.
+            ExistingPath: The folder belongs to something else, or contains a link that would redirect writes.
         """
         parts = (self._units, self.final, self._first_passes, self._tokenizer)
         created = not self._units.is_dir()
@@ -84,7 +83,7 @@ class PartialFolder:
         return created
 
     def _check_empty(self, known: set[str]) -> None:
-        """Raise ExistingPath if the folder contains files of other programs. known: names of a preparation's files."""
+        """Raise ExistingPath if the folder contains files of other programs. `known`: file names of a preparation."""
         for path in self.path.glob("*"):
             if path.name not in known and path.suffix not in (LEASE_SUFFIX, ".tmp"):
                 raise ExistingPath(
@@ -111,15 +110,15 @@ class PartialFolder:
         return stored_tokenizer(self._tokenizer, plan.tokenizer.files)
 
     def first_pass(self, number: int) -> Path:
-        """Return the folder with the result of the first pass over a unit."""
+        """Return the folder for the first pass over a unit."""
         return self._first_passes / unit_name(number)
 
     def comparison(self, number: int) -> Path:
-        """Return the file with the result of one comparison of all units."""
+        """Return the file for one comparison of all documents."""
         return self._first_passes / f"compared-{number:03d}.npz"
 
     def near_duplicates(self) -> Path:
-        """Return the file with the near duplicates of all units."""
+        """Return the file for the near duplicates of all units."""
         return self._first_passes / "compared-near.npz"
 
     def unit_folder(self, number: int) -> Path:
@@ -127,28 +126,25 @@ class PartialFolder:
         return self._units / unit_name(number)
 
     def finished(self, num_units: int) -> set[int]:
-        """Return the numbers of the finished units, with one listing. All are finished once the result is complete."""
-        found = _numbers(self._units)
-        if len(found) != num_units and self.is_final():
+        """Return the numbers of the finished units, with one listing. All are finished once the data directory is complete."""
+        finished = _numbers(self._units)
+        if len(finished) != num_units and self.is_final():
             return set(range(num_units))
-        return found
+        return finished
 
     def first_passes(self) -> set[int]:
-        """Return the numbers of the units with the result of a first pass, with one listing."""
+        """Return the numbers of the units with a first-pass result, with one listing."""
         return _numbers(self._first_passes)
 
     def is_final(self) -> bool:
-        """Whether the result is complete, except for its name."""
+        """Whether the data directory is complete, except for its name."""
         return (self.final / INDEX_FILE).exists()
 
     def discard(self, numbers: Iterable[int]) -> None:
-        """Remove all results of these units and all comparisons, so that the units are prepared again.
-
-        Args:
-            numbers: Numbers of the units.
+        """Remove all results of some units and of the decision pass, so that these units are prepared again.
 
         Raises:
-            UserError: The result is already complete, except for its name.
+            UserError: The data directory is already complete, except for its name.
         """
         if self.is_final():
             raise UserError(f"{self.final} is complete: give the same command without `redo`, which renames it")
@@ -163,7 +159,7 @@ class PartialFolder:
             shutil.rmtree(self.first_pass(number), ignore_errors=True)
 
     def _discard_final_files(self, unit: Path) -> None:
-        """Remove the files of a unit that an interrupted assembly has moved to the result."""
+        """Remove the files of a unit that an interrupted assembly has already moved."""
         totals = PartTotals()
         totals.add(Part.load(unit))
         files = [file.name for file in totals.files]
@@ -173,44 +169,42 @@ class PartialFolder:
 
     @contextmanager
     def new(self, folder: Path) -> Iterator[Path]:
-        """Yield a folder to fill. It is renamed when it is on disk.
+        """Yield a temporary folder to fill, and rename it when it is on disk.
 
         Args:
-            folder: Final name of the folder, that of a first pass or of a finished unit.
+            folder: Final name: folder of a first pass or of a finished unit.
         """
-        written = temporary_name(folder)
-        written.mkdir()
+        temporary = temporary_name(folder)
+        temporary.mkdir()
         try:
-            yield written
-            for file in written.iterdir():
+            yield temporary
+            for file in temporary.iterdir():
                 sync(file)
-            sync(written)
+            sync(temporary)
             try:
-                rename(written, folder)
+                rename(temporary, folder)
             except OSError:
-                # Another process may have written the same.
+                # Another process may have finished the same work.
                 if not folder.exists() and not self.is_final():
                     raise
             sync(folder.parent)
         finally:
-            shutil.rmtree(written, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def remove_units(self) -> None:
-        """Remove all finished units."""
         shutil.rmtree(self._units, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def unit_name(number: int) -> str:
-    """Return the name of a unit's folder and lease."""
+    """Return the name of a unit's folders and leases."""
     return f"{number:05d}"
 
 
 def _numbers(folder: Path) -> set[int]:
-    """Return the numbers of units that are names in a folder. A missing folder is empty."""
+    """Return the unit numbers among the names in a folder. A missing folder is empty."""
     with suppress(FileNotFoundError):
         return {int(name) for name in os.listdir(folder) if name.isdigit()}
     return set()

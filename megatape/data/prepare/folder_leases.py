@@ -1,4 +1,8 @@
-"""Leases in the folder of an unfinished preparation: of units by their names, and of other steps."""
+"""Leases in the folder of an unfinished preparation.
+
+A lease is named after its work: `00012` for the write pass over unit 12, `00012.verdicts` for the first pass over it,
+`00001.compare` for a comparison and `00000.near` for the near duplicates of the decision pass, `plan` and `finish`.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,11 +14,19 @@ from megatape.reliability.lease import LeaseTimeouts
 from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.lease.holder import read_holder
 
+# Suffix of the files. The names here and below must stay: commands of another version may share the folder.
 LEASE_SUFFIX = ".claim"
+# Suffixes of numbered leases. The write pass has none.
+FIRST_PASS = "verdicts"
+COMPARISON = "compare"
+NEAR_DECISION = "near"
+# Names of leases without a number.
+PLANNING = "plan"
+ASSEMBLY = "finish"
 
 
 class FolderLeases:
-    """The leases of all processes that share a folder, as one of them sees them.
+    """Leases of all processes sharing a folder, as one of them sees them.
 
     Args:
         folder: The folder.
@@ -27,12 +39,12 @@ class FolderLeases:
     def __init__(self, folder: Path, timeouts: LeaseTimeouts) -> None:
         self.timeouts = timeouts
         self._folder = folder
-        # Name of a lease -> monitor of its heartbeats.
+        # Lease name -> monitor of its heartbeats.
         self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)
 
     @contextmanager
     def hold(self, name: str) -> Iterator[UnitLease | None]:
-        """Hold a lease, or yield None if another process holds it. name: `unit_name` of a unit, or another step."""
+        """Hold a lease, or yield None if another process holds it."""
         lease = UnitLease(self.path_of(name), self.timeouts, self._monitors[name])
         if not lease.acquire():
             yield None
@@ -49,14 +61,14 @@ class FolderLeases:
             return f"{path}, which {read_holder(path.read_bytes()) or 'an unknown process'} holds"
         return str(path)
 
-    def held(self) -> set[str]:
-        """Return the names of the leases held by any process, with one listing."""
+    def leased(self) -> set[str]:
+        """Return the names of all leases held by any process, with one listing."""
         return {path.name.removesuffix(LEASE_SUFFIX) for path in self._folder.glob(f"*{LEASE_SUFFIX}")}
 
     def release_dead(self, pid: int) -> list[int]:
-        """Release the leases of a process of this machine that has ended. Returns the numbers of their units."""
+        """Release the leases of a process of this machine that has ended. Returns the numbers of its units."""
         released = []
-        for name in self.held():
+        for name in self.leased():
             # The lease may have been released meanwhile.
             with suppress(OSError):
                 path = self.path_of(name)
@@ -69,5 +81,5 @@ class FolderLeases:
         return released
 
     def path_of(self, name: str) -> Path:
-        """Return the path of a lease's file, by the name of the lease."""
+        """Return the path of a lease file."""
         return self._folder / f"{name}{LEASE_SUFFIX}"

@@ -14,7 +14,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.moved_modules import old_names
 
 NOTHING_SKIPPED: Mapping[str, SkippedFiles] = {}
-# Number of characters tokenized at a time, enough to keep all threads busy.
+# Characters tokenized at a time, enough to keep all threads busy.
 BATCH_CHARACTERS = 4_000_000
 
 
@@ -24,12 +24,12 @@ class PreparationOptions:
 
     Attributes:
         source: Source of the documents.
-        validation_share: Share of the documents in the validation split, if the source has no inputs for it.
+        validation_share: Share of documents to hold out for validation, if the source has no validation inputs.
         tokenizer: Tokenizer of the data. None: train one on the source.
-        vocab_size: Number of tokens of a trained tokenizer.
+        vocab_size: Vocabulary size of a trained tokenizer.
         cleaning: Rules that drop or edit documents.
-        keep_documents: Whether to write kept and dropped documents as well (documents.py).
-        batch_characters: Number of characters tokenized at a time. It does not affect the result.
+        keep_documents: Whether to write the texts of kept and dropped documents as well (documents.py).
+        batch_characters: Characters tokenized at a time. It does not affect the result.
     """
 
     source: Source
@@ -45,7 +45,7 @@ class PreparationOptions:
 
     @property
     def unit_bytes(self) -> int:
-        """Size of units."""
+        """Unit size in bytes."""
         return self.source.unit_bytes or UNIT_BYTES
 
     def plan(self, units: list[Unit], tokenizer: Tokenizer, skipped: Mapping[str, SkippedFiles] = NOTHING_SKIPPED) -> Plan:

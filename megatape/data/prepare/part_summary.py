@@ -1,4 +1,4 @@
-"""Parts of a data directory, such as a finished unit or a merged folder, and their sum."""
+"""Parts of a data directory, such as finished units or merged folders, and their sum."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +20,12 @@ TOKEN_COUNTS = "token_counts.npz"
 
 @dataclass(frozen=True)
 class PartSummary:
-    """Entries of a part in the index. Content of summary.json of a unit.
+    """Index entries of a part, stored as summary.json of a unit.
 
     Attributes:
         splits: Splits by name.
-        tables: Tables of documents by the split's name.
-        counts: Counts of all documents that were read.
+        tables: Tables of documents by split.
+        counts: Counts of all documents read.
         document_files: Files of documents, if they are kept. Units of earlier versions do not list them.
     """
 
@@ -40,8 +40,8 @@ class Part:
     """A part of a data directory.
 
     Attributes:
-        summary: Its entries in the index.
-        token_counts: Number of occurrences of each token by split, int64 [vocab_size].
+        summary: Index entries.
+        token_counts: Occurrences of each token by split, int64 [vocab_size].
     """
 
     summary: PartSummary
@@ -49,10 +49,7 @@ class Part:
 
     @classmethod
     def load(cls, folder: Path) -> "Part":
-        """Read a finished unit.
-
-        Args:
-            folder: Folder of the unit.
+        """Read a finished unit from its folder.
 
         Raises:
             OSError: The summary cannot be read.
@@ -75,7 +72,7 @@ class PartFile:
 
     Attributes:
         part: Number of the part.
-        name: Name of the file.
+        name: File name.
     """
 
     part: int
@@ -83,11 +80,11 @@ class PartFile:
 
 
 class PartTotals:
-    """Sums over the parts of a data directory, in order. Memory holds the index, and one number for each token and split.
+    """Sums over the parts of a data directory, in order. Memory holds the index, and one number per token and split.
 
     Attributes:
-        counts: Counts of all documents that were read.
-        tables: Tables of documents by the split's name.
+        counts: Counts of all documents read.
+        tables: Tables of documents by split.
         document_files: Files of documents, if they are kept.
         files: Shards and tables of all parts.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from megatape.data.cleaning.decisions import compares_units
 from megatape.data.io.files import FileState, file_states
@@ -11,9 +11,9 @@ from megatape.data.shards.entries import TokenizerEntry
 from megatape.data.sources.units import UNIT_BYTES, Unit
 from megatape.errors import UserError
 
-# Version of the preparation of units. Folders begun by another version are refused.
+# Version of everything that decides the content of units. A folder begun by another version cannot be resumed.
 VERSION = 8
-# Fields compared when a command resumes, in the order in which differences are reported. Units are compared on their own.
+# Fields compared when resuming, in the order in which differences are reported. Units are compared separately.
 COMPARED_FIELDS = (
     "version",
     "source",
@@ -32,18 +32,18 @@ class Plan:
     """Everything that decides the bytes of the result.
 
     Attributes:
-        source: Record of the source in the index.
-        units: All parts of the source, in order.
-        validation_share: Share of the documents in the validation split; 0 if it has its own inputs.
+        source: Index entry of the source.
+        units: All units of the source, in order.
+        validation_share: Share of documents to hold out for validation; 0 if the source has validation inputs.
         tokenizer: Tokenizer of the data.
-        trained_vocab_size: Size of a tokenizer trained on the source; None if it was given.
+        trained_vocab_size: Vocabulary size of a tokenizer trained on the source; None if the user gave one.
         drop_duplicates: Whether to drop exact duplicates.
-        rules: Other cleaning rules, with their options and the versions of their packages.
+        rules: Other cleaning rules, with their options and package versions.
         version: Version of the preparation.
-        unit_bytes: Size of units.
-        keep_documents: Whether to write documents as well.
+        unit_bytes: Unit size in bytes.
+        keep_documents: Whether to write the texts of documents as well.
         skipped: Files skipped because of their names, by input, for the ledger. They do not affect documents, so they may
-            differ when a command resumes.
+            differ when resuming.
     """
 
     source: dict[str, Any]
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def compares_units(self) -> bool:
-        """Whether documents are compared with those of other units. Then each unit takes two passes."""
+        """Whether documents are compared with those of other units. Each unit then takes a first and a write pass."""
         rules = [rule["rule"] for rule in self.rules]
         return compares_units(self.drop_duplicates, rules, len(self.units))
 
@@ -71,7 +71,7 @@ class Plan:
 
         Args:
             other: Plan of the present options.
-            used: Numbers of the units with results.
+            used: Units with results.
         """
         for name in COMPARED_FIELDS:
             stored = getattr(self, name)
@@ -91,21 +91,21 @@ class Plan:
             if changed:
                 return f"inputs: {_first_of(changed)} has changed"
             return f"inputs: {len(self.units)} parts"
-        for number, (mine, its) in enumerate(zip(self.units, other.units, strict=True)):
-            # Equal to `its` if they differ only by a change of the file.
-            as_changed = replace(mine, num_bytes=its.num_bytes, end=its.end, versions=its.versions)
-            if mine != its and (number in used or as_changed != its):
-                return f"inputs: {mine.difference(its)}"
+        for number, (stored_unit, wanted_unit) in enumerate(zip(self.units, other.units, strict=True)):
+            # Equal to the wanted unit if the two differ only by a change of the file.
+            updated = replace(stored_unit, num_bytes=wanted_unit.num_bytes, end=wanted_unit.end, versions=wanted_unit.versions)
+            if stored_unit != wanted_unit and (number in used or updated != wanted_unit):
+                return f"inputs: {stored_unit.difference(wanted_unit)}"
         return None
 
     def changed_files(self, other: "Plan") -> list[str]:
         """Return the names of the files whose version differs in another plan, in order."""
-        mine = files_of(self.units)
-        its = files_of(other.units)
-        return sorted(name for name in mine.keys() & its.keys() if mine[name] != its[name])
+        versions = files_of(self.units)
+        other_versions = files_of(other.units)
+        return sorted(name for name in versions.keys() & other_versions.keys() if versions[name] != other_versions[name])
 
-    def with_present_files(self, names: Collection[str]) -> tuple["Plan", set[int]]:
-        """Return the plan for the present content of some files, and the numbers of the units that read one of them.
+    def with_present_files(self, names: Collection[str]) -> "UpdatedPlan":
+        """Return the plan for the present content of some files.
 
         Raises:
             UserError: A file is now too short for its units.
@@ -116,13 +116,13 @@ class Plan:
             names_to_check.update(self.units[number].inputs)
         files = sorted(names_to_check)
         states = dict(zip(files, file_states(files), strict=True))
-        return self._with_states(numbers, states), numbers
+        return UpdatedPlan(self._with_states(numbers, states), numbers)
 
     def _with_states(self, numbers: Collection[int], states: Mapping[str, FileState]) -> "Plan":
         """Return the plan after some files have changed, with the same division into units.
 
         Args:
-            numbers: Numbers of all units that read one of the files.
+            numbers: Units reading one of the files.
             states: Present states of all files that these units read.
         """
         # End of the last unit of each divided file.
@@ -150,8 +150,20 @@ class Plan:
         return replace(self, units=units)
 
 
+class UpdatedPlan(NamedTuple):
+    """Plan for the present content of changed files.
+
+    Attributes:
+        plan: The plan.
+        numbers: Units reading one of the files.
+    """
+
+    plan: Plan
+    numbers: set[int]
+
+
 def files_of(units: Iterable[Unit]) -> dict[str, str]:
-    """Return the version of each file of the units, by name. Sources without files have none."""
+    """Return file versions by name. Sources without files have none."""
     versions: dict[str, str] = {}
     for unit in units:
         versions.update(zip(unit.inputs, unit.versions, strict=False))

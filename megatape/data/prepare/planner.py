@@ -1,10 +1,11 @@
-"""Agreement of all processes of a preparation on one plan: the first one stores it, the others resume with it."""
+"""Agrees on one plan for all processes of a preparation: the first process stores it, the others resume with it."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.folder_leases import PLANNING
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.plan import Plan, files_of
 from megatape.data.prepare.redo import discard_changed
@@ -21,17 +22,17 @@ NUM_SHOWN = 3
 
 
 class Planner:
-    """Stores the plan of a process's options in the folder, or checks that a stored plan fits them.
+    """Stores the plan of a process in the folder, or checks that a stored plan fits its options.
 
     Args:
         options: Options of this process.
-        units: All parts of the source, by these options.
+        units: All units of the source, by these options.
         folder: Folder of the unfinished preparation.
         queue: Waits for other processes.
         warn: Shows a line to the user.
 
     Attributes:
-        options: Options with the size of the units.
+        options: Options with the unit size.
         units: Units of the plan.
     """
 
@@ -51,11 +52,11 @@ class Planner:
         self._skipped = options.source.skipped_files()
 
     def agree(self, workers: int, redo: Sequence[str]) -> Plan:
-        """Return the plan for the present files of the source. It is stored.
+        """Return the plan for the present files of the source, which is stored now.
 
         Args:
-            workers: Number of processes. It decides the size of units unless the user or a stored plan does.
-            redo: Names of files that have changed since they were read. Their units are prepared again.
+            workers: Number of processes. It decides the unit size unless the user or a stored plan does.
+            redo: Files that have changed since they were read. Their units are prepared again.
 
         Raises:
             UserError: The stored plan differs from the options.
@@ -74,18 +75,18 @@ class Planner:
         return wanted
 
     def _stored_plan(self, workers: int) -> Plan:
-        """Return the stored plan. If there is none, store one, or wait for the process that does."""
+        """Return the stored plan. If it is missing, store one, or wait for the process storing it."""
         folder = self._folder
         while True:
             plan = folder.plan()
             if plan is not None:
                 return plan
-            with folder.leases.hold("plan") as lease:
+            with folder.leases.hold(PLANNING) as lease:
                 # Another process may have stored its plan just before.
                 if lease is not None and folder.plan() is None:
                     self._store_plan(workers, lease)
                     continue
-            time.sleep(self._queue.pause("plan"))
+            time.sleep(self._queue.pause(PLANNING))
 
     def _store_plan(self, workers: int, lease: UnitLease) -> None:
         num_bytes = sum(unit.num_bytes for unit in self.units)
@@ -107,17 +108,17 @@ class Planner:
         raise UserError(f"{message}, or remove it to begin again")
 
     def _divided_as(self, plan: Plan) -> list[Unit]:
-        """Return the units of a stored plan with present file sizes. If its files differ, return this process's units."""
-        mine = files_of(self.units)
-        its = files_of(plan.units)
-        known = all(unit.versions for unit in (*self.units, *plan.units))
-        if not known or mine.keys() != its.keys() or plan.unit_bytes != self.options.unit_bytes:
+        """Return the units of a stored plan, updated to present file sizes; this process's units if the files differ."""
+        present_files = files_of(self.units)
+        stored_files = files_of(plan.units)
+        has_versions = all(unit.versions for unit in (*self.units, *plan.units))
+        has_same_units = present_files.keys() == stored_files.keys() and plan.unit_bytes == self.options.unit_bytes
+        if not has_versions or not has_same_units:
             return self.units
-        changed = {name for name, version in mine.items() if its[name] != version}
+        changed = {name for name, version in present_files.items() if stored_files[name] != version}
         if not changed:
             return plan.units
-        with_present_files, _ = plan.with_present_files(changed)
-        return with_present_files.units
+        return plan.with_present_files(changed).plan.units
 
     def _divide(self, unit_bytes: int) -> None:
         """Divide the source into units of this size, unless their size is known."""

@@ -1,7 +1,7 @@
-"""A preparation by any number of processes and machines. Each may be killed at any moment.
+"""A preparation, run by any number of processes and machines. Each may be killed at any moment.
 
-The source is divided into units. One process reads, tokenizes and writes each of them (unit_passes.py), and the folder keeps
-the finished ones (folder.py). Source and options alone decide the result, whichever process does which part, when and how
+The plan divides the source into units. Processes lease units and run passes over them (unit_passes.py), and the folder keeps
+the results (folder.py). Source and options alone decide the data, regardless of which process does which part, when and how
 often.
 """
 
@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from megatape.data.prepare.assembly import Prepared, finish
+from megatape.data.prepare.decision_pass import DecisionPass
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.folder_leases import ASSEMBLY, COMPARISON, FIRST_PASS, NEAR_DECISION
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.plan import Plan
 from megatape.data.prepare.planner import Planner
 from megatape.data.prepare.progress import OnUnitProgress
 from megatape.data.prepare.task import WHOLE, Task
-from megatape.data.prepare.unit_comparisons import UnitComparisons
 from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.prepare.work_queue import Step, WorkQueue
 from megatape.data.sources.units import Unit
@@ -32,17 +33,17 @@ class Preparation:
     Args:
         options: Options of the preparation.
         folder: Folder of the unfinished preparation.
-        units: All parts of the source.
+        units: All units of the source.
         warn: Shows a line to the user.
         task: Share of this machine. It starts with this share.
 
     Attributes:
-        options: Options of the preparation. Once it has begun, they have the size of the units.
+        options: Options of the preparation. `begin` sets the unit size.
         folder: Folder of the unfinished preparation.
-        units: All parts of the source. Once the preparation has begun, those of its plan.
+        units: All units of the source. `begin` replaces them by those of the plan.
         warn: Shows a line to the user.
         task: Share of this machine.
-        queue: Hands out the work of this process.
+        queue: Leases work for this process.
     """
 
     def __init__(
@@ -66,8 +67,8 @@ class Preparation:
         """Store the plan of this process's options, or resume with a stored one.
 
         Args:
-            workers: Number of processes. It decides the size of units unless the user or a stored plan does.
-            redo: Names of files that have changed since they were read. Their units are prepared again.
+            workers: Number of processes. It decides the unit size unless the user or a stored plan does.
+            redo: Files that have changed since they were read. Their units are prepared again.
 
         Raises:
             UserError: The two plans differ.
@@ -80,7 +81,7 @@ class Preparation:
         return plan
 
     def work(self, tokenizer: Tokenizer, fast: FastTokenizer | None, on_progress: OnUnitProgress) -> None:
-        """Process units that nobody else is working on, until all are finished.
+        """Run the passes over units that nobody else is working on, until all are finished.
 
         Args:
             tokenizer: Tokenizer of the data.
@@ -88,38 +89,38 @@ class Preparation:
             on_progress: Called repeatedly.
         """
         passes = UnitPasses(self.options, self.folder, self.units, tokenizer, fast, on_progress)
-        comparisons = UnitComparisons(self.options.cleaning, self.folder, len(self.units))
+        decisions = DecisionPass(self.options.cleaning, self.folder, len(self.units))
         num_units = len(self.units)
         steps = []
         if self.num_passes > 1 and len(self.finished()) < num_units:
             steps += [
-                Step("verdicts", num_units, self.units_after_first_pass, passes.decide),
-                Step("compare", comparisons.num_comparisons, comparisons.compared, comparisons.compare),
-                Step("near", comparisons.num_near_steps, comparisons.decided_near, comparisons.decide_near),
+                Step(FIRST_PASS, num_units, self.units_after_first_pass, passes.first_pass),
+                Step(COMPARISON, decisions.num_comparisons, decisions.compared, decisions.compare),
+                Step(NEAR_DECISION, decisions.num_near_steps, decisions.decided_near, decisions.decide_near),
             ]
-        steps.append(Step("", num_units, self.finished, passes.write))
+        steps.append(Step(None, num_units, self.finished, passes.write_pass))
         for step in steps:
             for pause in self.queue.run(step):
                 time.sleep(pause)
 
     @property
     def num_passes(self) -> int:
-        """Number of passes over a unit. The first one reads the source."""
+        """Number of passes over a unit: the write pass, after a first pass if documents of several units are compared."""
         if self.options.cleaning.compares_units(len(self.units)):
             return 2
         return 1
 
     def finish(self, plan: Plan) -> Prepared:
-        """Make the data directory of all units, which must be finished."""
+        """Assemble the data directory. All units must be finished."""
         while True:
-            with self.folder.leases.hold("finish") as lease:
+            with self.folder.leases.hold(ASSEMBLY) as lease:
                 if lease is not None:
                     return finish(self.folder, self.options.source, plan, lease.heartbeat)
-            time.sleep(self.queue.pause("finish"))
+            time.sleep(self.queue.pause(ASSEMBLY))
 
     def abandon(self) -> None:
-        """Remove the folder if this process created it and it holds no finished work."""
-        if self._created and not self.units_after_first_pass() and not self.folder.leases.held():
+        """Remove the folder if this process created it and it has no finished work."""
+        if self._created and not self.units_after_first_pass() and not self.folder.leases.leased():
             self.folder.remove()
 
     def finished(self) -> set[int]:
@@ -127,7 +128,7 @@ class Preparation:
         return self.folder.finished(len(self.units))
 
     def num_done(self) -> int:
-        """Return the number of finished passes over units."""
+        """Return the number of finished passes, counting two for a finished unit."""
         finished = self.finished()
         return 2 * len(finished) + len(self.folder.first_passes() - finished)
 

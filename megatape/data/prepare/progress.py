@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 
 class UnitPass(Enum):
-    """Passes over a unit. The first one reads the source and decides about documents."""
+    """Passes over a unit."""
 
-    DECIDE = "decisions"
-    WRITE = "tokens"
+    FIRST = "first pass"
+    WRITE = "write pass"
 
 
 class Progress(NamedTuple):
     """Work done so far, in a pass over a unit or in a whole preparation.
 
     Attributes:
-        read_bytes: Number of bytes read of the stored files.
-        written: Number of documents written.
+        read_bytes: Bytes read from the stored files.
+        written: Documents written.
         text_bytes: Size of their texts in UTF-8.
-        tokens: Number of tokens written.
-        total_bytes: Number of bytes to read in all; 0 if unknown.
+        tokens: Tokens written.
+        total_bytes: Bytes to read in all; 0 if unknown.
     """
 
     read_bytes: int
@@ -36,7 +36,7 @@ class UnitProgress:
     """Progress of a pass over a unit.
 
     Attributes:
-        number: Number of the unit.
+        number: Unit number.
         unit_pass: The pass.
         progress: Work done so far in this pass.
     """

@@ -5,14 +5,14 @@ from megatape.data.prepare.progress import OnProgress, Progress, UnitPass, UnitP
 
 
 class ProgressTotals:
-    """Sums the progress of units.
+    """Sums the progress of all units.
 
     Args:
         preparation: Preparation of the units.
         on_progress: Called with each new sum.
 
     Attributes:
-        finished: Numbers of the units finished before this command.
+        finished: Units finished before this command.
     """
 
     def __init__(self, preparation: Preparation, on_progress: OnProgress) -> None:
@@ -23,11 +23,11 @@ class ProgressTotals:
         total_bytes = sum(unit.num_bytes for unit in units)
         num_passes = preparation.num_passes
         self._total = Progress(num_passes * finished_bytes, total_bytes=num_passes * total_bytes)
-        # Latest progress of each pass over a unit.
+        # Latest progress by unit and pass.
         self._latest: dict[tuple[int, UnitPass], Progress] = {}
 
     def add(self, latest: UnitProgress) -> None:
-        """Replace the progress of one pass over a unit."""
+        """Replace the earlier progress of the same pass over the same unit."""
         key = (latest.number, latest.unit_pass)
         before = self._latest.get(key, Progress(0))
         self._latest[key] = latest.progress

@@ -1,4 +1,4 @@
-"""Preparing units again whose files have changed since they were read."""
+"""Prepares units again whose files have changed since they were read."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -14,53 +14,52 @@ def discard_changed(
 ) -> Plan:
     """Remove the results of units with changed files.
 
-    If documents of all units are compared with each other, finished units are prepared again as well: the results of their
-    first pass have been removed, so the changed documents could not be compared with them. Results of the first pass over other
-    units stay.
+    If documents of all units are compared, finished units are prepared again as well: their first-pass results are gone, so the
+    changed documents could not be compared with them. First-pass results of other units stay.
 
     Args:
         folder: Folder of the unfinished preparation.
         options: Options of the preparation.
         plan: Stored plan.
-        names: Names of the changed files.
+        names: Changed files.
         warn: Shows a line to the user.
 
     Returns:
         The plan with the present versions of these files.
 
     Raises:
-        UserError: A name fits no file or several, or another process is still running.
+        UserError: A name matches no file or several, or another process is still running.
     """
     wanted = {_find_file(name, files_of(plan.units)) for name in names}
-    changed, numbers = plan.with_present_files(wanted)
-    if changed == plan:
+    updated = plan.with_present_files(wanted)
+    if updated.plan == plan:
         # An earlier command has removed the results.
         return plan
-    for name in sorted(folder.leases.held()):
+    for name in sorted(folder.leases.leased()):
         with folder.leases.hold(name) as lease:
             if lease is None:
                 raise UserError(f"`redo`: another process is still running ({folder.leases.holder(name)}): end it first")
     finished = folder.finished(len(plan.units))
-    discarded = numbers & (finished | folder.first_passes())
+    discarded = updated.numbers & (finished | folder.first_passes())
     files = ", ".join(sorted(wanted))
     message = f"{len(discarded):,} of {len(plan.units):,} units have read {files} and are prepared again"
-    others = finished - numbers
+    others = finished - updated.numbers
     if options.cleaning.compares_units(len(plan.units)) and others:
         message += f", and {len(others):,} finished units, whose documents are compared with theirs"
         discarded |= finished
     folder.discard(discarded)
-    folder.begin(changed, folder.tokenizer(plan))
+    folder.begin(updated.plan, folder.tokenizer(plan))
     warn(message)
-    return changed
+    return updated.plan
 
 
 def _find_file(name: str, files: Collection[str]) -> str:
-    """Return the file with this path or end of a path. Raises UserError if there is none, or several."""
-    found = [file for file in files if file == name or file.endswith(f"/{name}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        reason = f"{len(found)} inputs have this name"
+    """Return the file with this path, or with a path ending in it. Raises UserError if there is none, or several."""
+    matches = [file for file in files if file == name or file.endswith(f"/{name}")]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        reason = f"{len(matches)} inputs have this name"
     else:
         reason = f"no input has this name; {did_you_mean(name, files)}".rstrip("; ")
     raise UserError(f"redo {name}: {reason}: name it as the error about it does")

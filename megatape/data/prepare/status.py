@@ -7,7 +7,9 @@ from pathlib import Path
 
 from megatape.data.document_entries import INDEX_FILE
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.folder_leases import ASSEMBLY, COMPARISON, NEAR_DECISION, PLANNING
 from megatape.data.prepare.plan import Plan
+from megatape.data.prepare.progress import UnitPass
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.reliability.lease.holder import read_holder
@@ -15,8 +17,8 @@ from megatape.utils.files import file_system_time
 
 # Seconds over which the rate is measured.
 WINDOW = 600.0
-# Work of leases that are not about a unit.
-OTHER_WORK = {"plan": "the plan and the tokenizer", "finish": "assembling the result"}
+# Lease without a number -> its work.
+OTHER_WORK = {PLANNING: "the plan and the tokenizer", ASSEMBLY: "assembling the result"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class PassStatus:
     """Progress of a pass over the units.
 
     Attributes:
-        name: Name of the pass: "read" or "write".
+        unit_pass: The pass.
         num_done: Number of finished units.
         num_units: Number of all units.
         done_bytes: Input size of the finished units; 0 if unknown.
@@ -32,7 +34,7 @@ class PassStatus:
         bytes_per_second: Rate of the units finished within WINDOW; 0 if there are none, or only the first of all units.
     """
 
-    name: str
+    unit_pass: UnitPass
     num_done: int
     num_units: int
     done_bytes: int
@@ -41,7 +43,7 @@ class PassStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Remaining seconds of the pass at this rate; None if the rate is unknown."""
+        """Remaining seconds at this rate; None if the rate is unknown."""
         if self.num_done == self.num_units:
             return 0.0
         if not self.bytes_per_second:
@@ -72,7 +74,7 @@ class PreparationStatus:
 
     Attributes:
         folder: Folder of the preparation.
-        passes: Passes in order: one, or two if documents of several units are compared.
+        passes: Passes over the units: the write pass, after the first pass if documents of several units are compared.
         leases: Leases in order.
     """
 
@@ -108,14 +110,14 @@ def preparation_status(output: Path) -> PreparationStatus:
 def _passes(partial: PartialFolder, plan: Plan, now: float) -> list[PassStatus]:
     finished = {number: partial.unit_folder(number) for number in partial.finished(len(plan.units))}
     first_passes = {number: partial.first_pass(number) for number in partial.first_passes()}
-    write = _pass("write", plan, finished, now)
+    write_pass = _pass(UnitPass.WRITE, plan, finished, now)
     if not plan.compares_units:
-        return [write]
-    return [_pass("read", plan, first_passes | finished, now), write]
+        return [write_pass]
+    return [_pass(UnitPass.FIRST, plan, first_passes | finished, now), write_pass]
 
 
-def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatus:
-    """Return the status of a pass. `done`: unit -> folder of its result, for finished units."""
+def _pass(unit_pass: UnitPass, plan: Plan, done: dict[int, Path], now: float) -> PassStatus:
+    """Return the status of a pass. `done`: finished unit -> folder of its result."""
     times: dict[int, float] = {}
     for number, folder in done.items():
         changed = _changed(folder)
@@ -124,17 +126,17 @@ def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatu
     recent = [number for number, changed in times.items() if now - changed < WINDOW]
     rate = 0.0
     if recent:
-        # If a unit was finished before the window, the others took all of the window. Otherwise the time counts from the end of
-        # the first unit, whose own duration is unknown.
-        began = now - WINDOW
+        # If a unit was finished before the window, the others took the whole window. Otherwise the time counts from the end of
+        # the first unit, because its own duration is unknown.
+        start = now - WINDOW
         if len(recent) == len(times):
             first = min(times, key=times.__getitem__)
-            began = times[first]
+            start = times[first]
             recent.remove(first)
         recent_bytes = sum(plan.units[number].num_bytes for number in recent)
-        rate = recent_bytes / max(now - began, 1.0)
+        rate = recent_bytes / max(now - start, 1.0)
     return PassStatus(
-        name=name,
+        unit_pass=unit_pass,
         num_done=len(done),
         num_units=len(plan.units),
         done_bytes=sum(plan.units[number].num_bytes for number in done),
@@ -144,8 +146,8 @@ def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatu
 
 
 def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[LeaseStatus]:
-    found = []
-    for name in sorted(partial.leases.held()):
+    statuses = []
+    for name in sorted(partial.leases.leased()):
         path = partial.leases.path_of(name)
         try:
             content = path.read_bytes()
@@ -154,28 +156,29 @@ def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[Lease
             # The lease was released just now.
             continue
         holder = read_holder(content)
-        shown = "an unknown process"
-        ended = None
+        description = "an unknown process"
+        has_ended = None
         if holder is not None:
-            shown = str(holder)
-            ended = holder.is_dead()
-        found.append(LeaseStatus(_work(name, plan), shown, max(0.0, now - last_heartbeat), ended))
-    return found
+            description = str(holder)
+            has_ended = holder.is_dead()
+        seconds_silent = max(0.0, now - last_heartbeat)
+        statuses.append(LeaseStatus(_work(name, plan), description, seconds_silent, has_ended))
+    return statuses
 
 
 def _work(name: str, plan: Plan | None) -> str:
     """Describe the work of a lease.
 
     Args:
-        name: Name of the lease, such as `00012`, `00012.verdicts`, `00001.compare`, `00000.near`, `plan` or `finish`.
+        name: Lease name, see folder_leases.py.
         plan: Plan of the preparation; None before it is stored.
     """
-    number, _, step = name.partition(".")
+    number, _, suffix = name.partition(".")
     if not number.isdigit():
         return OTHER_WORK.get(name, name)
-    if step == "near":
+    if suffix == NEAR_DECISION:
         return "deciding which near duplicates to drop"
-    if step == "compare":
+    if suffix == COMPARISON:
         return f"comparing documents, part {int(number) + 1}"
     if plan is None or int(number) >= len(plan.units):
         return f"unit {int(number)}"
@@ -190,7 +193,7 @@ def _changed(folder: Path) -> float | None:
 
 
 def _time_of(folder: Path) -> float:
-    """Return the time of the folder's file system, or of this machine if the folder cannot be written."""
+    """Return the file system's time, or this machine's time if the folder cannot be written."""
     with suppress(OSError):
         return file_system_time(folder)
     return time.time()

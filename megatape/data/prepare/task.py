@@ -1,4 +1,4 @@
-"""Shares of several machines in one preparation."""
+"""Shares of one preparation, for several machines."""
 
 import os
 import re
@@ -9,10 +9,9 @@ from megatape.errors import UserError
 
 
 class Task(NamedTuple):
-    """One of several commands that prepare the same corpus. Its share is every `count`-th unit from `index` on.
+    """One of several commands preparing the same corpus. Its share is every `count`-th unit, starting at `index`.
 
-    It starts with its share, and continues with units that the others have not begun, so that a slow or lost command delays
-    nobody.
+    After finishing its share, it continues with units that others have not begun, so a slow or lost command delays nobody.
     """
 
     # The names hide methods of tuples.
@@ -32,7 +31,7 @@ def parse_task(text: str) -> Task:
 
 
 def task_of_environment() -> Task:
-    """Return the task given by the index of a Slurm array and the rank of a launcher, if there are any.
+    """Return the task of this process, by its index in a Slurm array and its launcher rank, if it has any.
 
     Raises:
         UserError: A variable is not a number.

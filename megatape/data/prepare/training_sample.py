@@ -1,18 +1,19 @@
-"""Texts to train a tokenizer on: a sample of a whole source."""
+"""Samples the texts of a whole source, to train a tokenizer on."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 from megatape.data.counts import CorpusCounts
 from megatape.data.sources.document import Decide, Decision, Document, keep
-from megatape.data.sources.reading import check_bad, check_found, read_unit
+from megatape.data.sources.reading import check_bad, check_not_empty, read_unit
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 
 # Maximum number of files opened at first.
 MAX_FILES = 256
-# At first, one of up to this many documents is taken, so that the sample reaches far into large files.
+# At first, up to one of this many documents is taken, so that the sample reaches far into large files.
 MAX_STRIDE = 8
 SKIPPED = Decision(None, "not in the sample")
 
@@ -26,13 +27,13 @@ def sample_texts(
 ) -> list[str]:
     """Return texts from all parts of a source, about `max_bytes` in UTF-8, or all texts if there are fewer.
 
-    Evenly spread files give equal shares, one of every few documents. While these are too few, shares grow, and more files and
-    documents are taken. If these are too many, texts are left out evenly. A small source is taken whole, in order. The
-    validation split is not read. The same source gives the same texts.
+    Evenly spread files give equal shares, one of every few documents. While the sample is too small, shares grow, and more
+    files and documents are taken. If it becomes too large, texts are dropped evenly. A small source is taken completely, in
+    order. The validation split is not read. The same source always gives the same texts.
 
     Args:
         source: Source of the texts.
-        max_bytes: Size of the sample.
+        max_bytes: Sample size in bytes.
         decide: Decides about each document in the sample.
         heartbeat: Called for each document.
         max_files: Maximum number of files opened at first.
@@ -43,8 +44,8 @@ def sample_texts(
     units = [unit for unit in replace(source, unit_bytes=None).units() if unit.split != "validation"]
     num_bytes = sum(unit.num_bytes for unit in units)
     if source.max_documents is None:
-        # With max_documents, the first documents of all files are meant, so units stay whole.
-        units = _divided_by_file(units)
+        # With max_documents, only the first documents in order count, so units are not divided.
+        units = _split_by_file(units)
     step = -(len(units) // -max_files)
     stride = min(max(num_bytes // max_bytes, 1), MAX_STRIDE)
     share = max_bytes * step // max(len(units), 1) + 1
@@ -62,22 +63,22 @@ def sample_texts(
                 return SKIPPED
             return decide(document)
 
-        # Too many bad records of a file may be few of the whole, so they are checked at the end.
+        # Too many bad records of one file may be few of the source, so they are checked at the end.
         lenient = replace(source, max_bad_fraction=1.0)
         texts: list[str] = []
         size = 0
         is_whole = step == stride == 1
         for unit in units[::step]:
-            unit_texts, unit_size = _texts(lenient, unit, counts, choose, share)
-            texts += unit_texts
-            size += unit_size
-            if unit_size >= share:
+            share_of_unit = _read_share(lenient, unit, counts, choose, share)
+            texts += share_of_unit.texts
+            size += share_of_unit.size
+            if share_of_unit.size >= share:
                 is_whole = False
         if size >= max_bytes:
             check_bad(source, counts)
             return [text for number, text in enumerate(texts) if number * max_bytes % size < max_bytes]
         if is_whole:
-            check_found(source, counts)
+            check_not_empty(source, counts)
             check_bad(source, counts)
             return texts
         step = max(step // 2, 1)
@@ -85,15 +86,27 @@ def sample_texts(
         share = 2 * share
 
 
-def _divided_by_file(units: list[Unit]) -> list[Unit]:
-    divided = []
+class UnitShare(NamedTuple):
+    """Texts of one unit.
+
+    Attributes:
+        texts: The texts.
+        size: Their size in UTF-8.
+    """
+
+    texts: list[str]
+    size: int
+
+
+def _split_by_file(units: list[Unit]) -> list[Unit]:
+    single_file_units = []
     for unit in units:
-        divided += [replace(unit, inputs=(name,)) for name in unit.inputs]
-    return divided
+        single_file_units += [replace(unit, inputs=(name,)) for name in unit.inputs]
+    return single_file_units
 
 
-def _texts(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide, max_bytes: int) -> tuple[list[str], int]:
-    """Return the first kept texts of a unit, up to a size in UTF-8, and their size."""
+def _read_share(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide, max_bytes: int) -> UnitShare:
+    """Return the first kept texts of a unit, up to a size in UTF-8."""
     texts = []
     size = 0
     for document in read_unit(source, unit, counts, decide):
@@ -101,4 +114,4 @@ def _texts(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide, max
         size += len(document.text.encode())
         if size >= max_bytes:
             break
-    return texts, size
+    return UnitShare(texts, size)

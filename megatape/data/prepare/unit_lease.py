@@ -1,8 +1,8 @@
-"""Leases of units, so that processes do not repeat each other's work, on any shared file system.
+"""Unit leases keep processes from repeating each other's work, on any shared file system.
 
-A lease is a file that names its process and whose modification time is the process's heartbeat. It is created exclusively,
-which NFS does atomically, but it is not taken over atomically. Leases save work and guarantee nothing: two processes may hold
-the same one. Use reliability/lease/lease.py for work that only one process may do.
+A lease is a file naming its process. The file's modification time is the process's heartbeat. Creating it exclusively is
+atomic, even on NFS, but taking it over is not: two processes may hold the same lease. That wastes work and does no harm. Use
+reliability/lease/lease.py for work that only one process may do.
 """
 
 import os
@@ -24,7 +24,7 @@ class UnitLease:
     Args:
         path: Path of the file.
         timeouts: Timeouts of the lease.
-        monitor: Monitor of the heartbeats that this process has seen in the file.
+        monitor: Remembers the heartbeats that this process has seen in the file.
     """
 
     def __init__(self, path: Path, timeouts: LeaseTimeouts, monitor: HeartbeatMonitor) -> None:
@@ -37,8 +37,8 @@ class UnitLease:
     def acquire(self) -> bool:
         """Try to take the lease. Returns False if a living process holds it.
 
-        A lease whose holder has died or timed out is taken over. A running process of this machine keeps its lease without
-        heartbeats: it may be busy.
+        A lease is taken over if its holder has died or timed out. A running process on this machine keeps its lease without
+        heartbeats, because it may be busy.
         """
         if self._create():
             return True
@@ -46,7 +46,7 @@ class UnitLease:
             content = self.path.read_bytes()
             last_heartbeat = self.path.stat().st_mtime
         except FileNotFoundError:
-            # It was released just now.
+            # The lease was released just now.
             return self._create()
         self.monitor.look(content, last_heartbeat)
         if self._is_held(content):
@@ -66,21 +66,20 @@ class UnitLease:
             return False
         expiry = self.timeouts.expiry
         if not content:
-            # An empty file has no holder with heartbeats: it is being created, or its process died meanwhile.
+            # The file is empty while it is being created. Nobody renews it if its process died then.
             expiry = self.timeouts.heartbeat_interval
         return self.monitor.silent < expiry
 
     def heartbeat(self) -> None:
-        """Send a heartbeat if it is due."""
+        """Renew the lease if it is due."""
         now = time.monotonic()
         if now - self._renewed > self.timeouts.heartbeat_interval:
             self._renewed = now
-            # Another process may have taken the lease, or the file system may be unavailable: the work does not depend on it.
+            # Another process may have taken over, or the file system may be unavailable. The work does not depend on the lease.
             with suppress(OSError):
                 os.utime(self.path)
 
     def release(self) -> None:
-        """Release the lease."""
         with suppress(OSError):
             if self.path.read_bytes() == self._content:
                 self.path.unlink()

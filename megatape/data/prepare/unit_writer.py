@@ -26,7 +26,7 @@ class UnitWriter:
 
     Args:
         folder: Folder to write into.
-        part: Part of the names of its files that no other unit has.
+        part: Part of the file names, unique to the unit.
         tokenizer: Tokenizer of the documents.
 
     Attributes:
@@ -54,9 +54,9 @@ class UnitWriter:
 
         Args:
             batches: Documents to write.
-            counts: Counts of all documents that were read, complete when the batches are.
+            counts: Counts of all documents read, complete when the batches are.
             on_progress: Called after each batch.
-            documents: Files of kept documents, complete when the batches are. None if documents are not kept.
+            documents: Files of documents, complete when the batches are. None if documents are not kept.
         """
         for batch in batches:
             self.add(batch)
@@ -96,7 +96,7 @@ class UnitWriter:
         """Write the remaining documents and the summary.
 
         Args:
-            counts: Counts of all documents that were read.
+            counts: Counts of all documents read.
             document_files: Files of documents, if they are kept.
         """
         splits = {split: writer.close() for split, writer in self._shards.items()}
@@ -106,6 +106,6 @@ class UnitWriter:
         summary = PartSummary(splits, tables, CorpusCounts(), list(document_files))
         summary.counts.add(counts)
         summary.counts.add(self.counts)
-        for of_input in summary.counts.inputs.values():
-            of_input.dropped = sort_reasons(of_input.dropped)
+        for input_counts in summary.counts.inputs.values():
+            input_counts.dropped = sort_reasons(input_counts.dropped)
         (self._folder / SUMMARY).write_bytes(json_content(asdict(summary), SUMMARY))

@@ -1,4 +1,4 @@
-"""Hands out numbered work to processes that share a folder, and waits for work of other processes."""
+"""Shares numbered work among processes that share a folder, and waits for other processes' work."""
 
 import random
 import secrets
@@ -13,32 +13,32 @@ from megatape.data.prepare.unit_lease import UnitLease
 
 @dataclass(frozen=True)
 class Step:
-    """Numbered parts of the work of all processes.
+    """Step of a preparation: numbered parts, such as the units of a pass, that processes finish in any order.
 
     Attributes:
-        name: Name of the step, empty for the last one.
-        count: Number of its parts.
-        done: Lists the numbers of the finished parts.
-        work: Processes a part, and renews its lease.
+        lease_suffix: Distinguishes the step's leases from those of other steps, see folder_leases.py. None: no suffix.
+        count: Number of parts.
+        done: Lists the finished parts.
+        work: Processes a part, renewing its lease.
     """
 
-    name: str
+    lease_suffix: str | None
     count: int
     done: Callable[[], set[int]]
     work: Callable[[int, UnitLease], None]
 
     def lease_name(self, number: int) -> str:
-        """Return the name of a part's lease."""
-        if not self.name:
+        """Return the lease name of a part."""
+        if self.lease_suffix is None:
             return unit_name(number)
-        return f"{unit_name(number)}.{self.name}"
+        return f"{unit_name(number)}.{self.lease_suffix}"
 
 
 class WorkQueue:
-    """The work of one process, which takes leases in the folder.
+    """Work of one process, which leases it in the folder.
 
     Args:
-        leases: Leases of the processes that share the folder.
+        leases: Leases of all processes sharing the folder.
         task: Share of this machine. It starts with this share.
         warn: Shows a line to the user.
     """
@@ -49,14 +49,15 @@ class WorkQueue:
         self._warn = warn
         # Random offset, so that processes start with different units.
         self._offset = secrets.randbelow(2**31)
-        # Seconds since this process last had work, and the holder shown to the user.
+        # Seconds spent waiting since this process last had work.
         self._waited = 0.0
-        self._holder = ""
+        # Lease holder last shown to the user.
+        self._shown_holder: str | None = None
 
     def run(self, step: Step) -> Iterator[float]:
         """Process parts of a step that nobody else is working on, until all are finished.
 
-        Each round takes two listings and tries one lease, so that idle processes do not burden the shared file system.
+        Each round takes two listings and tries one lease, so idle processes do not burden the shared file system.
 
         Yields:
             Seconds to wait for other processes.
@@ -66,8 +67,8 @@ class WorkQueue:
             remaining = sorted(set(range(step.count)) - step.done())
             if not remaining:
                 return
-            held = self._leases.held()
-            free = [number for number in remaining if names[number] not in held]
+            leased = self._leases.leased()
+            free = [number for number in remaining if names[number] not in leased]
             number = self.choose(remaining, free)
             with self._leases.hold(names[number]) as lease:
                 if lease is not None and number not in step.done():
@@ -77,30 +78,30 @@ class WorkQueue:
                 yield self.pause(names[number])
 
     def choose(self, remaining: Sequence[int], free: Sequence[int]) -> int:
-        """Choose the number to try, of this task's share first.
+        """Choose the part to try next, starting with this task's share.
 
-        If other processes are running, the choice is random, so that they do not all try the same number.
+        If other processes are running, the choice is random, so that they do not all try the same part.
 
         Args:
-            remaining: Unfinished numbers.
-            free: Unfinished numbers without a lease.
+            remaining: Unfinished parts.
+            free: Unfinished parts without a lease.
         """
         share = [number for number in free if number % self._task.count == self._task.index]
-        options = share or free
-        if options and len(free) == len(remaining):
-            return options[0]
+        candidates = share or free
+        if candidates and len(free) == len(remaining):
+            return candidates[0]
         self._offset += 1
-        # Try leased numbers as well, in case the process that holds the lease has died.
-        options = options or remaining
-        return options[self._offset % len(options)]
+        # Try leased parts as well, in case the process holding the lease has died.
+        candidates = candidates or remaining
+        return candidates[self._offset % len(candidates)]
 
     def pause(self, name: str) -> float:
-        """Return the seconds to wait for the holder of a lease. Tells the user once it has waited for long.
+        """Return the seconds to wait for a lease. Names its holder to the user after waiting for long.
 
-        The time is random, and longer the longer this process has waited.
+        The pause is random, and grows with the time that this process has waited.
 
         Args:
-            name: Name of the lease.
+            name: Lease name.
         """
         timeouts = self._leases.timeouts
         longest = max(timeouts.heartbeat_interval, timeouts.poll_interval)
@@ -108,8 +109,8 @@ class WorkQueue:
         self._waited += pause
         if self._waited > 2 * timeouts.heartbeat_interval:
             holder = self._leases.holder(name)
-            if holder != self._holder:
-                self._holder = holder
+            if holder != self._shown_holder:
+                self._shown_holder = holder
                 self._warn(
                     f"waiting for {holder}: it lasts until that process is done, ends, or is stopped or unreachable for "
                     f"{timeouts.expiry:.0f} s"

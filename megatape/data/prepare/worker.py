@@ -25,11 +25,11 @@ class WorkerJob:
     """Work of a worker process.
 
     Attributes:
-        options: Options of the preparation, without a tokenizer, which is in the folder.
-        output: Folder of the result.
+        options: Options of the preparation. The tokenizer is None: workers load it from the folder.
+        output: Data directory to prepare.
         timeouts: Timeouts of leases.
         task: Share of this machine.
-        num_threads: Number of threads of a tokenizer.
+        num_threads: Threads per tokenizer.
         imports: Modules to import first.
     """
 
@@ -43,11 +43,7 @@ class WorkerJob:
 
 @dataclass(frozen=True)
 class WorkerWarning:
-    """Message of a worker to the user.
-
-    Attributes:
-        text: The message.
-    """
+    """Message of a worker to the user."""
 
     text: str
 
@@ -56,17 +52,17 @@ def run_worker(connection: Connection, job: WorkerJob) -> None:
     """Prepare units that nobody else is working on, until all are finished.
 
     Args:
-        connection: Connection for UnitProgress, WorkerWarning, and the exception that ends the work.
+        connection: Receives UnitProgress, WorkerWarning, and the exception that ends the work.
         job: The work.
     """
 
     def warn(text: str) -> None:
         connection.send(WorkerWarning(text))
 
-    # Ctrl-C also reaches the command, which ends its workers.
+    # Ctrl-C also reaches the command, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
-    # The library `tokenizers` reads it when it first encodes.
+    # The library `tokenizers` reads this variable when it first encodes.
     os.environ["RAYON_NUM_THREADS"] = str(job.num_threads)
     folder = PartialFolder(job.output, job.timeouts)
     try:
@@ -91,7 +87,7 @@ def run_worker(connection: Connection, job: WorkerJob) -> None:
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return an error of a base class that can be unpickled, with the same message."""
+    """Return an error with the same message, of a class that can be unpickled."""
     for kind in (PathError, UserError):
         if isinstance(error, kind):
             return kind(str(error))

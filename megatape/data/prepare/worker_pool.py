@@ -18,7 +18,7 @@ class Death(NamedTuple):
     """A process that failed or was killed.
 
     Attributes:
-        pid: Number of the process.
+        pid: Process id.
         how: Signal or exit status, in words.
     """
 
@@ -27,12 +27,12 @@ class Death(NamedTuple):
 
 
 class WorkerPool:
-    """Processes that run one function. None is left when the `with` block ends.
+    """Processes running one function. They are killed when the `with` block ends.
 
-    Each has a connection of its own: a shared queue would stay locked if a process is killed while it holds the lock.
+    Each has its own connection: a shared queue would stay locked if a process is killed while holding the lock.
 
     Args:
-        target: Called in each process with the connection for its messages and `arguments`.
+        target: Called in each process with a connection for its messages, followed by `arguments`.
         arguments: Further arguments.
         num_workers: Number of processes.
     """
@@ -59,7 +59,7 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int | None]:
-        """Numbers of the processes."""
+        """Process ids."""
         return [process.pid for process in self._workers]
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class WorkerPool:
 
 
 def _received(connection: Connection) -> Iterator[Any]:
-    """Yield the waiting messages. Closes the connection after the last message of a process that has ended."""
+    """Yield the waiting messages. Closes the connection after the last message of an ended process."""
     try:
         while not connection.closed and connection.poll():
             yield connection.recv()
@@ -105,11 +105,11 @@ def _describe(exit_code: int) -> str:
 
 
 def end_with_parent() -> None:
-    """Kill this process when its parent ends, in any way. Finished units are on disk."""
+    """Kill this process when its parent ends for any reason. Nothing is lost, because finished units are on disk."""
     if sys.platform == "linux":
         # The kernel kills the process at once, whatever it does.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # For other systems, and for a parent that ended before the call.
+    # The thread serves other systems, and a parent that ended before the call above.
     threading.Thread(target=_await_parent, name="parent", daemon=True).start()
 
 

@@ -7,17 +7,17 @@ from megatape.data.counts import EMPTY_DOCUMENTS
 
 
 class Document(NamedTuple):
-    """Document of a source.
+    """Document of a source. `read_unit` fills in input, scores, content and digest.
 
     Attributes:
         text: Text of the document.
         place: Place in the source such as `file:line`, the same on every machine with the same inputs.
-        url: Address at which the source found it; empty if unknown.
-        input: Element of `Source.inputs` that contains it, filled in by `read_unit`.
-        scores: Scores by cleaning rules, by their names, filled in by `read_unit`.
-        fields: Values of `Source.fields`, only for cleaning rules.
-        content: Text in UTF-8, filled in by `read_unit`.
-        digest: Hash of the content, filled in by `read_unit`.
+        url: Address of the document; empty if unknown.
+        input: Element of `Source.inputs` containing the document.
+        scores: Scores by cleaning rule.
+        fields: Values of `Source.fields`, for cleaning rules only.
+        content: Text in UTF-8.
+        digest: Hash of `content`.
     """
 
     text: str
@@ -30,23 +30,35 @@ class Document(NamedTuple):
     digest: bytes = b""
 
 
+class Edit(NamedTuple):
+    """Change of a document by a cleaning rule.
+
+    Attributes:
+        rule: Name of the rule.
+        text: Text after the change.
+    """
+
+    rule: str
+    text: str
+
+
 class Decision(NamedTuple):
     """Decision about a document: kept if `text` is set, dropped otherwise.
 
     Attributes:
         text: Text to write, or None to drop the document.
-        rule: Name of the rule that drops it.
-        reason: Reason of the rule, one of few; empty for a rule with a single one.
-        edits: Name of each rule that changed the text, with the text it returned.
-        scores: Score by each rule that gives one, by the rule's name.
+        rule: Name of the rule dropping the document.
+        reason: The rule's reason, one of few; empty for a rule with a single one.
+        edits: Changes of the text, in order.
+        scores: Scores by rule.
         content: Text in UTF-8.
-        digest: Hash of the content.
+        digest: Hash of `content`.
     """
 
     text: str | None
     rule: str = ""
     reason: str = ""
-    edits: tuple[tuple[str, str], ...] = ()
+    edits: tuple[Edit, ...] = ()
     scores: Mapping[str, float] = {}
     content: bytes = b""
     digest: bytes = b""
@@ -59,10 +71,10 @@ class Decision(NamedTuple):
         return f"{self.rule}: {self.reason}"
 
 
-# Decides about a document. It is called with all documents of a unit that are not empty, in order.
+# Decides about a document. Called for all documents of a unit that are not empty, in order.
 Decide = Callable[[Document], Decision]
-# Is notified about every document of a unit and the decision about it, in order.
-Record = Callable[[Document, Decision], None]
+# Called for every document of a unit, with the decision about it, in order.
+OnDecision = Callable[[Document, Decision], None]
 EMPTY = Decision(None, EMPTY_DOCUMENTS)
 
 

@@ -1,4 +1,4 @@
-"""Check of a source's files against a list of expected ones, as printed by `sha256sum`, `md5sum` or `stat -c "%s %n"`."""
+"""Compares the files of a source with a list printed by `sha256sum`, `md5sum` or `stat -c "%s %n"`."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from megatape.errors import UserError, path_errors
 
 # Checksum or size, and name.
 LINE = re.compile(r"(?i)([0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|\d{1,18})\s+\*?(.+)")
-# Algorithm of a checksum by its number of digits. Fewer digits are a size in bytes.
+# Number of digits -> algorithm of a checksum. Other numbers of digits mean a size in bytes.
 ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256"}
 # Maximum number of differences in a message.
 NUM_SHOWN = 100
@@ -19,36 +19,44 @@ NUM_SHOWN = 100
 
 @path_errors()
 def check_expected(source: Source, path: Path) -> None:
-    """Compare the files of a source with a list. A name in the list is the end of a file's path or URL.
+    """Compare the files of a source with a list. A name in the list matches the end of a path or URL.
 
     Args:
         source: Source of the files. If it is partial, files may be missing.
         path: Path of the list.
 
     Raises:
-        UserError: Files are missing, are not in the list, or have another size or checksum.
+        UserError: Files are missing, not listed, or have another size or checksum.
     """
     if source.reader.takes != "paths":
         raise UserError(f"expect {path}: `source` {source.kind} has no files: remove it")
     listed = _read(path)
-    names: dict[str, str] = {}
+    # File -> its name in the list.
+    names: dict[str, str | None] = {}
     for unit in source.units():
         for file in unit.inputs:
             names[file] = _listed_name(file, listed)
+
+    def difference_of(file: str) -> str | None:
+        name = names[file]
+        if name is None:
+            return f"{file} is not in the list"
+        return _difference(file, listed[name])
+
     with ThreadPoolExecutor(NUM_REQUESTS) as threads:
-        results = threads.map(lambda file: _difference(file, listed.get(names[file])), names)
+        results = threads.map(difference_of, names)
         differences = [difference for difference in results if difference is not None]
     if not source.partial:
         differences += [f"{name} is missing" for name in listed.keys() - set(names.values())]
     if differences:
-        shown = "; ".join(sorted(differences)[:NUM_SHOWN])
+        text = "; ".join(sorted(differences)[:NUM_SHOWN])
         if len(differences) > NUM_SHOWN:
-            shown += f"; and {len(differences) - NUM_SHOWN:,} more"
-        raise UserError(f"expect {path}: {len(differences):,} files differ: {shown}. Download them again, or correct the list")
+            text += f"; and {len(differences) - NUM_SHOWN:,} more"
+        raise UserError(f"expect {path}: {len(differences):,} files differ: {text}. Download them again, or correct the list")
 
 
 def _read(path: Path) -> dict[str, str]:
-    """Return the checksums and sizes in a list, by name. Raises UserError for a malformed line."""
+    """Return checksums and sizes by name. Raises UserError for a malformed line."""
     listed = {}
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
         if not line.strip():
@@ -60,8 +68,8 @@ def _read(path: Path) -> dict[str, str]:
     return listed
 
 
-def _listed_name(file: str, listed: dict[str, str]) -> str:
-    """Return the name of a file in the list: the longest listed end of its path, or "" if there is none."""
+def _listed_name(file: str, listed: dict[str, str]) -> str | None:
+    """Return the name of a file in the list, the longest listed end of its path, or None if it is not listed."""
     path = file
     if not is_url(file):
         path = str(Path(file).absolute())
@@ -70,13 +78,11 @@ def _listed_name(file: str, listed: dict[str, str]) -> str:
         name = str(PurePosixPath(*parts[begin:]))
         if name in listed:
             return name
-    return ""
+    return None
 
 
-def _difference(file: str, expected: str | None) -> str | None:
-    """Return the difference of a file from its checksum or size in the list, or None if they agree."""
-    if expected is None:
-        return f"{file} is not in the list"
+def _difference(file: str, expected: str) -> str | None:
+    """Return the difference of a file from its listed checksum or size, or None if they agree."""
     algorithm = ALGORITHMS.get(len(expected))
     if algorithm is None:
         (state,) = file_states([file])
@@ -84,7 +90,7 @@ def _difference(file: str, expected: str | None) -> str | None:
             return None
         return f"{file} has {state.size} bytes, not {int(expected)}"
     with open_file(file) as content:
-        found = hashlib.file_digest(content, algorithm).hexdigest()  # type: ignore[arg-type]  # BinaryIO has readinto
-    if found == expected:
+        checksum = hashlib.file_digest(content, algorithm).hexdigest()  # type: ignore[arg-type]  # BinaryIO has readinto
+    if checksum == expected:
         return None
-    return f"{file} has the {algorithm} {found}, not {expected}"
+    return f"{file} has the {algorithm} {checksum}, not {expected}"

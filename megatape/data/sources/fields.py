@@ -1,24 +1,25 @@
-"""Documents from records with fields, such as lines of JSON."""
+"""Converts records with fields, such as lines of JSON, to documents."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from megatape.data.counts import RecordCounts
+from megatape.data.io.records import Record
 from megatape.data.sources.document import Document
 from megatape.data.sources.source import Source
 
-# Stands for a missing field, whereas None is a null text.
+# Stands for a missing field, because None is a null text.
 MISSING = object()
 
 
-def documents_of(records: Iterable[tuple[str, Any]], source: Source, counts: RecordCounts) -> Iterator[Document]:
+def documents_of(records: Iterable[Record], source: Source, counts: RecordCounts) -> Iterator[Document]:
     """Yield the documents of records.
 
-    A null text is an empty document. Records without text, or with too much text, are counted.
+    A null text is an empty document. Records without text, or with too much text, are counted and skipped.
 
     Args:
-        records: Place and value of each record.
-        source: Source of the records. It names the field of the text.
+        records: Records to convert.
+        source: Source of the records. It names the text field.
         counts: Counts to update.
     """
     for place, record in records:
@@ -41,7 +42,7 @@ def is_too_long(text: str, max_bytes: int) -> bool:
 
 
 def document_of(text: str, place: str, record: Any, source: Source) -> Document:
-    """Return the document of a text, with the fields of its record. Its field `url` is the address of the document."""
+    """Return the document of a text, with the fields of its record. The field `url` is the document's address."""
     url = ""
     if isinstance(record, dict) and isinstance(record.get("url"), str):
         url = record["url"]
@@ -50,7 +51,7 @@ def document_of(text: str, place: str, record: Any, source: Source) -> Document:
 
 
 def value_of(record: Any, path: str) -> Any:
-    """Return the value at a path such as `metadata.license` in a record, or None if it is missing. Names may contain dots."""
+    """Return the value at a path such as `metadata.license`, or None if it is missing. Field names may contain dots."""
     if isinstance(record, dict) and path in record:
         return record[path]
     for name in path.split("."):

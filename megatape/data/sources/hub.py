@@ -1,9 +1,10 @@
-"""Data sets of the Hugging Face hub, streamed by `datasets`."""
+"""Reads data sets of the Hugging Face hub, streamed by `datasets`."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from megatape.data.counts import RecordCounts
+from megatape.data.io.records import Record
 from megatape.data.sources.document import Document
 from megatape.data.sources.fields import documents_of
 from megatape.data.sources.source import Reader, Source
@@ -12,7 +13,7 @@ from megatape.errors import UserError
 
 
 class Hub(Reader):
-    """One split of a data set with a field of text. Each of its files is a unit, if it has several."""
+    """One split of a data set with a text field. If it has several files, each is a unit."""
 
     takes = "name"
     has_subsets = True
@@ -31,13 +32,13 @@ class Hub(Reader):
         return documents_of(stream_records(source, unit, select_text=True), source, counts)
 
 
-def stream_records(source: Source, unit: Unit, select_text: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of every record of a unit.
+def stream_records(source: Source, unit: Unit, select_text: bool = False) -> Iterator[Record]:
+    """Yield the records of a unit.
 
     Args:
         source: Source of the unit.
         unit: Unit to read.
-        select_text: Whether to read only the text, the URL and the fields that rules need.
+        select_text: Whether to read only text, URL and the fields that rules need.
 
     Raises:
         UserError: The data set cannot be read.
@@ -50,7 +51,7 @@ def stream_records(source: Source, unit: Unit, select_text: bool = False) -> Ite
             stream = stream.shard(stream.num_shards, unit.begin)
             part = f"{part} file {unit.begin}"
         for num_records, record in enumerate(stream, start=1):
-            yield f"{part} record {num_records}", record
+            yield Record(f"{part} record {num_records}", record)
     except Exception as error:
         raise _failure(source, num_records, error) from error
 
@@ -72,7 +73,7 @@ def _stream(source: Source, select_text: bool = False) -> Any:
 
 
 def _failure(source: Source, num_documents: int, error: Exception) -> UserError:
-    """Return one error for all errors that `datasets` passes on from its parsers, cache and network client."""
+    """Return the error about any failure of `datasets`, which passes on errors of its parsers, cache and network client."""
     reason = " ".join(str(error).split())[:300]
     return UserError(
         f"source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {num_documents} "

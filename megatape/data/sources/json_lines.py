@@ -1,4 +1,4 @@
-"""Lines of JSON with a field of text, as files of C4, of a preparation that has kept its documents, or of any other name."""
+"""Lines of JSON with a text field: in C4's files, in documents kept by a preparation, or in any other files."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,12 +27,12 @@ from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
-# Names of files with documents kept by a preparation.
+# File names of documents kept by a preparation.
 PATTERN = f"{DOCUMENTS}-*{SUFFIX}"
 
 
 class JsonLines(Reader):
-    """Files with names of lines of JSON in folders, and files of any name."""
+    """Files named like lines of JSON in folders, and files given by name."""
 
     patterns = JSON_LINES
     divides = True
@@ -45,7 +45,7 @@ class JsonLines(Reader):
 
 
 class C4(JsonLines):
-    """The training files of C4's own layout; as --validation-input its validation files."""
+    """Training files in C4's original layout; as --validation-input its validation files."""
 
     def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
         if option == "input":
@@ -56,14 +56,14 @@ class C4(JsonLines):
             other_split = "train"
         listings = list_inputs(inputs, f"c4-{split}.*-of-*.json.gz", recursive=False, option=option)
         other_names = f"c4-{other_split}."
-        # Both splits are in one folder, so files of the other split are expected and not reported as skipped.
+        # Both splits share a folder, so files of the other split are not reported as skipped.
         return [listing.without(lambda name: name.startswith(other_names)) for listing in listings]
 
 
 class Documents(JsonLines):
-    """Folders that `prepare corpus --keep-documents` has written: clean documents with their places and scores.
+    """Folders written by `prepare corpus --keep-documents`: clean documents with their places and scores.
 
-    Each file is a unit, as in the preparation that wrote it, so it gives the same shards. The files must match the index of
+    Each file is a unit, as in the preparation that wrote it, so the shards are the same. The files must match the index of
     their folder: none may be missing or come from another preparation.
     """
 
@@ -82,8 +82,8 @@ class Documents(JsonLines):
         return units
 
     def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
-        # Other files of these folders have no documents of their own.
-        return [Listing(given, []) for given in inputs]
+        # Other files in these folders have no further documents.
+        return [Listing(name, []) for name in inputs]
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         wanted = replace(source, fields=(*source.fields, "place", "scores"))
@@ -91,7 +91,7 @@ class Documents(JsonLines):
             entry = check_content(name)
             num_skipped = counts.skipped
             num_read = 0
-            # A line is longer than its text.
+            # A line is longer than its text, so max_record_bytes applies to the text alone.
             records = read_records(name, LARGEST_RECORD_BYTES, counts)
             for document in documents_of(records, wanted, counts):
                 num_read += 1
@@ -106,26 +106,26 @@ class Documents(JsonLines):
         folders = dict.fromkeys(dirname(file) for file in _document_files(source.inputs + source.validation))
         cleaned = []
         for folder in folders:
-            kept = kept_documents(folder)
-            cleaned.append({"source": kept.source, "rules": kept.rules})
+            documents = kept_documents(folder)
+            cleaned.append({"source": documents.source, "rules": documents.rules})
         return {"cleaned": cleaned}
 
 
 def _check_listed(files: Sequence[str], inputs: Sequence[str]) -> None:
-    """Raise UserError if a file is not in the index of its folder, or a file of a folder among the inputs is missing."""
+    """Raise UserError if a file is not in its folder's index, or if a folder among the inputs lacks a file."""
     names: defaultdict[str, set[str]] = defaultdict(set)
     for file in files:
         names[dirname(file)].add(basename(file))
-    # Folders with files given by name.
+    # Folders whose files are given by name.
     incomplete = set()
-    for given in inputs:
-        path = given.removeprefix(LOCAL)
+    for name in inputs:
+        path = name.removeprefix(LOCAL)
         if fnmatchcase(basename(path), PATTERN):
             if not is_url(path):
                 path = str(PurePath(path))
             incomplete.add(dirname(path))
-    for folder, of_folder in names.items():
-        check_files(folder, of_folder, is_whole=folder not in incomplete)
+    for folder, folder_names in names.items():
+        check_files(folder, folder_names, is_complete=folder not in incomplete)
 
 
 def _document_files(inputs: tuple[str, ...], option: str = "input") -> list[str]:

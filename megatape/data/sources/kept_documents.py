@@ -1,4 +1,4 @@
-"""Files of documents kept by a preparation, checked against the index of their folder.
+"""Checks files of documents, kept by a preparation, against the index of their folder.
 
 If a file were missing, the next preparation would lack its documents. A file of another preparation could repeat documents, or
 contain dropped ones.
@@ -22,11 +22,11 @@ from megatape.utils.validation import as_type
 
 LOG = logging.getLogger(__name__)
 
-# Parts of the names of files with documents.
+# Parts of the file names.
 DOCUMENTS = "documents"
 DROPPED = "dropped"
 SUFFIX = ".jsonl.zst"
-# Names of a unit's file of documents, and of its tables of documents.
+# File names of a unit's documents, and of its tables of documents.
 UNIT = re.compile(rf"{DOCUMENTS}-(\d+)(?:-\w+)?{re.escape(SUFFIX)}")
 TABLE = re.compile(r"(?:train|validation)(?:-(\d+))?-documents\.parquet")
 # Maximum number of names in a message.
@@ -35,11 +35,11 @@ NUM_SHOWN = 3
 
 @dataclass(frozen=True)
 class KeptDocuments:
-    """Parts of a folder's index.json about the documents in its files.
+    """Index entries of a folder about the documents in its files.
 
     Attributes:
-        source: Record of the source.
-        rules: Rules by which the source was cleaned.
+        source: Entry of the source.
+        rules: Rules applied to the source.
         document_files: Files of documents, kept and dropped; empty if an earlier version wrote the folder.
         document_tables: Tables of documents by split.
         merged: Folders whose documents were added.
@@ -60,7 +60,7 @@ class KeptDocuments:
         """Return the entry of a file by its name, or None if the file does not belong to this folder.
 
         In a folder of an earlier version, the entry is derived from the tables of documents: every unit has a file of documents
-        and, unless all were dropped, a table for each split. Such an entry has no hash.
+        and, unless all were dropped, a table for each split. The hash is then empty.
         """
         if not self.is_earlier:
             return self._entries.get(name)
@@ -70,7 +70,7 @@ class KeptDocuments:
         return DocumentFile(name, "", self._documents_by_unit.get(int(unit[1]), 0))
 
     def missing(self, names: AbstractSet[str]) -> list[str]:
-        """Return the files of documents missing from these names, in order."""
+        """Return the files of kept documents missing from these names, in order."""
         if not self.is_earlier:
             return [name for name in self._entries if name.startswith(f"{DOCUMENTS}-") and name not in names]
         units = set()
@@ -86,7 +86,7 @@ class KeptDocuments:
 
     @cached_property
     def _documents_by_unit(self) -> dict[int, int]:
-        """Unit -> number of its kept documents, if it has any, from the folder's tables of documents."""
+        """Unit -> number of its kept documents, for units with any, by the tables of documents."""
         counts: dict[int, int] = {}
         for tables in self.document_tables.values():
             for table in tables:
@@ -108,13 +108,14 @@ def kept_documents(folder: str) -> KeptDocuments:
         OSError: The index is missing.
     """
     path = join(folder, INDEX_FILE)
-    kept = _read(path, file_states([path])[0].version)
-    if kept.merged:
+    (state,) = file_states([path])
+    documents = _read(path, state.version)
+    if documents.merged:
         raise UserError(
             f"{folder} was merged, so its files of documents have only a part of its documents: give the folders that were "
             "merged into it"
         )
-    return kept
+    return documents
 
 
 @lru_cache
@@ -123,36 +124,36 @@ def _read(path: str, version: str) -> KeptDocuments:
         return as_type(orjson.loads(file.read()), KeptDocuments)
 
 
-def check_files(folder: str, names: AbstractSet[str], is_whole: bool) -> None:
+def check_files(folder: str, names: AbstractSet[str], is_complete: bool) -> None:
     """Check that files of documents are those of their folder's index.
 
     Args:
         folder: Path or URL of the folder.
         names: Names of files in it.
-        is_whole: Whether the whole folder was given. Then no file may be missing.
+        is_complete: Whether the names are all files of the folder, so that none may be missing.
 
     Raises:
         UserError: A file is missing or does not belong to this folder.
     """
-    kept = kept_documents(folder)
-    unknown = sorted(name for name in names if kept.entry(name) is None)
+    documents = kept_documents(folder)
+    unknown = sorted(name for name in names if documents.entry(name) is None)
     if unknown:
         raise UserError(
             f"{join(folder, unknown[0])}: the folder's {INDEX_FILE} does not list it, so it belongs to another preparation: "
             "move it away"
         )
     missing: list[str] = []
-    if is_whole:
-        missing = kept.missing(names)
+    if is_complete:
+        missing = documents.missing(names)
     if missing:
-        shown = ", ".join(missing[:NUM_SHOWN])
+        file_names = ", ".join(missing[:NUM_SHOWN])
         if len(missing) > NUM_SHOWN:
-            shown += f" and {len(missing) - NUM_SHOWN:,} more"
+            file_names += f" and {len(missing) - NUM_SHOWN:,} more"
         raise UserError(
-            f"{folder}: files of documents that its {INDEX_FILE} lists are missing: {shown}. Copy them again, or give "
+            f"{folder}: files of documents that its {INDEX_FILE} lists are missing: {file_names}. Copy them again, or give "
             "the other files by name to prepare a part of the documents"
         )
-    if kept.is_earlier:
+    if documents.is_earlier:
         _warn_earlier(folder)
 
 
@@ -165,13 +166,7 @@ def _warn_earlier(folder: str) -> None:
 
 
 def check_content(path: str) -> DocumentFile:
-    """Check the hash of a file of documents.
-
-    Args:
-        path: Path or URL of the file.
-
-    Returns:
-        Entry of the file in the index.
+    """Check the hash of a file of documents, by its path or URL. Returns its index entry.
 
     Raises:
         UserError: The file differs from the one listed in the index of its folder.
@@ -182,17 +177,17 @@ def check_content(path: str) -> DocumentFile:
         raise UserError(f"{path}: the folder's {INDEX_FILE} does not list it: move it away")
     if entry.sha256:
         with open_file(path) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BinaryIO has readinto
-        if found != entry.sha256:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BinaryIO has readinto
+        if sha256 != entry.sha256:
             raise UserError(
-                f"{path}: sha256 is {found}, the folder's {INDEX_FILE} says {entry.sha256}: it is corrupted or belongs to "
+                f"{path}: sha256 is {sha256}, the folder's {INDEX_FILE} says {entry.sha256}: it is corrupted or belongs to "
                 "another preparation, copy it again"
             )
     return entry
 
 
 def check_count(path: str, entry: DocumentFile, num_documents: int) -> None:
-    """Raise UserError if a completely read file has another number of documents than the index says."""
+    """Raise UserError if a file, read completely, has another number of documents than its index entry."""
     if num_documents != entry.documents:
         raise UserError(
             f"{path}: {num_documents:,} documents, but {entry.documents:,} by the folder's {INDEX_FILE}: it belongs to "

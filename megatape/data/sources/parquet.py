@@ -1,4 +1,4 @@
-"""Parquet files with a column of text. A child process reads them, because pyarrow crashes on inconsistent footers."""
+"""Reads Parquet files with a text column, in a child process, because pyarrow crashes on inconsistent footers."""
 
 import io
 from collections.abc import Iterator
@@ -15,25 +15,25 @@ from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
-# Number of characters that the child process sends at a time.
+# Characters that the child process sends at a time.
 PART_CHARACTERS = 2**20
-# A document, or the counts since the item before.
+# A document, or the counts since the previous item.
 Item = Document | RecordCounts
 NOTHING = RecordCounts()
-# Number of rows decoded at a time. Rows have any length.
+# Rows decoded at a time. A row may have any length.
 ROWS = 32
-# Columns up to this size are not checked for decompression bombs: they fit into memory in any case.
+# Columns up to this size fit into memory, so they are not checked for decompression bombs.
 BOMB_CHECK_BYTES = 2**26
-# Ratio of unpacked to packed size above that of text. Such columns are decoded row by row.
+# Columns with a higher ratio of unpacked to packed size are decoded row by row. Text has lower ratios.
 DENSE_RATIO = 10
-# Ratio of unpacked to packed size from which a column is an error.
+# Columns with a higher ratio of unpacked to packed size are errors.
 BOMB_RATIO = 100
-# Idle child processes, reused because each takes a second to start.
+# Idle child processes. They are reused, because starting one takes a second.
 _idle: list[IsolatedProcess] = []
 
 
 class Parquet(Reader):
-    """Files .parquet. Only the columns of text, URL and fields are read.
+    """Files named .parquet. Only the columns of text, URL and fields are read.
 
     A row group belongs to the unit in which it begins, so several processes can read a large file. If the child process ends,
     the error names the unit.
@@ -61,14 +61,14 @@ class Parquet(Reader):
                 "the memory is too small, so give fewer --workers"
             ) from None
         except BaseException:
-            # This includes callers that do not read all documents.
+            # Also when the caller stops reading before the last document.
             child.end()
             raise
         _idle.append(child)
 
 
 def _parts(source: Source, unit: Unit) -> Iterator[list[Item]]:
-    """Yield the documents of a unit in parts, with the counts between them, also before an error."""
+    """Yield the documents of a unit in parts, interleaved with counts. Counts come even before an error."""
     counts = RecordCounts()
     part = list[Item]()
     size = 0
@@ -100,7 +100,7 @@ def _read(source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document
                 yield from _rows(name, file, source, unit, counts)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, RemoteError) or getattr(error, "errno", None) is not None:
-                # The error is about the disk or server, not about the content.
+                # The error is about the disk or server, not the content.
                 raise
             raise UserError(f"{name}: corrupted Parquet file ({error}): download or copy it again") from error
 
@@ -137,12 +137,12 @@ def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts
 
 
 def _is_read(path: str, wanted: list[str]) -> bool:
-    """Whether a column is read, by its path in the file. A column of structs has a path for each field."""
+    """Whether to read a column, by its path in the file. A column of structs has a path for each field."""
     return any(path == name or path.startswith(f"{name}.") for name in wanted)
 
 
 def _rows_at_once(chunk: Any, place: str) -> int:
-    """Return the number of rows to decode at a time, judging by the sizes of a column in the footer.
+    """Return the number of rows to decode at a time, judging by a column's sizes in the footer.
 
     Raises:
         UserError: The column is a decompression bomb.
@@ -161,7 +161,7 @@ def _rows_at_once(chunk: Any, place: str) -> int:
 
 
 def _is_text(schema: Any, column: str) -> bool:
-    """Whether there is one column of this name, of text or binary strings."""
+    """Whether exactly one column has this name, and contains text or binary strings."""
     from pyarrow import types
 
     if schema.names.count(column) != 1:
@@ -174,11 +174,11 @@ def _is_text(schema: Any, column: str) -> bool:
 
 
 def _documents(batch: Any, place: str, first: int, source: Source, counts: RecordCounts) -> Iterator[Document]:
-    """Yield the documents of a batch of rows. A null text is an empty document.
+    """Yield the documents in a batch of rows. A null text is an empty document.
 
     Args:
         batch: Columns of text, URL and fields.
-        place: Common prefix of the documents' places.
+        place: Prefix of each document's place.
         first: Row number of the first row.
         source: Source of the documents.
         counts: Counts of unusable rows, to update.
@@ -203,12 +203,12 @@ def _documents(batch: Any, place: str, first: int, source: Source, counts: Recor
 
 
 def _fields(batch: Any, source: Source) -> list[dict[str, Any]]:
-    """Return the values of the fields that rules need, for each row."""
+    """Return, for each row, the fields that rules need."""
     wanted = set(source.fields)
     for path in source.fields:
         wanted.add(path.partition(".")[0])
     if _is_text(batch.schema, "url"):
-        # URLs are read as bytes, because nothing guarantees UTF-8.
+        # URLs are read as bytes, because they may not be UTF-8.
         wanted.discard("url")
     names = [name for name in batch.schema.names if name in wanted]
     rows: list[dict[str, Any]] = [{}] * batch.num_rows
@@ -218,7 +218,7 @@ def _fields(batch: Any, source: Source) -> list[dict[str, Any]]:
 
 
 def _encoded(batch: Any, column: str) -> list[bytes | None]:
-    """Return the values of a column of text as bytes. Parquet promises UTF-8, but nothing checks it."""
+    """Return the values of a text column as bytes. Parquet promises UTF-8, but nothing checks it."""
     import pyarrow as pa
 
     values = batch.column(column)

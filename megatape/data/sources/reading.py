@@ -1,4 +1,4 @@
-"""Passes over a source: its kept documents, with counts of the others."""
+"""Reads units of a source: yields the kept documents, and counts the others."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from megatape.data.counts import (
     sort_reasons,
 )
 from megatape.data.printable import printable
-from megatape.data.sources.document import EMPTY, Decide, Document, Record, keep
+from megatape.data.sources.document import EMPTY, Decide, Document, OnDecision, keep
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
 
 def read_unit(
-    source: Source, unit: Unit, counts: CorpusCounts, decide: Decide = keep, record: Record | None = None
+    source: Source, unit: Unit, counts: CorpusCounts, decide: Decide = keep, on_decision: OnDecision | None = None
 ) -> Iterator[Document]:
     """Yield the kept documents of a unit, in a fixed order.
 
@@ -32,7 +32,7 @@ def read_unit(
         unit: One of the source's units.
         counts: Counts to update. Bad and too long records and dropped documents are counted, not fatal.
         decide: Decides about each document that is not empty, in order. By default all are kept.
-        record: Called with each document and the decision about it, in order.
+        on_decision: Called for each document, in order.
 
     Raises:
         FileNotFoundError: A path does not exist.
@@ -40,7 +40,7 @@ def read_unit(
     """
     num_kept = 0
     for name in unit.inputs:
-        given = printable(source.input_of(name))
+        user_input = printable(source.input_of(name))
         num_read = 0
         dropped = Counter[str]()
         num_bad = counts.bad
@@ -53,8 +53,8 @@ def read_unit(
                     decision = EMPTY
                 else:
                     decision = decide(document)
-                if record is not None:
-                    record(document, decision)
+                if on_decision is not None:
+                    on_decision(document, decision)
                 if decision.text is None:
                     dropped[decision.label] += 1
                     continue
@@ -63,7 +63,7 @@ def read_unit(
                     decision.text,
                     printable(document.place),
                     document.url,
-                    input=given,
+                    input=user_input,
                     scores=decision.scores,
                     content=decision.content,
                     digest=decision.digest,
@@ -78,8 +78,8 @@ def read_unit(
             }
             dropped += Counter(skipped)
             num_read += sum(skipped.values())
-            of_input = counts.inputs.setdefault(given, DocumentCounts())
-            of_input.add(DocumentCounts(num_read, dropped=sort_reasons(dropped)))
+            input_counts = counts.inputs.setdefault(user_input, DocumentCounts())
+            input_counts.add(DocumentCounts(num_read, dropped=sort_reasons(dropped)))
     check_bad(source, counts)
 
 
@@ -92,11 +92,11 @@ def read_documents(source: Source, counts: CorpusCounts) -> Iterator[Document]:
     for unit in source.units():
         if unit.split != "validation":
             yield from read_unit(source, unit, counts)
-    check_found(source, counts)
+    check_not_empty(source, counts)
 
 
 def check_bad(source: Source, counts: CorpusCounts) -> None:
-    """Raise UserError if too many records of a pass gave no document."""
+    """Raise UserError if too many records of a pass were skipped."""
     num_read = counts.total.read
     check_bad_records(counts, num_read, source.max_bad_fraction, "; what is finished stays")
     if counts.without_text > max(FEW_BAD, source.max_skipped_fraction * num_read):
@@ -107,10 +107,10 @@ def check_bad(source: Source, counts: CorpusCounts) -> None:
         )
 
 
-def check_found(source: Source, counts: CorpusCounts) -> None:
-    """Raise UserError if a pass over the whole source found no document."""
+def check_not_empty(source: Source, counts: CorpusCounts) -> None:
+    """Raise UserError if a pass over the whole source has kept no document."""
     total = counts.total
-    if total.kept:
+    if total.num_kept:
         return
     empty = total.dropped.get(EMPTY_DOCUMENTS, 0)
     without_text = total.dropped.get(WITHOUT_TEXT, 0)

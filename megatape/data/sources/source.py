@@ -1,6 +1,6 @@
-"""Sources of documents: options that say where documents are, and the readers of each kind.
+"""Sources of documents: options saying where documents are, and the base class of their readers.
 
-To add a kind of source, write a subclass of Reader and a line of SOURCES (megatape/registry.py).
+To add a kind of source, write a subclass of Reader, and add a line to SOURCES (megatape/registry.py).
 """
 
 from abc import ABC, abstractmethod
@@ -18,18 +18,18 @@ from megatape.errors import UserError, path_errors
 from megatape.errors.suggestions import choose_one
 from megatape.registry import SOURCES
 
-# Options of a source that do not affect its documents, or that are recorded with the rules.
+# Options that do not affect the documents, or that are recorded with the rules.
 UNDESCRIBED = ("max_bad_fraction", "max_skipped_fraction", "partial", "unit_bytes", "fields")
 
 
 class Reader(ABC):
-    """Base class of the readers, one for each kind of source.
+    """Base class of readers, one for each kind of source.
 
     Attributes:
-        takes: Meaning of `input`: paths, the name of a data set, or nothing.
-        patterns: Names of its files in folders. Case does not matter.
-        limits_skipped: Whether many files of other names in a folder are an error.
-        divides: Whether a large uncompressed file gives several units.
+        takes: Meaning of `input`: paths, a data set name, or nothing.
+        patterns: Names of files to read in folders, ignoring case.
+        limits_skipped: Whether many files with other names in a folder are an error.
+        divides: Whether to divide a large uncompressed file into several units.
         has_subsets: Whether `subset` and `split` apply.
         has_fields: Whether `text_field` and `fields` apply.
     """
@@ -68,7 +68,7 @@ class Reader(ABC):
         return listed_files(self.listings(source, inputs, option), option, source.partial, max_fraction)
 
     def listings(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
-        """List the content of these inputs: files to read, and files skipped because of their names."""
+        """List the files to read, and the files skipped because of their names."""
         return list_inputs(inputs, *self.patterns, option=option)
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Reader(ABC):
         Args:
             source: Source of the unit.
             unit: Unit to read.
-            counts: Counts to update with skipped records.
+            counts: Counts of skipped records, to update.
 
         Raises:
             FileNotFoundError: A file is missing.
@@ -86,7 +86,7 @@ class Reader(ABC):
         """
 
     def describe(self, source: "Source") -> dict[str, Any]:
-        """Return further facts that decide the documents, for the index."""
+        """Return further facts affecting the documents, for the index."""
         return {}
 
 
@@ -98,17 +98,18 @@ class Source:
         kind: Name in SOURCES.
         inputs: Paths and URLs, one data set name (hub), nothing (python).
         subset: Configuration of a hub data set, such as `en`.
-        max_documents: Number of kept documents after which reading stops. None reads all.
-        max_record_bytes: Size of the longest line, file or text that is read. Longer ones are skipped.
-        text_field: Name of the field with the text.
+        max_documents: Stop reading after keeping this many documents. None: read all.
+        max_record_bytes: Maximum size of a line, file or text. Longer ones are skipped.
+        text_field: Name of the text field.
         split: Split of a hub data set.
-        validation: Paths and URLs of the validation split. They come first. Empty: a share of the documents is held out.
-        max_bad_fraction: Maximum fraction of bad or too long records, of a unit and of all. FEW_BAD records always may.
-        max_skipped_fraction: Maximum fraction of the files or bytes of a folder skipped because of their names, and of
-            samples without text in tars. FEW_BAD samples always may.
+        validation: Paths and URLs of the validation split. They come first. Empty: hold out a share of the documents.
+        max_bad_fraction: Maximum fraction of bad or too long records, in a unit and in total. FEW_BAD records are always
+            tolerated.
+        max_skipped_fraction: Maximum fraction of a folder's files or bytes skipped because of their names, and of samples
+            without text in tars. FEW_BAD samples are always tolerated.
         partial: Whether a folder may lack files of a numbered set.
-        unit_bytes: Size of units. None: UNIT_BYTES.
-        fields: Names of fields that cleaning rules need, such as `license`, or `metadata.license` inside another field.
+        unit_bytes: Unit size. None: UNIT_BYTES.
+        fields: Fields that cleaning rules need, such as `license`, or `metadata.license` inside another field.
     """
 
     kind: str
@@ -164,7 +165,7 @@ class Source:
     def units(self) -> list[Unit]:
         """Divide all inputs into units.
 
-        Units of the validation split come first, so that of equal documents it has the one that is kept. With max_documents
+        Units of the validation split come first, so that it keeps a document occurring in both splits. With max_documents
         there is one unit, because only a pass in order knows where to stop.
         """
         units = self.reader.units(self, self.inputs)
@@ -180,7 +181,7 @@ class Source:
 
     @path_errors()
     def skipped_files(self) -> dict[str, SkippedFiles]:
-        """Return the files skipped because of their names, by input. Inputs without skipped files are not included.
+        """Return the files skipped because of their names, by input. Inputs without any are omitted.
 
         Raises:
             UserError: Inputs are missing or cannot be listed.
@@ -193,17 +194,17 @@ class Source:
         return summarize_skipped(listings)
 
     def input_of(self, name: str) -> str:
-        """Return the element of `inputs` or `validation` that contains a unit's input; the kind of a source without inputs."""
+        """Return the element of `inputs` or `validation` containing a unit's input; the kind of a source without inputs."""
         inputs = self.inputs + self.validation
         if len(inputs) == 1:
             return inputs[0]
-        for given in inputs:
-            if relative(name, given) is not None:
-                return given
+        for user_input in inputs:
+            if relative(name, user_input) is not None:
+                return user_input
         return self.kind
 
     def describe(self) -> dict[str, Any]:
-        """Return the record of the source in the index: fields that decide its documents and differ from their defaults."""
+        """Return the index entry of the source: fields that affect its documents and differ from their defaults."""
         described: dict[str, Any] = {}
         for option in fields(self):
             value = getattr(self, option.name)
@@ -216,7 +217,7 @@ class Source:
 
 
 def _inputs(units: list[Unit]) -> list[str]:
-    """Return the inputs of all units, each once: a file may be divided into several units."""
+    """Return the distinct inputs of all units: a file may be divided into several units."""
     inputs: dict[str, None] = {}
     for unit in units:
         inputs.update(dict.fromkeys(unit.inputs))
@@ -224,7 +225,7 @@ def _inputs(units: list[Unit]) -> list[str]:
 
 
 def _joined(units: list[Unit]) -> Unit:
-    """Return one unit with all inputs, read as a whole."""
+    """Return one unit with all inputs, none of them divided."""
     versions: dict[str, str] = {}
     for unit in units:
         versions.update(zip(unit.inputs, unit.versions, strict=False))

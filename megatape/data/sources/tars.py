@@ -1,16 +1,16 @@
-"""WebDataset tars with text."""
+"""Reads WebDataset tars with text."""
 
 import hashlib
 from collections.abc import Iterator
 from tarfile import ReadError
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import orjson
 
 from megatape.data.counts import RecordCounts
 from megatape.data.io.compression import CORRUPTED, compressed_patterns, corruption_error, decompressed
 from megatape.data.io.files import open_file
-from megatape.data.io.records import BYTE_ORDER_MARK, parse_json_record
+from megatape.data.io.records import BYTE_ORDER_MARK, Record, parse_json_record
 from megatape.data.io.tar import read_members
 from megatape.data.sources.document import Document
 from megatape.data.sources.fields import document_of, documents_of
@@ -20,16 +20,42 @@ from megatape.data.sources.units import Unit
 TEXT = "txt"
 RECORD = "json"
 FAULTS: tuple[type[Exception], ...] = (ReadError, *CORRUPTED)
-# Name and content of the members `.txt` and `.json`.
-Sample = dict[str, tuple[str, bytes]]
+
+
+class MemberName(NamedTuple):
+    """Name of a member, split by WebDataset's rule.
+
+    Attributes:
+        key: Key of its sample; the whole name if it has no known extension.
+        extension: TEXT or RECORD; None if it has another extension.
+    """
+
+    key: str
+    extension: str | None
+
+
+class SampleMember(NamedTuple):
+    """Member of a sample.
+
+    Attributes:
+        name: Name of the member.
+        content: Content without byte order mark.
+    """
+
+    name: str
+    content: bytes
+
+
+# Extension -> member.
+Sample = dict[str, SampleMember]
 
 
 class Tars(Reader):
     """Tar files, compressed or not. Consecutive members with the same key are a sample, which is one document.
 
-    The key is the name up to its first dot if the rest is a known extension, .txt or .json (WebDataset's rule). If a name with
-    more dots ends in a known extension, such as `2501.00000.txt`, the key is the name up to that extension. The text is the
-    member `.txt`, or else a field of the member `.json`. Other members are ignored, but samples without text are counted.
+    The key is the name up to its first dot if a known extension follows, .txt or .json (WebDataset's rule). If a name with more
+    dots ends in a known extension, such as `2501.00000.txt`, the key is the name up to that extension. The text is the member
+    `.txt`, or else a field of the member `.json`. Other members are ignored, but samples without text are counted.
     """
 
     patterns = ("*.tar", *compressed_patterns(".tar"))
@@ -47,15 +73,27 @@ class Tars(Reader):
                 raise corruption_error(name, "tar", error) from error
 
 
+class _OtherMember(NamedTuple):
+    """Member without text.
+
+    Attributes:
+        other_key: Hash of the other possible key.
+        name: Name of the member.
+    """
+
+    other_key: bytes
+    name: str
+
+
 class _Names:
-    """Names and keys of the members of an archive, hashed: a million members with text take 200 MB."""
+    """Names and keys of an archive's members, hashed. A million members with text take 200 MB."""
 
     def __init__(self) -> None:
         self._names: set[bytes] = set()
-        # Keys of members with text or a record.
+        # Keys of samples with text or a record.
         self._keys: set[bytes] = set()
-        # Other members: hash of one key -> hash of the other key, name.
-        self._others: dict[bytes, tuple[bytes, str]] = {}
+        # Other members, by the hash of one possible key.
+        self._others: dict[bytes, _OtherMember] = {}
 
     def add(self, name: str) -> bool:
         """Remember the name of a member. Returns whether it is new."""
@@ -72,7 +110,7 @@ class _Names:
         return is_new
 
     def add_other(self, name: str) -> None:
-        """Remember a member without text. The key of its sample is its name up to the first or the last dot."""
+        """Remember a member without text. Its sample has the key up to the first or the last dot of the name."""
         folder, slash, file = name.rpartition("/")
         if file.startswith("."):
             # Hidden files belong to no sample.
@@ -81,45 +119,45 @@ class _Names:
         up_to_last_dot = file.rpartition(".")[0]
         first = _digest(f"{folder}{slash}{up_to_first_dot}")
         last = _digest(f"{folder}{slash}{up_to_last_dot}")
-        self._others.setdefault(first, (last, name))
+        self._others.setdefault(first, _OtherMember(last, name))
 
     def without_text(self) -> Iterator[str]:
         """Yield the name of one member of each sample without text. Call this after adding all members."""
-        for first, (last, name) in self._others.items():
-            if first not in self._keys and last not in self._keys:
-                yield name
+        for key, member in self._others.items():
+            if key not in self._keys and member.other_key not in self._keys:
+                yield member.name
 
 
 def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts) -> Iterator[Sample]:
-    """Yield the samples with text or a record. Counts members that cannot be used, and samples without text."""
-    key = ""
+    """Yield the samples with text or a record. Counts unusable members, and samples without text."""
+    sample_key: str | None = None
     sample: Sample = {}
     names = _Names()
-    for member in read_members(file, lambda name: bool(_parts(name)[1]), source.max_record_bytes):
+    for member in read_members(file, _has_document, source.max_record_bytes):
         place = f"{archive}:{member.name}"
-        stem, extension = _parts(member.name)
-        if member.fault:
-            counts.add_bad(place, member.fault)
+        key, extension = _split_name(member.name)
+        if member.reason is not None:
+            counts.add_bad(place, member.reason)
             continue
-        if not extension:
+        if extension is None:
             names.add_other(member.name)
             continue
         if not names.add(member.name):
             counts.add_bad(place, "a second member of this name")
             continue
-        if stem != key:
+        if key != sample_key:
             if sample:
                 yield sample
-            key = stem
+            sample_key = key
             sample = {}
-            if not names.add_key(stem):
-                key = ""
+            if not names.add_key(key):
+                sample_key = None
                 counts.add_bad(place, "apart from the other members of its sample: pack the archive again, sorted by name")
                 continue
         if member.content is None:
             counts.add_too_long(place)
         else:
-            sample[extension] = member.name, member.content.removeprefix(BYTE_ORDER_MARK)
+            sample[extension] = SampleMember(member.name, member.content.removeprefix(BYTE_ORDER_MARK))
     if sample:
         yield sample
     for name in names.without_text():
@@ -130,29 +168,33 @@ def _digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
-def _parts(name: str) -> tuple[str, str]:
-    """Return the key and the extension of a member; the extension is empty unless it is known."""
+def _has_document(name: str) -> bool:
+    """Whether a member has text or a record, judging by its name."""
+    return _split_name(name).extension is not None
+
+
+def _split_name(name: str) -> MemberName:
     folder, slash, file = name.rpartition("/")
     stem, _, extension = file.partition(".")
     if extension.lower() in (TEXT, RECORD):
-        return f"{folder}{slash}{stem}", extension.lower()
+        return MemberName(f"{folder}{slash}{stem}", extension.lower())
     stem, dot, extension = file.rpartition(".")
     if dot and not file.startswith(".") and extension.lower() in (TEXT, RECORD):
-        return f"{folder}{slash}{stem}", extension.lower()
-    return name, ""
+        return MemberName(f"{folder}{slash}{stem}", extension.lower())
+    return MemberName(name, None)
 
 
 def _documents(sample: Sample, archive: str, source: Source, counts: RecordCounts) -> Iterator[Document]:
-    """Yield the document of a sample, or nothing if it has no text, which is counted."""
+    """Yield the document of a sample. A sample without text is counted instead."""
     name, content = sample.get(TEXT) or sample[RECORD]
     place = f"{archive}:{name}"
     try:
         record = {}
         if RECORD in sample:
-            record = parse_json_record(sample[RECORD][1])
+            record = parse_json_record(sample[RECORD].content)
         if TEXT in sample:
             yield document_of(content.decode(), place, record, source)
         else:
-            yield from documents_of([(place, record)], source, counts)
+            yield from documents_of([Record(place, record)], source, counts)
     except (UnicodeDecodeError, orjson.JSONDecodeError) as error:
         counts.add_bad(place, f"malformed text or JSON ({error})")

@@ -1,4 +1,4 @@
-"""One document a file."""
+"""Reads text files, one document each: .txt files, code, and the Python standard library."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ from megatape.errors import UserError
 # Build products and installed packages in the standard library's folder would make the corpus differ between machines.
 SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
 SKIPPED_PREFIXES = ("config-", "_sysconfigdata")
-# A zero byte among this many first bytes means that a file is not text, as in git.
+# A zero byte among this many first bytes marks a binary file, as in git.
 BINARY_BYTES = 8000
-# Suffixes of code. .json and .ipynb are missing, because such files are mostly data.
+# Suffixes of code, without .json and .ipynb, because such files are mostly data.
 EXTENSIONS = """
 ada adb ads asm awk bash bat bzl c cc cfg clj cljs cmake coffee cpp cr cs css cu cuh cxx d dart dockerfile el elm erl ex exs
 f f03 f08 f77 f90 f95 fs fsx glsl go gradle graphql groovy h hbs hcl hh hlsl hpp hrl hs html hxx ini ino java jl js jsx kt kts
@@ -31,13 +31,13 @@ less lhs lisp lua m md mjs mk ml mli mm nim nix pas php pl pm proto ps1 purs py 
 scm scss sh sol sql sv svelte swift tcl tex tf thrift toml ts tsx v vb vhd vhdl vim vue wat wgsl xml yaml yml zig zsh
 """
 NAMES = ("BUILD", "CMakeLists.txt", "Dockerfile", "Gemfile", "Jenkinsfile", "Makefile", "Rakefile", "Vagrantfile", "WORKSPACE")
-# Folders of version control and other tools, of vendored code, and of build products.
+# Folders of version control and other tools, vendored code, and build products.
 SKIPPED_CODE_FOLDERS = """
 .git .hg .svn .bzr CVS .tox .nox .venv venv .eggs __pycache__ .mypy_cache .pytest_cache .ruff_cache .idea .gradle
 node_modules bower_components vendor vendored third_party thirdparty external site-packages dist-packages Pods Carthage
 build dist target out _build cmake-build-debug cmake-build-release
 """
-# First bytes of files in other formats. Such files may be valid UTF-8.
+# First bytes of other formats, which may be valid UTF-8.
 OTHER_FORMATS = {
     b"%PDF-": "a PDF document",
     b"%!PS-": "a PostScript document",
@@ -48,19 +48,19 @@ OTHER_FORMATS = {
 }
 
 
-def other_format(content: bytes) -> str:
-    """Return the format of a file that is not text, judging by its first bytes; "" if they are of no known format."""
+def other_format(content: bytes) -> str | None:
+    """Return the format of a file that is not text, judging by its first bytes, or None if it is not known."""
     compressed = MAGIC_BYTES.match(content)
     if compressed:
         return f"a file compressed by {compressed.lastgroup}"
     for beginning, name in OTHER_FORMATS.items():
         if content.startswith(beginning):
             return name
-    return ""
+    return None
 
 
 class TextFiles(Reader):
-    """The .txt files of folders, except links, and files of any name.
+    """The .txt files in folders, except links, and files given by name.
 
     Attributes:
         skips_binary: Whether files with zero bytes are bad records.
@@ -72,7 +72,7 @@ class TextFiles(Reader):
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         inputs = source.inputs + source.validation
         for name in unit.inputs:
-            is_in_folder = any(relative(name, given) for given in inputs)
+            is_in_folder = any(relative(name, user_input) for user_input in inputs)
             if Path(name).is_symlink() and is_in_folder:
                 counts.add_bad(name, "it is a link, no file")
                 continue
@@ -81,7 +81,7 @@ class TextFiles(Reader):
             counts.read_bytes += len(content)
             format_name = other_format(content)
             if format_name:
-                if any(relative(name, given) == "" for given in inputs):
+                if any(relative(name, user_input) == "" for user_input in inputs):
                     raise UserError(f"{name}: {format_name}, not text: convert it to text first, or give other files")
                 counts.add_bad(name, f"{format_name}, not text")
                 continue
@@ -98,7 +98,7 @@ class TextFiles(Reader):
 
 
 class PythonLibrary(TextFiles):
-    """The standard library of the Python that runs this, without its tests."""
+    """The standard library of the running Python, without its tests."""
 
     takes = "nothing"
 
@@ -117,18 +117,18 @@ class PythonLibrary(TextFiles):
 
 
 class Code(TextFiles):
-    """Files that are named like code, skipping vendored and tool-generated folders. Links are not followed."""
+    """Files named like code, skipping vendored and generated folders. Links are not followed."""
 
     skips_binary = True
-    # Repositories have files of many other kinds.
+    # Repositories contain many other kinds of files.
     limits_skipped = False
 
     def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
         patterns = [f"*.{extension}" for extension in EXTENSIONS.split()]
         skipped = set(SKIPPED_CODE_FOLDERS.split())
 
-        def is_code(file: str, given: str) -> bool:
-            path = relative(file, given)
+        def is_code(file: str, user_input: str) -> bool:
+            path = relative(file, user_input)
             if path is None:
                 return False
             if path == "":
@@ -137,4 +137,4 @@ class Code(TextFiles):
             return skipped.isdisjoint(path.split("/")[:-1]) and not Path(file).is_symlink()
 
         listings = list_inputs(inputs, *patterns, *NAMES, option=option)
-        return [listing.select(partial(is_code, given=listing.given)) for listing in listings]
+        return [listing.select(partial(is_code, user_input=listing.user_input)) for listing in listings]

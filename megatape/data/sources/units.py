@@ -1,4 +1,4 @@
-"""Units of work: parts of a source, the same on every machine."""
+"""Divides a source into units of work, the same on every machine."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,12 +7,12 @@ from megatape.data.io.compression import is_compressed
 from megatape.data.io.files import file_states
 from megatape.errors import UserError
 
-# Default size of a unit's input, about a minute of work for one core.
+# Default unit size, about a minute of work for one core.
 UNIT_BYTES = 64 * 2**20
-# Minimum size of units by default, and size up to which a source is one unit.
+# Minimum unit size by default, and source size up to which there is one unit.
 LEAST_UNIT_BYTES = 4 * 2**20
 SMALL_BYTES = 16 * 2**20
-# Number of units for each worker, so that the last ones end at about the same time.
+# Minimum number of units per worker, so that all workers end at about the same time.
 UNITS_PER_WORKER = 4
 # Maximum number of units, enough for 64 TiB. A server that reports more is faulty.
 MAX_UNITS = 2**20
@@ -20,16 +20,16 @@ MAX_UNITS = 2**20
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of a source that one process reads in one go.
+    """Part of a source that one process reads in one go.
 
     Attributes:
         inputs: Files, URLs or the name of a data set, in order.
-        num_bytes: Size of the inputs, for the progress; 0 if unknown.
-        begin: First byte to read of the only input. A line or row group belongs to the unit in which it begins. For a hub data
-            set, the number of the file.
+        num_bytes: Input size, for showing progress; 0 if unknown.
+        begin: First byte to read of a single input. A line or row group belongs to the unit in which it begins. For a hub data
+            set, the file number.
         end: End of these bytes or files. None: the end of the input.
-        split: Split of all its documents. Empty: their texts decide.
-        versions: `FileState.version` of the inputs when the source was divided. Empty: unknown.
+        split: Split of all documents. Empty: their texts decide.
+        versions: `FileState.version` of each input when the source was divided. Empty: unknown.
     """
 
     inputs: tuple[str, ...]
@@ -50,13 +50,13 @@ class Unit:
     def difference(self, other: "Unit") -> str:
         """Return the first difference from another unit, with both values."""
         if self.inputs == other.inputs:
-            for name, mine, its in zip(self.inputs, self.versions, other.versions, strict=False):
-                if mine != its:
-                    return f"{name} of version {mine}, now {its}"
+            for name, version, other_version in zip(self.inputs, self.versions, other.versions, strict=False):
+                if version != other_version:
+                    return f"{name} of version {version}, now {other_version}"
         return f"{self!r}, now {other!r}"
 
     def check_unchanged(self) -> None:
-        """Raise UserError if the version of a file has changed since the source was divided into units."""
+        """Raise UserError if a file has changed since the source was divided into units."""
         if not self.versions:
             return
         now = replace(self, versions=tuple(state.version for state in file_states(self.inputs)))
@@ -68,24 +68,24 @@ class Unit:
 
 
 def default_unit_bytes(num_bytes: int, workers: int) -> int:
-    """Return the size of units with which each worker gets several. A small source is one unit, which is faster."""
+    """Return the unit size with which each worker gets several units. A small source is one unit, which is faster."""
     if workers == 1 or num_bytes < SMALL_BYTES:
         return UNIT_BYTES
     return min(max(num_bytes // (UNITS_PER_WORKER * workers), LEAST_UNIT_BYTES), UNIT_BYTES)
 
 
 def grouped(files: Iterable[str], divided: bool = False, unit_bytes: int | None = None) -> list[Unit]:
-    """Divide files into units. Several small files are one unit.
+    """Divide files into units, combining small files.
 
     Args:
-        files: Names of the files, in order.
+        files: File names, in order.
         divided: Whether to divide large uncompressed files into several units.
-        unit_bytes: Largest size of a unit of several files. None: UNIT_BYTES.
+        unit_bytes: Maximum size of a unit with several files. None: UNIT_BYTES.
     """
     if unit_bytes is None:
         unit_bytes = UNIT_BYTES
     units: list[Unit] = []
-    # Files of the next unit.
+    # Files collected for the next unit.
     names: list[str] = []
     versions: list[str] = []
     num_bytes = 0

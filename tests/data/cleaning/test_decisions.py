@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.cleaning.comparison import compare, equal_groups, near_drops
+from megatape.data.cleaning.comparison import compare, equal_groups, near_duplicate_flags
 from megatape.data.cleaning.decisions import Cleaning, OnePass
 from megatape.data.cleaning.first_pass import FirstPass
-from megatape.data.cleaning.near_duplicates import NearDuplicates
+from megatape.data.cleaning.near_duplicates import Banding, NearDuplicates, Signature
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
 from megatape.data.prepare.checksummed_files import ChecksummedFiles
 from megatape.data.prepare.first_pass_unit import FirstPassUnit
@@ -22,11 +22,11 @@ from megatape.data.sources.document import Decide, Document
 class Numbers(NearDuplicates):
     """Texts of three numbers resemble each other if the first, second or third is the same, and the distances are small."""
 
-    shape = (3, 1)
+    banding = Banding(bands=3, rows=1)
 
-    def signature(self, text: str, at_once: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def signature(self, text: str, at_once: int = 1) -> Signature:
         numbers = np.array(text.split(), np.uint64)
-        return numbers, numbers.astype(np.uint32)
+        return Signature(numbers, numbers.astype(np.uint32))
 
     def _similarity(self, first: np.ndarray, second: np.ndarray) -> float:
         return float((first == second).all()) or 0.9 * like(first.tolist(), second.tolist())
@@ -84,12 +84,12 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
     assert outcomes(OnePass(cleaning).decide, texts) == wanted
     ends = [0, 0, 1, 30, 31, 90]
     units = [texts[begin:end] for begin, end in pairwise(ends)]
-    drafts = [tmp_path / f"{number}" for number in range(len(units))]
+    folders = [tmp_path / f"{number}" for number in range(len(units))]
     found: list[str] = []
-    for unit, draft in zip(units, drafts, strict=True):
+    for unit, folder in zip(units, folders, strict=True):
         first = FirstPass(cleaning)
-        draft.mkdir()
-        files = ChecksummedFiles(draft)
+        folder.mkdir()
+        files = ChecksummedFiles(folder)
         found += outcomes(first.decide, unit[:9])
         first.save_shingles(files.append)
         found += outcomes(first.decide, unit[9:])
@@ -99,19 +99,19 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
     for comparison in cleaning.comparisons:
         judge = cleaning.near_duplicates if comparison.rule == "near_duplicates" else None
         file = tmp_path / f"{comparison.array}.npz"
-        file.write_bytes(compare(drafts, comparison.array, judge, lambda: beats.append(None)))
+        file.write_bytes(compare(folders, comparison.array, judge, lambda: beats.append(None)))
         compared.append(file)
     if near:
         bands = compared[:3]
         near_file = tmp_path / "near.npz"
-        near_file.write_bytes(near_drops(drafts, bands, lambda: None))
+        near_file.write_bytes(near_duplicate_flags(folders, bands, lambda: None))
         compared = [near_file, *compared[3:]]
     assert len(beats) >= len(units) * (drop_duplicates + 3 * near)
-    drops = chain(*(FirstPassUnit(draft, 0).dropped_by(compared, number) for number, draft in enumerate(drafts)))
+    dropped_by = chain(*(FirstPassUnit(folder, 0).dropped_by(compared, number) for number, folder in enumerate(folders)))
     kept = [number for number, outcome in enumerate(found) if not outcome.startswith("dropped by")]
-    for number, drop in zip(kept, drops, strict=True):
-        if drop:
-            found[number] = f"dropped by {cleaning.comparing_rules[drop - 1]}"
+    for number, rule_number in zip(kept, dropped_by, strict=True):
+        if rule_number:
+            found[number] = f"dropped by {cleaning.comparing_rules[rule_number - 1]}"
     assert found == wanted
 
 

@@ -92,7 +92,7 @@ def test_resumes_to_the_same_bytes_unless_a_folder_has_changed(
     """A fault that leaves the folders out of the plan would mix decisions of two states of a folder."""
     first = tmp_path / "first"
     prepare(without(corpus, first), tmp_path / "whole")
-    decide = UnitPasses.decide
+    decide = UnitPasses.first_pass
 
     def fail(self: UnitPasses, number: int, lease: UnitLease) -> None:
         if number == 4:
@@ -100,7 +100,7 @@ def test_resumes_to_the_same_bytes_unless_a_folder_has_changed(
         decide(self, number, lease)
 
     with monkeypatch.context() as patch:
-        patch.setattr(UnitPasses, "decide", fail)
+        patch.setattr(UnitPasses, "first_pass", fail)
         with pytest.raises(OSError, match="the disk is full"):
             prepare(without(corpus, first), tmp_path / "out")
     index = (first / "index.json").read_bytes()

@@ -7,6 +7,7 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.counts import RecordCounts
+from megatape.data.io.records import Record
 from megatape.data.sources.document import Document
 from megatape.data.sources.fields import documents_of
 from megatape.data.sources.source import Source
@@ -30,7 +31,7 @@ from megatape.errors import UserError
 def test_a_licence_is_one_of_those_allowed(record: dict[str, Any], reason: str) -> None:
     cleaning = Cleaning(parse_rules(["license:allow=MIT,cc-by-*"]))
     source = Source("jsonl", ("x",), fields=cleaning.needs)
-    (document,) = documents_of([("", record | {"text": "text"})], source, RecordCounts())
+    (document,) = documents_of([Record("", record | {"text": "text"})], source, RecordCounts())
     assert document is not None and cleaning.decide(document).reason == reason
 
 
@@ -38,7 +39,7 @@ def test_a_field_inside_of_others() -> None:
     cleaning = Cleaning(parse_rules(["license:allow=mit,field=metadata.license"]))
     source = Source("jsonl", ("x",), fields=cleaning.needs)
     for metadata, reason in (({"license": "mit"}, ""), ("mit", "no metadata.license"), (None, "no metadata.license")):
-        (document,) = documents_of([("", {"text": "text", "metadata": metadata})], source, RecordCounts())
+        (document,) = documents_of([Record("", {"text": "text", "metadata": metadata})], source, RecordCounts())
         assert document is not None and cleaning.decide(document).reason == reason
 
 

@@ -67,7 +67,7 @@ def test_recall_and_precision() -> None:
     cleaning = Cleaning(parse_rules([rule]), drop_duplicates=False)
     near = cleaning.near_duplicates
     assert isinstance(near, NearDuplicates)
-    bands, rows = near.shape
+    bands, rows = near.banding
     texts = planted(seed=0)
     similarity = similarities(texts)
     decider = OnePass(cleaning)
@@ -121,10 +121,10 @@ def test_a_long_document_takes_little_memory() -> None:
 @pytest.mark.parametrize("permutations", [64, 128, 256])
 def test_bands_find_texts_at_the_threshold(threshold: float, permutations: int) -> None:
     """Of as many rows as that allows: one more would find fewer than four of five."""
-    bands, rows = NearDuplicates(threshold, permutations).shape
+    bands, rows = NearDuplicates(threshold, permutations).banding
     assert bands * rows <= permutations and 1 - (1 - threshold**rows) ** bands >= 0.8
     assert all(1 - (1 - threshold**more) ** (permutations // more) < 0.8 for more in range(rows + 1, permutations + 1))
-    assert NearDuplicates(threshold, permutations, bands=2, rows=3).shape == (2, 3)
+    assert NearDuplicates(threshold, permutations, bands=2, rows=3).banding == (2, 3)
 
 
 def test_texts_with_few_or_no_words_are_not_all_alike() -> None:

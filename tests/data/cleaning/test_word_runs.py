@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.cleaning.near_duplicates import NearDuplicates
+from megatape.data.cleaning.near_duplicates import BucketText, NearDuplicates
 from megatape.data.cleaning.word_runs import WORD, hash_runs
 from tests.helpers.data.rules import verdict
 
@@ -36,5 +36,5 @@ def test_texts_without_spaces_are_compared_by_their_characters(tmp_path: Path) -
     near = NearDuplicates()
     changed = CHINESE.replace("珠", "豬")
     (_, first), (_, second), (_, other) = map(near.signature, (CHINESE, changed, CHINESE[::-1]))
-    assert near.matches_bucket(1, second, [(0, first)]) == [0]
+    assert near.matches_bucket(1, second, [BucketText(0, first)]) == [0]
     assert not np.intersect1d(first, other).size

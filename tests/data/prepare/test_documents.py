@@ -128,7 +128,7 @@ def test_no_document_is_missing(corpus: PreparationOptions, tmp_path: Path) -> N
     assert {record["url"] for record in kept + dropped} == {"", *(f"http://{number}" for number in range(20))}
 
 
-@pytest.mark.parametrize("step", ["decide", "write", "move"])
+@pytest.mark.parametrize("step", ["first pass", "write pass", "assembly"])
 def test_interrupted_command_completes_the_documents(
     corpus: PreparationOptions, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,8 +139,8 @@ def test_interrupted_command_completes_the_documents(
     done = []
 
     def fail(self: Path, to: Path) -> None:
-        where = {"decide": "verdicts", "write": "units", "move": "final"}[step]
-        done.extend([to] if to.parent.name == where and (step != "move" or to.suffix == ".zst") else [])
+        where = {"first pass": "verdicts", "write pass": "units", "assembly": "final"}[step]
+        done.extend([to] if to.parent.name == where and (step != "assembly" or to.suffix == ".zst") else [])
         if len(done) == 2 or (done and corpus.source.unit_bytes != UNIT_BYTES):
             raise OSError("the disk is full")
         rename(self, to)
@@ -148,7 +148,7 @@ def test_interrupted_command_completes_the_documents(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", fail)
         patch.setattr(PartialFolder, "remove", lambda self: None)
-        if step == "decide" and corpus.source.unit_bytes != UNIT_BYTES:
+        if step == "first pass" and corpus.source.unit_bytes != UNIT_BYTES:
             pytest.skip("one unit is decided about while it is written")
         with pytest.raises(OSError, match="the disk is full"):
             prepare(corpus, tmp_path / "out")

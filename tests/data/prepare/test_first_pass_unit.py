@@ -1,4 +1,4 @@
-"""One unit: names of any characters are escaped in its tables and counts, and a damaged draft is noticed."""
+"""One unit: names of any characters are escaped in its tables and counts, and a damaged first pass is noticed."""
 
 import os
 import shutil
@@ -53,33 +53,35 @@ def stopped(corpus: PreparationOptions, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-def verdicts(stopped: Path, tmp_path: Path) -> Path:
-    """Return the drafts and comparisons in a copy of the stopped preparation, whose output is tmp_path / "out"."""
+def first_passes(stopped: Path, tmp_path: Path) -> Path:
+    """Return the first passes and comparisons in a copy of the stopped preparation, whose output is tmp_path / "out"."""
     return shutil.copytree(stopped, tmp_path / "out.partial") / "verdicts"
 
 
 @pytest.mark.parametrize(
     "name", ["documents.jsonl", "tokens.bin", "keys.npz", "runs.u4", "run_ends.npy", "counts.json", "checksums.json"]
 )
-def test_a_damaged_draft(corpus: PreparationOptions, verdicts: Path, tmp_path: Path, name: str) -> None:
-    """Shards made from a damaged draft would have valid checksums."""
-    draft = verdicts / "00000"
+def test_a_damaged_first_pass(corpus: PreparationOptions, first_passes: Path, tmp_path: Path, name: str) -> None:
+    """Shards made from a damaged first pass would have valid checksums."""
+    first_pass = first_passes / "00000"
     if name in ("keys.npz", "runs.u4", "run_ends.npy"):
-        for compared in verdicts.glob("compared-*"):  # so that documents are compared again
+        for compared in first_passes.glob("compared-*"):  # so that documents are compared again
             compared.unlink()
-    flip(draft / name, (draft / name).stat().st_size // 2)
-    message = f"{draft}/{name}: corrupted.*: remove {draft}, and the same command prepares it again"
+    flip(first_pass / name, (first_pass / name).stat().st_size // 2)
+    message = f"{first_pass}/{name}: corrupted.*: remove {first_pass}, and the same command prepares it again"
     with pytest.raises(UserError, match=message):
         prepare(corpus, tmp_path / "out")
 
 
 @pytest.mark.parametrize("place", [183, None])
 @pytest.mark.parametrize("name", ["compared-000.npz", "compared-001.npz", "compared-near.npz"])
-def test_a_damaged_comparison(corpus: PreparationOptions, verdicts: Path, tmp_path: Path, name: str, place: int | None) -> None:
+def test_a_damaged_comparison(
+    corpus: PreparationOptions, first_passes: Path, tmp_path: Path, name: str, place: int | None
+) -> None:
     """The error names the file if it is truncated, or if the first byte of its first array has changed."""
-    compared = verdicts / name
+    compared = first_passes / name
     if name != "compared-near.npz":  # recomputed from the comparisons
-        (verdicts / "compared-near.npz").unlink()
+        (first_passes / "compared-near.npz").unlink()
     if place is None:
         compared.write_bytes(compared.read_bytes()[:-2])
     else:
@@ -89,23 +91,23 @@ def test_a_damaged_comparison(corpus: PreparationOptions, verdicts: Path, tmp_pa
         prepare(corpus, tmp_path / "out")
 
 
-def test_damaged_files_are_made_again(corpus: PreparationOptions, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
-    """Once a truncated draft and a comparison are removed, the same command gives the same bytes."""
-    tokens = verdicts / "00000" / "tokens.bin"
+def test_damaged_files_are_made_again(corpus: PreparationOptions, stopped: Path, first_passes: Path, tmp_path: Path) -> None:
+    """Once a truncated first pass and a comparison are removed, the same command gives the same bytes."""
+    tokens = first_passes / "00000" / "tokens.bin"
     tokens.write_bytes(tokens.read_bytes()[:-2])
     with pytest.raises(UserError, match=f"{tokens}: corrupted"):
         prepare(corpus, tmp_path / "out")
     shutil.rmtree(tokens.parent)
-    (verdicts / "compared-001.npz").unlink()
+    (first_passes / "compared-001.npz").unlink()
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(stopped.with_name("whole"))
 
 
 def test_first_passes_without_checksums_are_read(
-    corpus: PreparationOptions, stopped: Path, verdicts: Path, tmp_path: Path
+    corpus: PreparationOptions, stopped: Path, first_passes: Path, tmp_path: Path
 ) -> None:
     """Drafts without checksums are read as before."""
-    for path in verdicts.glob("*/checksums.json"):
+    for path in first_passes.glob("*/checksums.json"):
         path.unlink()
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(stopped.with_name("whole"))

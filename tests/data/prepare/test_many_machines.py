@@ -82,7 +82,7 @@ def test_calls_of_idle_processes(
     calls = Counter[int]()
     monkeypatch.setattr("megatape.reliability.lease.heartbeat_monitor.time.monotonic", lambda: clock[0])
     step = Step(
-        name="",
+        lease_suffix=None,
         count=NUM_UNITS,
         done=lambda: folder.finished(NUM_UNITS),
         work=lambda *_: pytest.fail("a unit was taken from its process"),

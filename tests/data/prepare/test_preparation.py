@@ -19,9 +19,9 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
+from megatape.data.prepare.decision_pass import DecisionPass
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.unit_comparisons import UnitComparisons
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.shards.index import load_index
@@ -68,7 +68,7 @@ def test_resumes_after_the_finished_units(corpus: PreparationOptions, tmp_path: 
     """Finished units are kept and not prepared again; other options are refused; the result is that of an undisturbed run."""
     prepare(corpus, tmp_path / "whole")
     prepared: list[int] = []
-    write = UnitPasses.write
+    write = UnitPasses.write_pass
 
     def fail_at_five(self: UnitPasses, number: int, lease: UnitLease) -> None:
         prepared.append(number)
@@ -76,7 +76,7 @@ def test_resumes_after_the_finished_units(corpus: PreparationOptions, tmp_path: 
             raise OSError("the disk is full")
         write(self, number, lease)
 
-    monkeypatch.setattr(UnitPasses, "write", fail_at_five)
+    monkeypatch.setattr(UnitPasses, "write_pass", fail_at_five)
     with pytest.raises(OSError, match="the disk is full"):
         prepare(corpus, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -105,7 +105,7 @@ def test_another_unit_size_is_refused(
     assert command(*words, "--unit-bytes", "8000")[0] == 0
     (tmp_path / "out").rename(tmp_path / "whole")
     assert (tmp_path / "whole/train-00002-000000.tar").exists()
-    write = UnitPasses.write
+    write = UnitPasses.write_pass
 
     def fail(self: UnitPasses, number: int, lease: UnitLease) -> None:
         if number == 2:
@@ -113,7 +113,7 @@ def test_another_unit_size_is_refused(
         write(self, number, lease)
 
     with monkeypatch.context() as patch:
-        patch.setattr(UnitPasses, "write", fail)
+        patch.setattr(UnitPasses, "write_pass", fail)
         assert command(*words, "--unit-bytes", "8000")[0] == 2
     status, _, errors = command(*words, "--unit-bytes", "9000")
     assert status == 2 and "out.partial was begun with other unit_bytes: 8000, now 9000. Give the same inputs" in errors
@@ -172,7 +172,7 @@ def test_killed_assembly_is_resumed(
 
 
 def test_paths_that_are_not_utf8_are_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """The path is escaped wherever places are stored: in drafts of several units, index, ledger and kept documents."""
+    """The path is escaped wherever places are stored: in first-pass results of several units, index, ledger and kept documents."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path / "texts") + b"\xff"))
     source = replace(write_lines(folder), max_bad_fraction=0.1, unit_bytes=UNIT_BYTES)
     index, _ = prepare(PreparationOptions(source, 0.1, tokenizer, 0, keep_documents=True), tmp_path / "out")
@@ -187,15 +187,15 @@ def test_the_source_is_read_once(
 ) -> None:
     """Decisions are for the documents that were read, and those are written, whatever happens to their files meanwhile."""
     path = Path(corpus.source.inputs[0]) / "00.jsonl"
-    compare = UnitComparisons.compare
+    compare = DecisionPass.compare
     path.write_text(path.read_text().replace(text_of(3), text_of(203)))
     prepare(corpus, tmp_path / "whole")
 
-    def compare_and_change(self: UnitComparisons, number: int, lease: UnitLease) -> None:
+    def compare_and_change(self: DecisionPass, number: int, lease: UnitLease) -> None:
         compare(self, number, lease)
         change(path)
 
-    monkeypatch.setattr(UnitComparisons, "compare", compare_and_change)
+    monkeypatch.setattr(DecisionPass, "compare", compare_and_change)
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
@@ -203,8 +203,8 @@ def test_the_source_is_read_once(
 def test_unit_already_finished_by_another_process(
     corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was suspended, and finds its unit finished and the draft gone: no error."""
-    write = UnitPasses.write
+    """It was suspended, and finds its unit finished and its first pass gone: no error."""
+    write = UnitPasses.write_pass
     overtaken = []
 
     def overtake(self: UnitPasses, number: int, lease: UnitLease) -> None:
@@ -212,7 +212,7 @@ def test_unit_already_finished_by_another_process(
         overtaken.append(number)
         write(self, number, lease)
 
-    monkeypatch.setattr(UnitPasses, "write", overtake)
+    monkeypatch.setattr(UnitPasses, "write_pass", overtake)
     prepare(corpus, tmp_path / "out")
     monkeypatch.undo()
     prepare(corpus, tmp_path / "whole")
@@ -226,7 +226,7 @@ def test_a_file_of_the_same_size_is_another_file(
 ) -> None:
     """Units that are finished, or were read once, do not fit a file that was changed since; others take it as it is."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=drop_duplicates))
-    name = "decide" if drop_duplicates else "write"
+    name = "first_pass" if drop_duplicates else "write_pass"
     run = getattr(UnitPasses, name)
     first, last = (Path(corpus.source.inputs[0]) / f"{number:02}.jsonl" for number in (0, NUM_FILES - 1))
 
@@ -260,14 +260,14 @@ def test_a_file_that_changes_between_its_units(
 ) -> None:
     """One pass over a file in several units: they are of one state of the file."""
     path = Path(corpus.source.inputs[0]) / "00.jsonl"
-    write = UnitPasses.write
+    write = UnitPasses.write_pass
 
     def change(self: UnitPasses, number: int, lease: UnitLease) -> None:
         write(self, number, lease)
         if number == 0:
             path.write_text(json.dumps({"text": "more"}) + "\n" + path.read_text())
 
-    monkeypatch.setattr(UnitPasses, "write", change)
+    monkeypatch.setattr(UnitPasses, "write_pass", change)
     with pytest.raises(UserError, match=rf"an input has changed while it was prepared: {path} of version"):
         prepare(replace(corpus, cleaning=Cleaning(drop_duplicates=False)), tmp_path / "out")
 
@@ -354,7 +354,7 @@ from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.commands.cli.main import main
 
 marks, deaths, *words = sys.argv[1:]
-write = UnitPasses.write
+write = UnitPasses.write_pass
 
 def die(self, number, *arguments, **rest):
     if number == 3 and len(os.listdir(marks)) < int(deaths):
@@ -364,7 +364,7 @@ def die(self, number, *arguments, **rest):
 
 if __name__ == "__main__":
     sys.exit(main(words))
-UnitPasses.write = die  # of the workers, which import this file
+UnitPasses.write_pass = die  # of the workers, which import this file
 """
 
 

@@ -42,7 +42,7 @@ def check_equal(corpus: PreparationOptions, output: Path) -> None:
         assert np.array_equal(read_all(output, split), read_all(output.with_name("fresh"), split))
 
 
-@pytest.mark.parametrize(("unit_pass", "number"), [(UnitPass.DECIDE, 4), (UnitPass.WRITE, 0), (UnitPass.WRITE, 4)])
+@pytest.mark.parametrize(("unit_pass", "number"), [(UnitPass.FIRST, 4), (UnitPass.WRITE, 0), (UnitPass.WRITE, 4)])
 def test_redo_with_compared_documents(corpus: PreparationOptions, tmp_path: Path, unit_pass: UnitPass, number: int) -> None:
     """A file changes in the first pass, or after units were written whose documents are compared with the file's."""
     prepare_until(corpus, tmp_path / "out", unit_pass, number)

@@ -41,8 +41,8 @@ def test_units_rate_and_time_left(corpus: PreparationOptions, tmp_path: Path, co
     set_times(tmp_path / "out.partial" / "units", 100, 60, 40, 20)
     (only,) = preparation_status(tmp_path / "out").passes
     done, total = (sum(unit.num_bytes for unit in part) for part in (units[:4], units))
-    assert (only.name, only.num_done, only.num_units, only.done_bytes, only.total_bytes) == (
-        "write",
+    assert (only.unit_pass, only.num_done, only.num_units, only.done_bytes, only.total_bytes) == (
+        UnitPass.WRITE,
         4,
         len(units),
         done,
@@ -58,21 +58,21 @@ def test_units_rate_and_time_left(corpus: PreparationOptions, tmp_path: Path, co
     (only,) = preparation_status(tmp_path / "out").passes
     assert (only.bytes_per_second, only.seconds_left) == (0, None)
     status, printed, errors = command("data", "status", tmp_path / "out")
-    assert status == 0 and f"write: 4 of {len(units)} units, " in printed, errors
+    assert status == 0 and f"write pass: 4 of {len(units)} units, " in printed, errors
     assert printed.endswith("no process is running: run the same `megatape prepare` command again to resume\n")
     assert "left at" not in printed
 
 
-@pytest.mark.parametrize(("unit_pass", "number", "read", "written"), [(UnitPass.DECIDE, 3, 3, 0), (UnitPass.WRITE, 2, None, 2)])
+@pytest.mark.parametrize(("unit_pass", "number", "read", "written"), [(UnitPass.FIRST, 3, 3, 0), (UnitPass.WRITE, 2, None, 2)])
 def test_status_of_two_passes(
     corpus: PreparationOptions, tmp_path: Path, unit_pass: UnitPass, number: int, read: int | None, written: int
 ) -> None:
-    """A written unit was read as well, although its draft is gone."""
+    """A written unit was read as well, although the result of its first pass is gone."""
     prepare_until(corpus, tmp_path / "out", unit_pass, number)
     passes = preparation_status(tmp_path / "out").passes
     num_units = len(corpus.source.units())
-    expected = [("read", num_units if read is None else read), ("write", written)]
-    assert [(each.name, each.num_done) for each in passes] == expected
+    expected = [(UnitPass.FIRST, num_units if read is None else read), (UnitPass.WRITE, written)]
+    assert [(each.unit_pass, each.num_done) for each in passes] == expected
     assert (passes[0].seconds_left == 0) == (read is None)
 
 

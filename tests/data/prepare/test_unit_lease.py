@@ -151,7 +151,7 @@ from megatape.commands.cli.main import main
 
 inspect.unwrap(prepare).__kwdefaults__["timeouts"] = LeaseTimeouts(heartbeat_interval=0.1, expiry=2.0, poll_interval=0.05)
 stopped, *words = sys.argv[1:]
-write = UnitPasses.write
+write = UnitPasses.write_pass
 
 def stop(self, *arguments, **rest):
     try:
@@ -165,7 +165,7 @@ def stop(self, *arguments, **rest):
 
 if __name__ == "__main__":
     sys.exit(main(words))
-UnitPasses.write = stop  # of the workers, which import this file
+UnitPasses.write_pass = stop  # of the workers, which import this file
 """
 
 

@@ -17,7 +17,7 @@ from tests.helpers.data.sources import json_lines, read, tar_of
 def test_c4_directory_gives_its_training_documents_in_order(c4: Path) -> None:
     texts, counts = read("c4", c4)
     assert texts == ["one", "two\nlines", "three ✓"]
-    assert (counts.total.kept, counts.total.dropped) == (3, {})
+    assert (counts.total.num_kept, counts.total.dropped) == (3, {})
 
 
 def test_c4_single_file(c4: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_file_of_another_schema_is_named_whatever_its_share(tmp_path: Path) ->
     """Its rows are no bad records, of which one in a hundred may be skipped. A file without rows loses nothing."""
     write_parquet(tmp_path / "a.parquet", ["good"] * 5000)
     parquet.write_table(pa.table({"content": pa.array([], pa.string())}), tmp_path / "b.parquet")
-    assert read("parquet", tmp_path)[1].total.kept == 5000
+    assert read("parquet", tmp_path)[1].total.num_kept == 5000
     parquet.write_table(pa.table({"content": ["lost"], "id": [1]}), tmp_path / "c.parquet")
     with pytest.raises(
         UserError, match=rf"^{tmp_path}/c.parquet: the file has no column `text` of text, only content, id: leave"

@@ -1,9 +1,9 @@
-"""Comparison of the documents of all units, between the two passes over them."""
+"""Decision pass: compares the documents of all units, after the first pass over each, and decides which duplicates to drop."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.data.cleaning.comparison import compare, near_drops
+from megatape.data.cleaning.comparison import compare, near_duplicate_flags
 from megatape.data.cleaning.decisions import NEAR_DUPLICATES, Cleaning
 from megatape.data.cleaning.first_pass import KEYS, SHINGLE_ENDS, SHINGLES
 from megatape.data.prepare.checksummed_files import check_files
@@ -13,8 +13,11 @@ from megatape.utils.atomic import write_atomically
 
 
 @dataclass(frozen=True)
-class UnitComparisons:
-    """The comparisons of all documents, by number, and the decision about near duplicates. Results are stored in the folder.
+class DecisionPass:
+    """Comparisons of all documents, by number, followed by one step about near duplicates. Results are stored in the folder.
+
+    A comparison by exact hashes decides at once. A band of near duplicates only gives pairs of similar documents, so one more
+    step decides which document of each pair to drop.
 
     Attributes:
         cleaning: Cleaning rules.
@@ -69,11 +72,11 @@ class UnitComparisons:
         for band, comparison in enumerate(self.cleaning.comparisons):
             if comparison.rule == NEAR_DUPLICATES:
                 bands.append(self.folder.comparison(band))
-        drops = near_drops(self._first_pass_folders(), bands, lease.heartbeat)
-        write_atomically(self.folder.near_duplicates(), drops)
+        flags = near_duplicate_flags(self._first_pass_folders(), bands, lease.heartbeat)
+        write_atomically(self.folder.near_duplicates(), flags)
 
-    def drop_files(self) -> list[Path]:
-        """Return a file with the dropped documents for each of `Cleaning.comparing_rules`."""
+    def flag_files(self) -> list[Path]:
+        """Return a file for each of `Cleaning.comparing_rules`. It flags the documents that the rule drops."""
         files = {}
         for number, comparison in enumerate(self.cleaning.comparisons):
             files[comparison.rule] = self.folder.comparison(number)
