@@ -172,7 +172,7 @@ def test_killed_assembly_is_resumed(
 
 
 def test_paths_that_are_not_utf8_are_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """The path is escaped wherever places are stored: in first-pass results of several units, index, ledger and kept documents."""
+    """The path is escaped wherever places are stored: first passes over units, index, ledger and kept documents."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path / "texts") + b"\xff"))
     source = replace(write_lines(folder), max_bad_fraction=0.1, unit_bytes=UNIT_BYTES)
     index, _ = prepare(PreparationOptions(source, 0.1, tokenizer, 0, keep_documents=True), tmp_path / "out")
