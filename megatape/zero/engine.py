@@ -138,7 +138,7 @@ class Engine:
         self.deepspeed.step()
         update = self._gate.close()
         if update.is_applied:
-            self.state.check_kept()
+            self.state.flat_state.check_registered(self.state.names_by_kind)
             if self.state.average is not None:
                 self.state.average.update()
         return update

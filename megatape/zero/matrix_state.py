@@ -9,74 +9,87 @@ from torch import Tensor
 from megatape.distributed.topology import Topology
 from megatape.registry import OptimizerEntry
 
+Shape = tuple[int, ...]
+
 
 class MatrixState:
-    """Tensors of any shape that an optimizer keeps for whole matrices, each on the rank that owns the matrix.
+    """State tensors, of any shape, that an optimizer keeps for whole matrices. Each matrix has one owner among the ranks.
 
     Args:
-        shapes: Shapes of the matrices, by name.
+        shapes: Matrix shapes by name.
         entry: Registry entry of the optimizer.
         topology: All ranks.
-        device: Device of the tensors.
+        device: Device of the state tensors.
 
     Attributes:
-        owners: Rank that keeps the state of each matrix and computes its updates (assign_owners).
-        held: Tensors of the matrices that this rank owns, by matrix and kind.
+        owner_ranks: Rank owning each matrix, most expensive matrix first. It holds the state and computes the updates.
+        owned_tensors: State tensors of the matrices that this rank owns, by matrix and kind.
     """
 
     def __init__(
         self,
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Mapping[str, Shape],
         entry: OptimizerEntry,
         topology: Topology,
         device: torch.device,
     ) -> None:
-        self._shapes = {name: entry.matrix_shapes(shape) for name, shape in shapes.items()}
-        self.owners = assign_owners(shapes, entry, topology.world_size)
-        self.held: dict[str, dict[str, Tensor]] = {}
-        for name, state_shapes in self._shapes.items():
-            if self.owners[name] == topology.rank:
-                self.held[name] = {kind: torch.zeros(shape, device=device) for kind, shape in state_shapes.items()}
+        # Shapes of the state tensors by matrix and kind.
+        self._state_shapes = {name: entry.matrix_shapes(shape) for name, shape in shapes.items()}
+        self.owner_ranks = assign_owners(shapes, entry, topology.world_size)
+        self.owned_tensors: dict[str, dict[str, Tensor]] = {}
+        for name, state_shapes in self._state_shapes.items():
+            if self.owner_ranks[name] == topology.rank:
+                self.owned_tensors[name] = _zeros(state_shapes, device)
 
-    def shape(self, name: str, kind: str) -> tuple[int, ...] | None:
-        """Return the shape of a state tensor in checkpoints, a vector unless it is a matrix; None for other tensors."""
-        shape = self._shapes.get(name, {}).get(kind)
-        if shape is None or len(shape) in (1, 2):
+    def contains(self, name: str, kind: str) -> bool:
+        """Whether a tensor is the state of a whole matrix, on any rank."""
+        return kind in self._state_shapes.get(name, {})
+
+    def stored_shape(self, name: str, kind: str) -> Shape:
+        """Return the shape of a state tensor in checkpoints. Unless it is a matrix, it is stored as a vector."""
+        shape = self._state_shapes[name][kind]
+        if len(shape) in (1, 2):
             return shape
         return (prod(shape),)
 
-    def kinds(self) -> dict[str, list[str]]:
-        """Return the names of the matrices that have each kind of tensor."""
+    def names_by_kind(self) -> dict[str, list[str]]:
+        """Return the names of the matrices that have each kind of state tensor."""
         names: dict[str, list[str]] = {}
-        for name, shapes in self._shapes.items():
+        for name, shapes in self._state_shapes.items():
             for kind in shapes:
                 names.setdefault(kind, []).append(name)
         return names
 
     def values(self, name: str, kind: str) -> Tensor:
-        """Return this rank's tensor, flat and writable; empty if another rank owns the matrix."""
-        if name not in self.held:
+        """Return a state tensor, flat and writable; empty if another rank owns the matrix."""
+        if name not in self.owned_tensors:
             return torch.empty(0)
-        return self.held[name][kind].view(-1)
+        return self.owned_tensors[name][kind].view(-1)
 
 
-def assign_owners(shapes: Mapping[str, tuple[int, ...]], entry: OptimizerEntry, world_size: int) -> dict[str, int]:
+def _zeros(shapes: Mapping[str, Shape], device: torch.device) -> dict[str, Tensor]:
+    return {kind: torch.zeros(shape, device=device) for kind, shape in shapes.items()}
+
+
+def assign_owners(shapes: Mapping[str, Shape], entry: OptimizerEntry, world_size: int) -> dict[str, int]:
     """Assign each matrix to a rank, greedily: the most expensive matrix first, always to the least loaded rank.
 
-    The result depends only on shapes, names and the number of ranks, so it is the same on all ranks.
+    All ranks compute the same result, because it depends only on shapes, names and the number of ranks.
 
     Args:
-        shapes: Shapes of the matrices, by name.
+        shapes: Matrix shapes by name.
         entry: Registry entry of the optimizer.
         world_size: Number of ranks.
 
     Returns:
-        The owner of each matrix, by descending cost.
+        Matrix name -> rank owning it, by descending cost.
     """
     costs = {name: entry.update_flops(shape) or prod(shape) for name, shape in shapes.items()}
+    by_descending_cost = sorted(costs, key=lambda name: (-costs[name], name))
     owners: dict[str, int] = {}
     loads = [0] * world_size
-    for name in sorted(costs, key=lambda name: (-costs[name], name)):
-        owners[name] = loads.index(min(loads))
-        loads[owners[name]] += costs[name]
+    for name in by_descending_cost:
+        least_loaded = loads.index(min(loads))
+        owners[name] = least_loaded
+        loads[least_loaded] += costs[name]
     return owners

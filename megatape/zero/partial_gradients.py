@@ -30,7 +30,7 @@ class PartialGradients:
     @torch.no_grad()
     def sum_parts(self) -> None:
         """Sum the gradients over the tensor-parallel ranks, after the last backward pass of a step. Collective."""
-        device = torch.device(self._state.engine.device)
+        device = self._state.device
         if self.names and self._offloaded and device.type == "cuda":
             torch.cuda.synchronize(device)  # ZeRO may still be copying gradients to host memory.
         parts = {}

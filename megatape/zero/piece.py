@@ -12,7 +12,7 @@ from megatape.nn.parameters import Share, matrix
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of elements of a rank's share of a whole tensor: a parameter, or its optimizer state.
+    """Run of elements in a rank's share of a whole tensor: a parameter, or its optimizer state.
 
     Attributes:
         shape: Shape of the whole tensor.
@@ -30,9 +30,9 @@ class Piece:
         """Gather the whole float32 tensor from all ranks' pieces. Collective over the group.
 
         Args:
-            destination: Rank that gets the tensor.
+            destination: Rank receiving the tensor.
             device: Device of the group's tensors.
-            group: Ranks that hold pieces.
+            group: Ranks holding pieces.
 
         Returns:
             The tensor on rank `destination`, None on the others.
@@ -59,7 +59,7 @@ class Piece:
         target = whole[share.rows.start + first_row : share.rows.start + end_row, share.columns]
         target += block.view(-1, share.width)[: target.shape[0]]
 
-    def cut(self, read: Callable[[slice, slice], Tensor]) -> Tensor:
+    def extract(self, read: Callable[[slice, slice], Tensor]) -> Tensor:
         """Return the elements of this run, flat, from a whole tensor. Padding is zero.
 
         Args:
@@ -72,11 +72,11 @@ class Piece:
         first_row, end_row = self._rows()
         rows = slice(share.rows.start + first_row, min(share.rows.start + end_row, self.shape[0]))
         if rows.start < rows.stop:
-            found = read(rows, share.columns)
+            unpadded = read(rows, share.columns)
         else:
-            found = torch.empty(0, share.width)
-        block = found.new_zeros(end_row - first_row, share.width)
-        block[: len(found)] = found
+            unpadded = torch.empty(0, share.width)
+        block = unpadded.new_zeros(end_row - first_row, share.width)
+        block[: len(unpadded)] = unpadded
         offset = self.start - first_row * share.width
         return block.view(-1)[offset : offset + size]
 

@@ -81,7 +81,7 @@ def _replicated_tensors(state: ZeroState) -> dict[tuple[str, ...], list[Key]]:
     for kind, names in state.names_by_kind.items():
         for name in names:
             axes = state.shared_axes(name)
-            if axes and not state.matrix_state.shape(name, kind):
+            if axes and not state.matrix_state.contains(name, kind):
                 replicated[axes].append((kind, name))
     return replicated
 
@@ -92,7 +92,7 @@ def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
     bits = torch.int16
     if piece.dtype == torch.float32:
         bits = torch.int32
-    return piece.detach().view(bits).sum(dtype=torch.int64).to(state.engine.device)
+    return piece.detach().view(bits).sum(dtype=torch.int64).to(state.device)
 
 
 def _describe(of_ranks: list[dict[Key, int]]) -> list[str]:

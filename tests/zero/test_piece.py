@@ -1,4 +1,4 @@
-"""Pieces: runs of elements of a share, cut from whole tensors and added to them."""
+"""Pieces: runs of elements of a share, extracted from whole tensors and added to them."""
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ WHOLE = torch.arange(1.0, 31.0).view(5, 6)
 
 @pytest.mark.parametrize("columns", [slice(0, 6), slice(2, 5)])
 @pytest.mark.parametrize(("start", "size"), [(0, 4), (1, 2), (4, 7), (5, 0), (2, 16)])
-def test_cut_and_add_are_inverse(columns: slice, start: int, size: int) -> None:
-    """The last row of the share is padding: cut as zeros, and not added."""
+def test_extract_and_add_are_inverse(columns: slice, start: int, size: int) -> None:
+    """The last row of the share is padding: extracted as zeros, and not added."""
     share = Share(slice(1, 7), columns)
     piece = Piece((5, 6), share, start, torch.zeros(size))
 
@@ -21,7 +21,7 @@ def test_cut_and_add_are_inverse(columns: slice, start: int, size: int) -> None:
         assert rows.stop <= 5, "padding is not read"
         return WHOLE[rows, columns]
 
-    values = piece.cut(read)
+    values = piece.extract(read)
     padded = torch.cat([WHOLE, torch.zeros(2, 6)])
     expected = padded[share.rows, columns].reshape(-1)[start : start + size]
     assert torch.equal(values, expected)

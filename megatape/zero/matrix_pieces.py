@@ -1,0 +1,116 @@
+"""Pieces of whole matrices on all ranks, as seen by the rank owning a matrix."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from megatape.distributed.exchange import gather_values
+from megatape.nn.parameters import Share, matrix
+from megatape.zero.kinds import WEIGHT
+from megatape.zero.piece import Piece
+from megatape.zero.state import ZeroState
+
+# Axes over which weights are sharded or replicated.
+AXES = ("replicate", "tensor")
+
+
+class PieceBounds(NamedTuple):
+    """Bounds of a rank's piece of a matrix, as ranks exchange them.
+
+    Attributes:
+        rows: First row of the rank's share in the matrix, and the row after the last one.
+        columns: First column of the share, and the column after the last one.
+        start: Index of the piece's first element in the share.
+        size: Number of elements in the piece.
+    """
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    start: int
+    size: int
+
+    @classmethod
+    def of(cls, piece: Piece) -> Self:
+        """Return the bounds of a piece."""
+        rows = piece.share.rows
+        columns = piece.share.columns
+        return cls((rows.start, rows.stop), (columns.start, columns.stop), piece.start, piece.values.numel())
+
+    def to_piece(self, shape: tuple[int, ...]) -> Piece:
+        """Return the piece with these bounds in a matrix of this shape. Its values are on the meta device."""
+        share = Share(slice(*self.rows), slice(*self.columns))
+        values = torch.empty(self.size, device="meta")
+        return Piece(shape, share, self.start, values)
+
+
+class MatrixPieces:
+    """Pieces that the ranks hold of whole matrices. Making this object is collective.
+
+    A rank knows all ranks' pieces of the matrices that it owns.
+
+    Args:
+        state: State of the engine.
+    """
+
+    def __init__(self, state: ZeroState) -> None:
+        self._state = state
+        self._owner_ranks = state.matrix_state.owner_ranks
+        # Coordinates of every rank in the mesh.
+        self._coordinates = gather_values({axis: state.mesh[axis].rank for axis in AXES}, state.topology)
+        # Pieces of the owned matrices, by matrix and rank.
+        self._pieces = _gather_pieces(state)
+
+    def sends_gradient(self, rank: int, name: str) -> bool:
+        """Whether a rank sends its part of a matrix's gradient to the owner.
+
+        If several ranks hold the same part, only the nearest one sends it.
+        """
+        sender = self._coordinates[rank]
+        owner = self._coordinates[self._owner_ranks[name]]
+        return all(sender[axis] == owner[axis] for axis in self._state.shared_axes(name))
+
+    def gradient_sizes(self, name: str) -> dict[int, int]:
+        """Return the number of elements that each sending rank has of the gradient of an owned matrix."""
+        sizes = {}
+        for rank, piece in enumerate(self._pieces[name]):
+            if self.sends_gradient(rank, name):
+                sizes[rank] = piece.values.numel()
+        return sizes
+
+    def join(self, name: str, parts: Iterable[Tensor], device: torch.device) -> Tensor:
+        """Return an owned matrix [rows, columns] from the parts of all ranks.
+
+        Args:
+            name: Name of the matrix.
+            parts: Flat tensor of each rank, empty if another rank sends the same elements.
+            device: Device of the matrix.
+        """
+        whole = torch.zeros(matrix(self._state.shape(name)), device=device)
+        for piece, part in zip(self._pieces[name], parts, strict=True):
+            replace(piece, values=part).add_to(whole)
+        return whole
+
+    def split(self, name: str, whole: Tensor) -> dict[int, Tensor]:
+        """Return each rank's elements of an owned matrix [rows, columns], flat."""
+
+        def read(rows: slice, columns: slice) -> Tensor:
+            return whole[rows, columns]
+
+        return {rank: piece.extract(read) for rank, piece in enumerate(self._pieces[name])}
+
+
+def _gather_pieces(state: ZeroState) -> dict[str, list[Piece]]:
+    """Return all ranks' pieces of the matrices that this rank owns, by matrix and rank. Collective."""
+    owner_ranks = state.matrix_state.owner_ranks
+    # Ranks exchange plain tuples.
+    local_bounds: dict[str, Any] = {name: tuple(PieceBounds.of(state.piece(name, WEIGHT))) for name in owner_ranks}
+    bounds_by_rank = gather_values(local_bounds, state.topology)
+    pieces = {}
+    for name, owner in owner_ranks.items():
+        if owner == state.topology.rank:
+            shape = state.shape(name)
+            pieces[name] = [PieceBounds(*bounds[name]).to_piece(shape) for bounds in bounds_by_rank]
+    return pieces
