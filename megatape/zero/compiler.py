@@ -1,7 +1,7 @@
-"""Delays the import of torch's compiler, seconds of every rank's start, until something is compiled.
+"""Delays importing torch's compiler until something is compiled, which saves seconds when ranks start.
 
-torch and DeepSpeed refer to the compiler even if nothing is compiled: they mark functions of the optimizer, of ZeRO and of
-activation checkpointing as not to be compiled, and DeepSpeed compiles the kernels of its Muon for every optimizer.
+torch and DeepSpeed refer to the compiler even if nothing is compiled: they exclude functions of the optimizer, ZeRO and
+activation checkpointing from compiling, and DeepSpeed compiles the kernels of its Muon for every optimizer.
 """
 
 import functools
@@ -17,14 +17,14 @@ COMPILER = "torch._dynamo"
 
 
 def lazy_import_dynamo() -> None:
-    """Replace the compiler's module by one that is loaded when it is used. Call it before making the first optimizer."""
+    """Replace the compiler's module by one that loads when it is first used. Call it before making the first optimizer."""
     if COMPILER in sys.modules:
         return
     spec = importlib.util.find_spec(COMPILER)
     assert spec is not None, f"torch has no {COMPILER}"
     module = importlib.util.module_from_spec(spec)
     sys.modules[COMPILER] = module
-    # Activation checkpointing reads the compiler's configuration, which takes no time to import.
+    # Activation checkpointing reads the compiler's configuration. Importing it takes no time.
     importlib.import_module(f"{COMPILER}.config")
     module.__class__ = LazyModule
     # These behave like the compiler's own outside a compiled function.
@@ -35,13 +35,13 @@ def lazy_import_dynamo() -> None:
 
 
 class LazyModule(ModuleType):
-    """A module whose code runs when a missing attribute is read.
+    """Module whose code runs when a missing attribute is read.
 
-    It stays the same object, to which others may hold references, and all its classes are the real ones.
+    Loading keeps the object, so existing references stay valid, and all its classes are the real ones.
     """
 
     def __getattr__(self, name: str) -> Any:
-        # inspect and others read special attributes of every module.
+        # Libraries such as inspect read special attributes of every module.
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         _load(self)
@@ -49,7 +49,7 @@ class LazyModule(ModuleType):
 
 
 def _load(module: ModuleType) -> None:
-    """Run the code of a lazy module, if it has not run yet."""
+    """Run the code of a lazy module, unless it has run before."""
     if isinstance(module, LazyModule):
         module.__class__ = ModuleType  # type: ignore[assignment]
         spec = module.__spec__
@@ -59,7 +59,7 @@ def _load(module: ModuleType) -> None:
 
 
 def _disable(function: Any, *options: Any, **more: Any) -> Any:
-    """Mark a function as not to be compiled. Once the compiler is loaded, its own `disable` does."""
+    """Exclude a function from compiling, by the compiler's own `disable` as soon as it is loaded."""
 
     @functools.cache
     def disabled() -> Any:

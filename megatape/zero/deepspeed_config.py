@@ -14,9 +14,9 @@ class Stage3Limits:
     """Limits on gathered weights at ZeRO stage 3, in elements.
 
     Attributes:
-        prefetch: Number of elements gathered ahead of their use.
-        max_live_parameters: Maximum number of elements gathered at any time.
-        persistence_threshold: Largest size of weights that are never divided.
+        prefetch: Elements gathered ahead of use.
+        max_live_parameters: Maximum elements gathered at any time.
+        persistence_threshold: Largest size of a weight that is never sharded.
     """
 
     prefetch: int
@@ -25,15 +25,15 @@ class Stage3Limits:
 
 
 def stage3_limits(model: ModelConfig, zero: ZeroConfig, tensor_size: int) -> Stage3Limits:
-    """Return the limits of a run. It gathers a block's matrices ahead, or a bucket if that is larger.
+    """Return a run's limits. A rank prefetches one block's matrices, or a bucket if that is larger.
 
-    DeepSpeed's defaults keep a billion weights gathered, ahead of use and between forward and backward pass. For most models
-    these are all weights, and stage 3 would save nothing. With less than a block ahead, a GPU would wait for the network in
-    large blocks. Vectors stay whole: gathering them would cost more latency than dividing them saves memory.
+    DeepSpeed's defaults keep a billion weights gathered, which for most models is all of them, so stage 3 would save nothing.
+    When prefetching less than a block, a GPU would wait for the network in large blocks. Vectors stay whole: sharding them
+    saves less memory than gathering them costs latency.
 
     Args:
-        model: Sizes of a block.
-        zero: Size of a bucket.
+        model: Block sizes.
+        zero: Bucket size.
         tensor_size: Number of tensor-parallel ranks.
     """
     attention_rows = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim  # query, key, value and output
@@ -49,15 +49,15 @@ def deepspeed_config(
     accumulation_steps: int,
     limits: Stage3Limits,
 ) -> dict[str, Any]:
-    """Return DeepSpeed's configuration of a run.
+    """Return DeepSpeed's configuration for a run.
 
     Args:
         training: Micro-batch size, gradient clipping and precision.
         zero: ZeRO stage, bucket size and offloading.
-        accumulation_steps: Number of micro-batches per step on each rank, after the batch-size warm-up.
+        accumulation_steps: Micro-batches per step on each rank, after the batch-size warm-up.
         limits: Limits on gathered weights at stage 3.
     """
-    # At stage 0 in float32 DeepSpeed clips without reporting the norm, so Engine clips instead.
+    # At stage 0, DeepSpeed clips without reporting the norm, so Stage0 clips instead.
     gradient_clipping = 0.0
     if zero.stage:
         gradient_clipping = training.gradient_clip
@@ -80,7 +80,6 @@ def deepspeed_config(
 
 
 def _zero_section(zero: ZeroConfig, limits: Stage3Limits) -> dict[str, Any]:
-    """Return the section zero_optimization of DeepSpeed's configuration."""
     section: dict[str, Any] = {
         "stage": zero.stage,
         "overlap_comm": zero.overlap,
@@ -89,7 +88,7 @@ def _zero_section(zero: ZeroConfig, limits: Stage3Limits) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": limits.prefetch,
         "sub_group_size": zero.sub_group_size,
         "stage3_max_live_parameters": limits.max_live_parameters,
-        # DeepSpeed releases weights even if they are used again soon, as accounting/gathered_weights.py simulates.
+        # Release weights even if they are needed again soon. accounting/gathered_weights.py simulates this.
         "stage3_max_reuse_distance": 0,
         "stage3_param_persistence_threshold": limits.persistence_threshold,
         "zero_hpz_partition_size": zero.hpz_ranks,

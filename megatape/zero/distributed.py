@@ -1,4 +1,4 @@
-"""Joins and leaves the process group of all ranks, through DeepSpeed."""
+"""Joining and leaving the process group of all ranks, through DeepSpeed."""
 
 import logging
 import os
@@ -36,20 +36,20 @@ def initialize_distributed(
 
     Args:
         topology: All ranks.
-        timeout: Timeout of the rendezvous and of the collectives of all groups.
+        timeout: Timeout for the rendezvous and for collectives in all groups.
         tensor_size: Number of tensor-parallel ranks.
-        store: Store of the rendezvous, by default a new one.
-        name_timeout: Seconds in which the name of the main host may still become known.
+        store: Rendezvous store, by default a new one.
+        name_timeout: Seconds to wait until the main host's name can be resolved.
 
     Raises:
-        UserError: The address of the rendezvous is invalid, see `check_rendezvous`.
+        UserError: The rendezvous address is invalid, see `check_rendezvous`.
     """
     check_rendezvous(name_timeout)
     warning = version_warning(deepspeed.__version__)
     if warning and topology.is_main:
         LOG.warning(warning)
     deepspeed.utils.logger.setLevel(logging.WARNING)
-    # DeepSpeed calls collectives by their old names, for which torch warns on every rank.
+    # DeepSpeed calls collectives by deprecated names, and torch would warn on every rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     disable_compiled_ops()
     accelerator = get_accelerator()
@@ -61,10 +61,10 @@ def initialize_distributed(
         export_interface(os.environ["MASTER_ADDR"])
     elif topology.world_size > 1 and is_on_one_host(topology):
         export_loopback()
-    # Later groups, including DeepSpeed's, use this default. torch's own would be 10 or 30 minutes.
+    # Groups made later, including DeepSpeed's, use this default. torch's own would be 10 or 30 minutes.
     set_default_timeout(timeout)
     backend = accelerator.communication_backend_name()
-    # The calling program may have joined already.
+    # The calling program may have joined before.
     if not dist.is_initialized():
         _join(topology, backend, store or open_store(topology, timeout), timeout)
     deepspeed.init_distributed(backend, timeout=timeout, verbose=False)
@@ -72,32 +72,32 @@ def initialize_distributed(
 
 
 def _prepare_cpu(topology: Topology) -> None:
-    """Set the number of threads, and the environment for training on a CPU."""
+    """Set the number of threads and the environment for training on a CPU."""
     torch.set_num_threads(num_threads(topology))
     os.environ |= _compiler_caches(topology)
-    # If its launcher has not set LOCAL_SIZE, DeepSpeed starts `numactl` to count NUMA nodes at each reduction of stage 3.
+    # Without LOCAL_SIZE, DeepSpeed would start `numactl` to count NUMA nodes at each stage-3 reduction.
     os.environ.setdefault("LOCAL_SIZE", str(topology.local_size))
 
 
 def _prepare_gpu(topology: Topology, tensor_size: int) -> None:
-    """Select this rank's GPU, and set the environment for training on it."""
+    """Select this rank's GPU and set the environment for training on it."""
     _set_environment(topology, tensor_size)
-    # Otherwise, when cuBLAS divides a product of bfloat16 along its sum, it would add the parts in bfloat16.
+    # Otherwise cuBLAS would add partial sums in bfloat16 when splitting a bfloat16 product along its sum.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     accelerator = get_accelerator()
     device = device_number(topology, accelerator.device_count())
     accelerator.set_device(device)
-    # DeepSpeed takes these variables for the number of the device, which differs if the scheduler shows each rank its own GPU
-    # only.
+    # DeepSpeed reads the device number from these variables. The numbers differ if the scheduler shows each rank only its own
+    # GPU.
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
         if name in os.environ:
             os.environ[name] = str(device)
 
 
 def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelta) -> None:
-    """Create the process group of all ranks for DeepSpeed, which itself would open a store on all network interfaces."""
+    """Create the process group of all ranks. DeepSpeed itself would open a store on all network interfaces."""
     device = None
-    # DeepSpeed binds the group of several GPUs to the device as well.
+    # Bind a group of several GPUs to the device, like DeepSpeed.
     if get_accelerator().device_name() != "cpu" and topology.world_size > 1:
         device = own_device()
     dist.init_process_group(
@@ -111,22 +111,22 @@ def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelt
 
 
 def own_device() -> torch.device:
-    """Return the device of this rank, which has joined the process group."""
+    """Return this rank's device. Call it after joining the process group."""
     return torch.device(get_accelerator().current_device_name())
 
 
 def _set_environment(topology: Topology, tensor_size: int) -> None:
-    """Set unset environment variables for training on GPUs, before CUDA, NCCL and Triton read them. Rank 0 prints them."""
+    """Set missing environment variables for training on GPUs, before CUDA, NCCL and Triton read them. Rank 0 logs them."""
     defaults = {
-        # Collectives of several groups are in flight at a time.
+        # Collectives in several groups are in flight at the same time.
         "NCCL_LAUNCH_ORDER_IMPLICIT": "1",
-        # Stage 3 gathers weights of many sizes.
+        # Stage 3 gathers tensors of many sizes, which would fragment memory.
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-        # Entries of the flight recorder, which names the collective of a hang.
+        # Entries in the flight recorder, which names the hanging collective.
         "TORCH_FR_BUFFER_SIZE": "2000",
     }
     if tensor_size > 1:
-        # With one queue, a gather starts before the product that it overlaps with, in the order of the calls.
+        # With one queue, kernels start in call order, so a gather starts before the overlapping product.
         defaults["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     defaults |= _compiler_caches(topology)
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
@@ -137,7 +137,7 @@ def _set_environment(topology: Topology, tensor_size: int) -> None:
 
 
 def _compiler_caches(topology: Topology) -> dict[str, str]:
-    """Return the unset variables of compiler caches, with folders on a local disk: home folders are on file servers."""
+    """Return missing variables for compiler caches, with folders on a local disk: home folders are on file servers."""
     names = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
     unset = {variable: name for variable, name in names.items() if variable not in os.environ}
     if not unset:
@@ -151,7 +151,7 @@ def _compiler_caches(topology: Topology) -> dict[str, str]:
 def num_threads(topology: Topology) -> int:
     """Return this rank's share of the cores, or MEGATAPE_THREADS.
 
-    The default of launchers, one thread or all cores per process, seldom suits a shared machine.
+    Launchers default to one thread or all cores per process, which seldom suits a shared machine.
 
     Raises:
         UserError: MEGATAPE_THREADS is not a number of threads.

@@ -1,4 +1,4 @@
-"""The training engine: one optimizer step under DeepSpeed ZeRO."""
+"""Training engine: passes, updates and evaluations under DeepSpeed ZeRO."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -31,19 +31,19 @@ from megatape.zero.update import Decide, Take, Update
 from megatape.zero.update_gate import UpdateGate
 from megatape.zero.weight_step import WeightStep
 
-# Keyword arguments of the module for one micro-batch, on this rank's device.
+# Keyword arguments for the module's forward pass on one micro-batch, on this rank's device.
 Inputs = dict[str, Tensor | None]
 
 
 class Engine:
-    """A module under DeepSpeed ZeRO.
+    """A module being trained under DeepSpeed ZeRO.
 
     Args:
-        options: Options of the engine.
+        options: Engine options.
         topology: All ranks.
         mesh: Mesh of the ranks.
-        build_module: Builds this rank's share of the module on a tensor axis. The forward pass returns the float32 sum of the
-            losses of its targets. Weights are uninitialized until `state.load`.
+        build_module: Builds this rank's share of the module on a tensor axis. The forward pass returns the summed loss over
+            its targets in float32. Weights are uninitialized until `state.load`.
 
     Attributes:
         topology: All ranks.
@@ -88,27 +88,28 @@ class Engine:
         """Accumulate the gradient of the mean loss over this rank's micro-batches.
 
         Args:
-            micro_batches: Inputs of this rank's forward passes, at least one.
-            num_targets: Number of targets of all data-parallel ranks that count in the loss, which is the mean over them. A
-                mean of means would weight targets unequally when some are masked.
+            micro_batches: Inputs for this rank's forward passes, at least one.
+            num_targets: Valid targets on all data-parallel ranks together. The loss is the mean over them: averaging the mean
+                losses of ranks would weight targets unequally when some are masked.
         """
-        # DeepSpeed divides by the accumulation steps of its configuration and averages over ranks. The weight undoes both.
+        # DeepSpeed divides by the accumulation steps in its configuration and averages over ranks. The weight undoes both.
         weight = self.mesh["replicate"].size * self.deepspeed.gradient_accumulation_steps() / num_targets
         self.deepspeed.train()
-        # The loss stays on the device: reading it after every micro-batch would stall a GPU.
+        # Keep the loss on the device: reading it after every micro-batch would stall a GPU.
         loss = torch.zeros((), device=self.device)
         self._nonfinite.reset()
         forward = Stopwatch(self.device)
         for number, inputs in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
-            # Steps of the batch-size warm-up have fewer micro-batches than DeepSpeed's configuration says.
+            # During the batch-size warm-up, steps have fewer micro-batches than DeepSpeed's configuration says.
             self.deepspeed.set_gradient_accumulation_boundary(is_last)
             with forward:
                 loss_sum = self.deepspeed(**inputs)
             self.deepspeed.backward(loss_sum * weight)
             loss += loss_sum.detach()
             if not is_last:
-                self.deepspeed.step()  # Counts the micro-batch.
+                # Only counts the micro-batch.
+                self.deepspeed.step()
         self._partial_gradients.sum_parts()
         sums = GradientSums(loss, self._nonfinite.found, self._stage.local_squared_norm())
         return PassResult(sums, forward)
@@ -121,13 +122,13 @@ class Engine:
         *,
         decide: Decide = lambda norm: Take(),
     ) -> Update:
-        """Take the optimizer's step, unless loss or gradient are not finite on any rank, or `decide` is against it.
+        """Update the weights, unless a loss or gradient is not finite on any rank, or `decide` skips the update. Collective.
 
-        Collective. A skipped update releases the gradients, and changes nothing else.
+        A skipped update releases the gradients and changes nothing else.
 
         Args:
-            learning_rate: Learning rate, multiplied by the `scale` of each parameter group.
-            loss: Mean loss over the targets of all ranks.
+            learning_rate: Learning rate, multiplied by each parameter group's `scale`.
+            loss: Mean loss over the targets on all ranks.
             sums: Sums over all ranks.
             decide: Decides about a finite update by its gradient norm. Called once.
         """
@@ -144,7 +145,7 @@ class Engine:
         return update
 
     def _describe_fault(self, loss: float, sums: GradientSums) -> str | None:
-        """Describe a loss or gradient that is not finite, as far as it is known before DeepSpeed's step. Collective if so."""
+        """Describe a loss or gradient known not to be finite before DeepSpeed's step, or return None. Collective if so."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if sums.num_nonfinite:
@@ -156,15 +157,15 @@ class Engine:
             return f"the gradient norm is {sums.squared_norm**0.5}{ranks}"
         return None
 
-    def _name_ranks(self, at_fault: bool) -> str:
+    def _name_ranks(self, is_at_fault: bool) -> str:
         """Name the first rank at fault, such as " on rank 1, but not on all"; "" if all are or none is. Collective."""
-        ranks = gather_values(at_fault, self.topology)
-        if all(ranks) or not any(ranks):
+        are_at_fault = gather_values(is_at_fault, self.topology)
+        if all(are_at_fault) or not any(are_at_fault):
             return ""
-        return f" on rank {ranks.index(True)}, but not on all"
+        return f" on rank {are_at_fault.index(True)}, but not on all"
 
     def check_replicas(self) -> None:
-        """Check that replicas of weights and optimizer state are equal. Collective.
+        """Check that replicated weights and optimizer state are equal. Collective.
 
         Raises:
             TrainingDiverged: Replicas differ. Raised on all ranks.
@@ -173,11 +174,11 @@ class Engine:
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[str, Inputs]], num_targets: Mapping[str, int]) -> EvaluationLosses:
-        """Compute the mean loss over the valid targets of all ranks' batches. Collective.
+        """Compute the mean loss over the valid targets in all ranks' batches. Collective.
 
         Args:
-            batches: This rank's batches, each with the name of its group. Every rank has the same number of batches.
-            num_targets: Number of valid targets in this rank's batches of each group. All ranks list the same groups.
+            batches: This rank's batches, each with its group name. Every rank has the same number of batches.
+            num_targets: Valid targets in this rank's batches, by group. All ranks list the same groups.
         """
         self.deepspeed.eval()
         totals = torch.zeros(len(num_targets), dtype=torch.float64, device=self.device)
@@ -187,17 +188,17 @@ class Engine:
         sums = self.sum_over_ranks(*totals, *num_targets.values())
         losses = sums[: len(rows)]
         targets = sums[len(rows) :]
-        # All ranks of a sample count its targets. Tensor-parallel ranks have the same loss, the others a part of it.
+        # All ranks sharing a sample count its targets. Tensor-parallel ranks have the same loss, the others a part of it.
         num_counts = self.mesh["sample"].size / self.mesh["tensor"].size
         return EvaluationLosses.from_sums(list(num_targets), losses, targets, num_counts)
 
     def sum_over_ranks(self, *numbers: float | Tensor) -> list[float]:
-        """Return the sum of each number over all ranks, in one exchange for which this rank waits once. Collective.
+        """Sum each number over all ranks, in one exchange and waiting for the device once. Collective.
 
         Args:
             numbers: Numbers, or tensors without dimensions on the device.
         """
-        # Float64 represents every count and every float32. Numbers of the host become arguments of a kernel, not copies.
+        # Float64 represents every count and every float32. Adding a host number passes it to a kernel without copying.
         sums = torch.zeros(len(numbers), dtype=torch.float64, device=self.device)
         for total, number in zip(sums, numbers, strict=True):
             total += number

@@ -16,8 +16,8 @@ class EngineOptions:
 
     Attributes:
         zero: ZeRO stage, bucket size and offloading.
-        optimizer: Kind of the optimizer and its hyperparameters.
-        gradient_clip: Maximum norm of the gradient, 0 for no clipping.
+        optimizer: Optimizer kind and hyperparameters.
+        gradient_clip: Maximum gradient norm, 0 for no clipping.
         deepspeed: DeepSpeed's own configuration.
     """
 
@@ -28,20 +28,20 @@ class EngineOptions:
 
 
 def engine_options(config: Config, world_size: int) -> EngineOptions:
-    """Return the options of a run's engine.
+    """Return the engine options for a run.
 
     Args:
-        config: Configuration of the run.
+        config: Run configuration.
         world_size: Number of ranks.
 
     Raises:
-        ConfigError: The ranks or a batch do not divide evenly.
+        ConfigError: Ranks or batches do not divide evenly.
     """
     limits = stage3_limits(config.model, config.zero, config.parallel.tp)
     accumulation_steps = config.accumulation(world_size)
     return EngineOptions(
-        config.zero,
-        config.optimizer,
-        config.training.gradient_clip,
-        deepspeed_config(config.training, config.zero, accumulation_steps, limits),
+        zero=config.zero,
+        optimizer=config.optimizer,
+        gradient_clip=config.training.gradient_clip,
+        deepspeed=deepspeed_config(config.training, config.zero, accumulation_steps, limits),
     )

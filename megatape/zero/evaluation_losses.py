@@ -1,4 +1,4 @@
-"""Losses of an evaluation."""
+"""Evaluation losses."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from typing import Self
 
 @dataclass(frozen=True)
 class EvaluationLosses:
-    """Losses of an evaluation, in nats per target.
+    """Evaluation losses, in nats per target.
 
     Attributes:
-        mean: Mean loss over the targets of all batches; NaN if there are none.
-        groups: Mean loss of each group of batches, without groups that have no targets.
+        mean: Mean loss over all targets; NaN without any.
+        groups: Mean loss by group of batches. Groups without targets are missing.
     """
 
     mean: float
@@ -23,10 +23,10 @@ class EvaluationLosses:
         """Return the losses from sums over all ranks.
 
         Args:
-            groups: Names of the groups.
-            losses: Sum of the losses of each group.
-            targets: Number of targets of each group.
-            num_counts: Number of times that `targets` count each target whose loss `losses` count once.
+            groups: Group names.
+            losses: Summed loss by group.
+            targets: Number of targets by group.
+            num_counts: How often `targets` counts a target whose loss is counted once in `losses`.
         """
         means = {}
         for group, loss, count in zip(groups, losses, targets, strict=True):

@@ -10,7 +10,7 @@ class GradientSums(NamedTuple):
     """Sums over the accumulated gradients of a step that an update needs: this rank's part, or the sums over all ranks.
 
     Attributes:
-        loss: Sum of the losses of the step's targets, nats.
+        loss: Summed loss over the step's targets, nats.
         num_nonfinite: Number of ranks with a non-finite gradient, among the gradients that tensor-parallel ranks share.
         squared_norm: Squared gradient norm at ZeRO stage 0; 0 at other stages, where DeepSpeed computes the norm.
     """

@@ -1,7 +1,7 @@
-"""Changes to DeepSpeed's behavior by private names, read from version 0.19.8.
+"""Changes to DeepSpeed's behavior through private names, read from version 0.19.8.
 
-tests/zero/test_internals.py lists these names and those of zero/stages/, checks them against a running engine, and fails
-with the name that another version does not have.
+tests/zero/test_internals.py lists these names and those in zero/stages/, and checks them against a running engine. With another
+version of DeepSpeed, it fails naming what is missing.
 """
 
 import importlib
@@ -27,7 +27,7 @@ def version_warning(installed: str) -> str:
     """Return a warning about an untested version of DeepSpeed, or "" for the tested one.
 
     Args:
-        installed: Installed version. A local part, such as +cu130, is ignored.
+        installed: Installed version. A local part such as +cu130 is ignored.
     """
     if installed.partition("+")[0] == TESTED_VERSION:
         return ""
@@ -38,11 +38,10 @@ def version_warning(installed: str) -> str:
 
 
 def trim_zero3_hooks(module: nn.Module) -> None:
-    """Remove per-call overhead from the hooks of a module that DeepSpeed has initialized at stage 3.
+    """Remove overhead per call from the hooks of a module that DeepSpeed has initialized at stage 3.
 
-    The hooks' autograd functions define `setup_context`. At each call of such a function torch inspects the signature of
-    `forward`, which is stored here instead. NVTX ranges are switched off: the ranges of training/callbacks/profile.py take
-    their place.
+    The hooks' autograd functions define `setup_context`, so torch inspects the signature of `forward` at each call. Storing
+    the signature saves that. NVTX ranges are switched off, because training/callbacks/profile.py opens its own.
     """
     nvtx.enable_nvtx = False
     _store_signature(LinearFunctionForZeroStage3)
@@ -58,16 +57,15 @@ def _store_signature(function: type[Function]) -> None:
 
 
 def disable_compiled_ops() -> None:
-    """Keep DeepSpeed from compiling a shared-memory operator on a CPU, which needs a C++ compiler and is not used here."""
+    """Keep DeepSpeed from compiling an unused shared-memory operator on a CPU, which would need a C++ compiler."""
     deepspeed.ops.__compatible_ops__ = {}
 
 
 @contextmanager
 def same_optimizer_at_stages_1_and_2() -> Iterator[None]:
-    """Let engines that are made inside have one class of optimizer at stages 1 and 2.
+    """Give engines made inside the same optimizer class at stages 1 and 2.
 
-    For bfloat16 at stage 1 with gradients summed in float32, DeepSpeed would choose another class, whose layout is not that of
-    Stage12.
+    For bfloat16 at stage 1 with gradients summed in float32, DeepSpeed would choose a class whose layout Stage12 cannot read.
     """
 
     def choose(engine: DeepSpeedEngine, _: Any) -> str | None:
@@ -80,9 +78,9 @@ def same_optimizer_at_stages_1_and_2() -> Iterator[None]:
 
 
 def import_muon_uncompiled() -> None:
-    """Import DeepSpeed's Muon without compiling its kernels, which would import the compiler.
+    """Import DeepSpeed's Muon without compiling its kernels, which would import torch's compiler.
 
-    DeepSpeed imports its Muon in any case.
+    DeepSpeed always imports its Muon, even for other optimizers.
     """
     compiler = importlib.import_module("deepspeed.runtime.compiler")
 

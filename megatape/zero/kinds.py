@@ -1,6 +1,6 @@
-"""Kinds of tensors that every run knows. An optimizer's registry entry names the kinds of its own state."""
+"""Kinds of tensors that do not depend on the optimizer. Its registry entry names the kinds of its own state."""
 
-# A master weight in float32.
+# Float32 master weight.
 WEIGHT = "weight"
-# Moving average of a trained weight over the updates, which is stored like optimizer state.
+# Moving average of a trained weight, stored like optimizer state.
 EMA = "ema"

@@ -11,12 +11,12 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from megatape.zero.kinds import EMA
 from megatape.zero.stages.stage import ZeroStage
 
-# Number of elements that weights and their averages exchange at a time.
+# Elements swapped at a time between weights and averages.
 CHUNK = 2**24
 
 
 class MovingAverage:
-    """Exponential moving average of the trained weights over the updates. It is stored like optimizer state.
+    """Exponential moving average of the trained weights, stored like optimizer state.
 
     Args:
         decay: Share of the old average in the new one.
@@ -32,7 +32,7 @@ class MovingAverage:
         self._parameters = parameters
 
     def update(self) -> None:
-        """Add the weights after an update to their average."""
+        """Add the updated weights to their average."""
         pairs = self._pairs()
         if pairs:
             weights, averages = zip(*pairs, strict=True)
@@ -40,25 +40,25 @@ class MovingAverage:
 
     @contextmanager
     def replacing_weights(self) -> Iterator[None]:
-        """Let the model compute with the average of its weights inside the block. Collective; no step may be made."""
-        self._exchange()
+        """Let the model compute with averaged weights inside the block, where no step may be made. Collective."""
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
 
     @torch.no_grad()
-    def _exchange(self) -> None:
-        """Exchange the weights and their averages, and update the compute weights. Collective."""
+    def _swap(self) -> None:
+        """Swap the weights and their averages, and update the compute weights. Collective."""
         for weights, averages in self._pairs():
             for weight, average in zip(weights.split(CHUNK), averages.split(CHUNK), strict=True):
-                held = weight.clone()
+                old_weight = weight.clone()
                 weight.copy_(average)
-                average.copy_(held)
+                average.copy_(old_weight)
         self._stage.copy_masters_to_weights(self._parameters)
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return this rank's weights, as the optimizer holds them, each with its average; both flat."""
+        """Return this rank's flat master weights, each with its average."""
         pairs = []
         for flat in self._stage.flats():
             average = self._optimizer.state[flat][EMA]

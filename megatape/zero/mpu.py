@@ -6,10 +6,10 @@ from megatape.distributed.mesh import Mesh
 
 
 class Mpu:
-    """The mesh behind the interface that DeepSpeed calls "mpu" (model parallelism unit), as far as training uses it.
+    """Mesh behind the interface that DeepSpeed calls "mpu" (model parallelism unit), as far as training uses it.
 
-    DeepSpeed's "model parallel" ranks are our tensor axis. Context- and sequence-parallel ranks count as data-parallel ranks
-    here, and DeepSpeed's own sequence_parallel_size is not used: so every stage sums the gradients of all ranks.
+    DeepSpeed's "model parallel" ranks are our tensor axis. Context- and sequence-parallel ranks are data-parallel ranks to
+    DeepSpeed, whose own sequence_parallel_size stays unused, so every stage sums the gradients over all of them.
     """
 
     def __init__(self, mesh: Mesh) -> None:

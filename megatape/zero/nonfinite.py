@@ -1,4 +1,4 @@
-"""Watches for gradients with a NaN or infinity."""
+"""Detects gradients with a NaN or infinity."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,8 +10,8 @@ from torch import Tensor
 class NonfiniteWatch:
     """Watches gradients of weights replicated on all tensor-parallel ranks.
 
-    Hooks read each gradient before it is summed over these ranks. The sum spreads a NaN or infinity, so only before it can the
-    rank at fault be named.
+    Hooks read each gradient before it is summed over these ranks. Summing spreads a NaN or infinity to all of them, so the rank
+    at fault can only be named before.
 
     Args:
         parameters: Weights to watch.
@@ -24,11 +24,11 @@ class NonfiniteWatch:
     def __init__(self, parameters: Iterable[Any], device: torch.device) -> None:
         self.found = torch.zeros((), dtype=torch.bool, device=device)
         for parameter in parameters:
-            parameter.register_hook(self._look)
+            parameter.register_hook(self._check)
 
     def reset(self) -> None:
-        """Forget the gradients of the last step."""
+        """Start a new step."""
         self.found.zero_()
 
-    def _look(self, gradient: Tensor) -> None:
+    def _check(self, gradient: Tensor) -> None:
         self.found.logical_or_(~gradient.isfinite().all())

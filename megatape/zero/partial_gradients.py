@@ -1,4 +1,4 @@
-"""Sums partial gradients: tensor-parallel ranks each compute a part of the gradient of a weight that all of them hold whole."""
+"""Sums partial gradients over tensor-parallel ranks, for weights that all of them hold whole."""
 
 import torch
 import torch.distributed as dist
@@ -7,18 +7,18 @@ from megatape.zero.state import ZeroState
 
 
 class PartialGradients:
-    """Gradients of the weights that every tensor-parallel rank holds whole.
+    """Gradients of weights replicated on all tensor-parallel ranks.
 
-    Each of these ranks uses such a weight on its own tokens or heads, so a backward pass gives it a part of the gradient.
-    Accumulated gradients are float32 in every precision, and ZeRO has already summed them over the data-parallel ranks and
-    divided them among these. So the parts are summed once a step, in one all-reduce of the elements that this rank updates.
+    Each rank uses such a weight on its own tokens or heads, so its backward pass computes a part of the gradient. The parts
+    are summed once a step, in one all-reduce of the elements that this rank updates: by then ZeRO has summed the accumulated
+    gradients over the data-parallel ranks and sharded them, and they are float32 in every precision.
 
     Args:
         state: State of the engine.
         offloaded: Whether ZeRO keeps gradients in host memory (zero.offload_optimizer).
 
     Attributes:
-        names: Names of the weights, empty with a single tensor-parallel rank.
+        names: Weight names, empty with a single tensor-parallel rank.
     """
 
     def __init__(self, state: ZeroState, offloaded: bool) -> None:
@@ -29,10 +29,11 @@ class PartialGradients:
 
     @torch.no_grad()
     def sum_parts(self) -> None:
-        """Sum the gradients over the tensor-parallel ranks, after the last backward pass of a step. Collective."""
+        """Sum the gradients over the tensor-parallel ranks, after a step's last backward pass. Collective."""
         device = self._state.device
         if self.names and self._offloaded and device.type == "cuda":
-            torch.cuda.synchronize(device)  # ZeRO may still be copying gradients to host memory.
+            # ZeRO may still be copying gradients to host memory.
+            torch.cuda.synchronize(device)
         parts = {}
         for name in self.names:
             gradient = self._state.accumulated_gradient(name)

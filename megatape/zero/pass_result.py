@@ -12,7 +12,7 @@ class PassResult:
 
     Attributes:
         sums: This rank's part of the sums, tensors on the device.
-        forward: Duration of the forward passes. Read it only after the device has finished them.
+        forward: Stopwatch around the forward passes. Read it only after the device has finished them.
     """
 
     sums: GradientSums

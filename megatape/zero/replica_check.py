@@ -1,4 +1,4 @@
-"""Finds replicas of weights and optimizer state that differ between ranks, after a memory or device fault."""
+"""Finds replicated weights and optimizer state that differ between ranks, as after a memory or device fault."""
 
 from collections import Counter, defaultdict
 
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 
 class ReplicaCheck:
-    """Checks during a run that replicas of weights and optimizer state are equal.
+    """Checks during a run that replicated weights and optimizer state are equal.
 
     If replicas differ at the first check, the message suspects the code. If they were equal before, it suspects the hardware.
 
@@ -56,12 +56,12 @@ class ReplicaCheck:
 
 
 def find_differences(state: ZeroState) -> list[str]:
-    """Return a sentence for each tensor whose replicas are not bit-identical; the same on all ranks. Collective.
+    """Return a sentence for each tensor with replicas that are not bit-identical, the same on all ranks. Collective.
 
-    Replicas get equal gradients and take equal steps, so a difference is no rounding error. The checksums read each replicated
-    tensor once, and ranks send 16 bytes for each.
+    Replicas get equal gradients and take equal steps, so no difference is due to rounding. Checksums read each replicated
+    tensor once, and ranks send 16 bytes per tensor.
     """
-    found: dict[Key, int] = {}
+    differing_checksums: dict[Key, int] = {}
     for axes, keys in _replicated_tensors(state).items():
         checksums = torch.stack([_checksum(state, *key) for key in keys])
         extremes = torch.stack([checksums, -checksums])
@@ -71,12 +71,12 @@ def find_differences(state: ZeroState) -> list[str]:
         lowest = -extremes[1]
         differing = (highest != lowest).nonzero().flatten().tolist()
         for index in differing:
-            found[keys[index]] = int(checksums[index])
-    return _describe(gather_values(found, state.topology))
+            differing_checksums[keys[index]] = int(checksums[index])
+    return _describe(gather_values(differing_checksums, state.topology))
 
 
 def _replicated_tensors(state: ZeroState) -> dict[tuple[str, ...], list[Key]]:
-    """Return the tensors that several ranks hold, by the axes over which they are replicated."""
+    """Return the replicated tensors, by the axes along which they are replicated."""
     replicated: dict[tuple[str, ...], list[Key]] = defaultdict(list)
     for kind, names in state.names_by_kind.items():
         for name in names:
@@ -87,7 +87,7 @@ def _replicated_tensors(state: ZeroState) -> dict[tuple[str, ...], list[Key]]:
 
 
 def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
-    """Return the sum of this rank's elements, their bits read as integers. It is exact, and any one change alters it."""
+    """Sum the bits of this rank's elements, read as integers. The sum is exact, and changing any element changes it."""
     piece = state.piece(name, kind).values
     bits = torch.int16
     if piece.dtype == torch.float32:
@@ -95,27 +95,34 @@ def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
     return piece.detach().view(bits).sum(dtype=torch.int64).to(state.device)
 
 
-def _describe(of_ranks: list[dict[Key, int]]) -> list[str]:
+def _describe(checksums_of_ranks: list[dict[Key, int]]) -> list[str]:
     """Return a sentence for each differing tensor.
 
     Args:
-        of_ranks: Checksum of each differing tensor, for every rank.
+        checksums_of_ranks: Checksums of the differing tensors on each rank.
     """
     checksums: dict[Key, dict[int, int]] = defaultdict(dict)
-    for rank, found in enumerate(of_ranks):
-        for key, checksum in found.items():
+    for rank, checksums_of_rank in enumerate(checksums_of_ranks):
+        for key, checksum in checksums_of_rank.items():
             checksums[key][rank] = checksum
-    sentences = []
-    for (kind, name), by_rank in checksums.items():
-        tensor = name
-        if kind != WEIGHT:
-            tensor = f"{kind} of {name}"
-        (usual, count), *_ = Counter(by_rank.values()).most_common(1)
-        if 2 * count > len(by_rank):
-            others = [rank for rank, checksum in by_rank.items() if checksum != usual]
-            ranks = ", ".join(map(str, others))
-            sentences.append(f"{tensor} on rank {ranks} is not what the other {count} ranks have")
-        else:
-            ranks = ", ".join(map(str, sorted(by_rank)))
-            sentences.append(f"{tensor} differs between ranks {ranks}")
-    return sentences
+    return [_describe_tensor(kind, name, by_rank) for (kind, name), by_rank in checksums.items()]
+
+
+def _describe_tensor(kind: str, name: str, checksums: dict[int, int]) -> str:
+    """Return a sentence about a differing tensor, naming the ranks in the minority if there is a majority.
+
+    Args:
+        kind: Kind of tensor.
+        name: Parameter name.
+        checksums: Checksums by rank.
+    """
+    tensor = name
+    if kind != WEIGHT:
+        tensor = f"{kind} of {name}"
+    (usual, count), *_ = Counter(checksums.values()).most_common(1)
+    if 2 * count > len(checksums):
+        others = [rank for rank, checksum in checksums.items() if checksum != usual]
+        ranks = ", ".join(map(str, others))
+        return f"{tensor} on rank {ranks} is not what the other {count} ranks have"
+    ranks = ", ".join(map(str, sorted(checksums)))
+    return f"{tensor} differs between ranks {ranks}"

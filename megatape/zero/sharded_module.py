@@ -1,4 +1,4 @@
-"""Builds a module for DeepSpeed, which divides its weights at ZeRO stage 3."""
+"""Builds a module for DeepSpeed, with sharded weights at ZeRO stage 3."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +17,16 @@ def build_sharded(
     mesh: Mesh,
     mpu: Mpu,
 ) -> nn.Module:
-    """Build the module. At stage 3, DeepSpeed divides its weights as they are made.
+    """Build the module. At stage 3, DeepSpeed shards each weight when it is made.
 
     Args:
         build_module: Builds this rank's share of the module on a tensor axis.
         ds_config: DeepSpeed's configuration.
         mesh: Mesh of the ranks.
-        mpu: The mesh, as DeepSpeed asks for it.
+        mpu: The mesh behind DeepSpeed's interface.
     """
-    # Without a dtype zero.Init takes the right one from its configuration. On a CPU it takes any explicit one, even float32, as
-    # bfloat16.
+    # Without a dtype, zero.Init reads the right one from its configuration. On a CPU it would turn any explicit dtype into
+    # bfloat16, even float32.
     sharded = deepspeed.zero.Init(
         data_parallel_group=mesh["replicate"].group,
         mpu=mpu,
@@ -38,7 +38,7 @@ def build_sharded(
 
 
 def with_small_bucket(ds_config: dict[str, Any], module: nn.Module) -> dict[str, Any]:
-    """Return DeepSpeed's configuration with a bucket that is not larger than all gradients of this rank.
+    """Return DeepSpeed's configuration with a bucket no larger than this rank's gradients.
 
     DeepSpeed allocates the full bucket even if there are few gradients.
     """

@@ -1,4 +1,4 @@
-"""Measures the seconds that a device takes for parts of a step, without waiting for it."""
+"""Times parts of a step on a device, without waiting for the device."""
 
 import time
 from typing import Self
@@ -10,7 +10,7 @@ class Stopwatch:
     """Stopwatch for a device, used as a context manager around each part.
 
     Args:
-        device: Device that computes the parts.
+        device: Device running the parts.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -37,9 +37,9 @@ class Stopwatch:
             self._events.append(event)
 
     def seconds(self) -> float:
-        """Return the duration of all parts.
+        """Return the summed duration of all parts.
 
-        Call it after the GPU has finished them, for example after the host has read a later result.
+        Call it after the GPU has finished them, for example after reading a later result.
         """
         if not self._on_gpu:
             return self._total

@@ -1,4 +1,4 @@
-"""Interfaces of the tensors of a run: where whole tensors are read from, and where they are gathered for a checkpoint."""
+"""Interfaces for reading whole tensors into a run, and for gathering them into a checkpoint."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 class ReadBlock(Protocol):
-    """Function that reads a block of a whole tensor: from a checkpoint, other weights, or a rule for initial values."""
+    """Function reading a block of a whole tensor: from a checkpoint, from other weights, or by an initialization rule."""
 
     def __call__(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice, /) -> Tensor:
         """Read some rows and columns of a tensor.
 
         Args:
             kind: Kind of tensor.
-            name: Name of the parameter.
+            name: Parameter name.
             shape: Shape of the whole tensor.
             rows: Rows to read.
             columns: Columns to read. A vector has one column.
@@ -26,15 +26,15 @@ class ReadBlock(Protocol):
 
 
 class TensorSource(Protocol):
-    """Whole tensors of a run, gathered from the ranks that hold their parts. A checkpoint is written from one."""
+    """Whole tensors of a run, gathered from the ranks holding their parts. Checkpoints are written from it."""
 
     @property
     def group(self) -> dist.ProcessGroup | None:
-        """Ranks over which `gather` exchanges, None for those of training."""
+        """Process group for `gather`, None for the one that training uses."""
 
     @property
     def parameters(self) -> Collection[str]:
-        """Names of the parameters."""
+        """Parameter names."""
 
     @property
     def names_by_kind(self) -> Mapping[str, Collection[str]]:

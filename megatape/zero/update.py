@@ -9,7 +9,7 @@ class Take:
     """Decision to apply an update.
 
     Attributes:
-        anomaly: Description of an anomaly that is only reported, or None.
+        anomaly: Anomaly that is only reported, or None.
     """
 
     anomaly: str | None = None
@@ -20,7 +20,7 @@ class Skip:
     """Decision to skip an update: weights and optimizer state stay bit-identical.
 
     Attributes:
-        anomaly: Description of the anomaly, which is the reason. Never empty.
+        anomaly: Anomaly that is the reason for skipping. Never empty.
     """
 
     anomaly: str
@@ -29,7 +29,7 @@ class Skip:
         assert self.anomaly, "an update is not skipped without a reason"
 
 
-# Decision about an update, made once per step when the gradient norm is known.
+# Decision about an update, made once a step when the gradient norm is known.
 Decision = Take | Skip
 
 # Decides about an update by its gradient norm before clipping. The same on all ranks.
@@ -42,8 +42,8 @@ class Update:
 
     Attributes:
         grad_norm: Gradient norm before clipping. May not be finite.
-        fault: Description of a loss or gradient that is not finite, or None.
-        decision: Decision about the update. With a fault none was asked for, and the fault skips the update.
+        fault: Description of a loss or gradient that is not finite, or None. A fault skips the update without a decision.
+        decision: Decision about the update, Take with a fault.
     """
 
     grad_norm: float

@@ -1,4 +1,4 @@
-"""Step of the optimizer on the weights of this rank."""
+"""Optimizer step on this rank's weights."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from megatape.zero.state import ZeroState
 
 
 class WeightStep:
-    """Step of an optimizer, after which weights stay within the bounds that they declare.
+    """Optimizer step that keeps weights within their declared bounds.
 
     Args:
-        optimizer: Optimizer of the weights, without the gate around it.
+        optimizer: Optimizer without the gate around it.
         state: State of the engine.
     """
 
@@ -39,7 +39,7 @@ class WeightStep:
 
 
 def _declared_bounds(state: ZeroState) -> dict[str, tuple[float, float]]:
-    """Return the lowest and highest value of the weights that declare bounds, by name."""
+    """Return the lowest and highest value of each weight that declares bounds."""
     bounds = {}
     for name, parameter in state.parameters.items():
         declared = spec_of(parameter).bounds
