@@ -1,1 +1,1 @@
-"""Optimizers with their options, optimizers of whole matrices, and learning-rate schedules."""
+"""Optimizers and their options, base class for updating whole matrices, and learning-rate schedules."""

@@ -1,6 +1,6 @@
 """AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101, algorithm 2).
 
-Step t changes a weight w with gradient g, learning rate η and weight decay λ as follows:
+Step t with gradient g, learning rate η and weight decay λ updates a weight w:
 
     m ← β1 m + (1 - β1) g
     v ← β2 v + (1 - β2) g²
@@ -39,13 +39,13 @@ def adamw(groups: list[dict[str, Any]], options: AdamWOptions) -> "torch.optim.O
         groups: Parameter groups, see optimizer.parameter_groups.
         options: Section `optimizer` of the configuration.
     """
-    # Imported here, because a configuration is checked without torch.
+    # Imported here, because configurations are checked without torch.
     import torch
 
     return torch.optim.AdamW(
         groups,
         betas=(options.beta1, options.beta2),
         eps=options.eps,
-        # One pass without temporaries, which would be several times the size of the master weights.
+        # One pass over memory. Other implementations need temporaries several times the size of the master weights.
         fused=True,
     )

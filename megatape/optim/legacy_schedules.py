@@ -1,6 +1,6 @@
-"""Schedules of earlier versions, for runs that began with them. New runs cannot choose them (LEGACY_SCHEDULES).
+"""Schedules from earlier versions, for resuming runs that started with them. New runs cannot use them (LEGACY_SCHEDULES).
 
-Their configurations load, and their checkpoints resume at the same learning rates.
+Configurations with these schedules load, and checkpoints resume at the same learning rates.
 """
 
 import math
@@ -35,23 +35,25 @@ class InverseSqrtOptions(ScheduleConfig):
     warmup_fraction: Compared[float] = Field(0.02, gt=0, lt=1)
 
     def with_warmup(self, fraction: float) -> Self:
-        if fraction == 0:  # The formula needs a positive length.
+        # The formula needs a positive length.
+        if fraction == 0:
             return self
         return super().with_warmup(fraction)
 
 
 def cosine_restarts(progress: float, config: CosineRestartsOptions) -> float:
-    """Decay by a cosine to `final_fraction`, in cycles of `cycle_fraction` of all steps.
+    """Decay along a cosine to `final_fraction`, restarting after each `cycle_fraction` of all steps.
 
     Loshchilov and Hutter (https://arxiv.org/abs/1608.03983), equation 5, with cycles of equal length.
     """
     cycles = progress * (1 - config.warmup_fraction) / config.cycle_fraction
-    begun = math.floor(cycles + ROUNDING)
-    return cosine(max(0.0, cycles - begun), config)
+    num_restarts = math.floor(cycles + ROUNDING)
+    cycle_progress = max(0.0, cycles - num_restarts)
+    return cosine(cycle_progress, config)
 
 
 def inverse_sqrt(progress: float, config: InverseSqrtOptions) -> float:
-    """Decay by the square root of the warm-up's length over the steps since the start: sqrt(warmup / step).
+    """Decay as sqrt(warmup / step), with the step counted from the start of the run.
 
     Vaswani et al. (https://arxiv.org/abs/1706.03762), equation 3, as a fraction of the peak.
     """

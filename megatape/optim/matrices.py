@@ -1,4 +1,4 @@
-"""Optimizers that update whole matrices, for example by their singular vectors, although every rank holds only a part."""
+"""Base class of optimizers that update whole matrices (such as Muon), although each rank holds only a shard of a matrix."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -7,40 +7,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Computes the update of a matrix from its gradient, its optimizer state, and its parameter group.
+# Computes a matrix's update from its gradient, its optimizer state and its parameter group.
 ComputeUpdate = Callable[[Tensor, dict[str, Tensor], dict[str, Any]], Tensor]
 
-# Decays each matrix of a parameter group by `lr` times `weight_decay`, and subtracts `lr` times its update. One rank computes
-# the update of a matrix. Collective (zero/matrices.py).
+# Updates all matrices in a parameter group: decays each by `lr` times `weight_decay`, and subtracts `lr` times its update. One
+# rank computes the update of a matrix. Collective (zero/matrices.py).
 UpdateMatrices = Callable[[dict[str, Any], ComputeUpdate], None]
 
 
 class MatrixOptimizer(torch.optim.Optimizer, ABC):
-    """Base class of optimizers that update matrices as a whole, and other weights (vectors, embeddings) in another way.
+    """Base class of optimizers that update matrices as a whole, and other weights (vectors, embeddings) element by element.
 
-    The registry's entry names the function that returns the shapes of a matrix's state.
+    The optimizer's registry entry names the function returning the shapes of a matrix's state.
     """
 
     @abstractmethod
     def update_matrix(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        """Return the update of a matrix, to be multiplied by the learning rate. Changes `state` in place.
+        """Return the update of a matrix, before multiplying by the learning rate. Changes `state` in place.
 
         Args:
             gradient: Gradient of the whole matrix, float32 [rows, columns].
-            state: Optimizer state of the matrix, in the shapes of the registry's entry.
-            group: Hyperparameters.
+            state: Optimizer state of the matrix, with the shapes in the registry entry.
+            group: Parameter group, for its hyperparameters.
         """
 
     @abstractmethod
     def update_others(self, group: dict[str, Any]) -> None:
-        """Update the weights of a group without matrices, element by element, with their state in `self.state`."""
+        """Update a group without whole matrices, element by element. The state of its parameters is in `self.state`."""
 
     @torch.no_grad()
     def step(self, update_matrices: UpdateMatrices) -> None:  # type: ignore[override]
-        """Update the weights of all groups. Collective.
+        """Update all groups in `param_groups`, which DeepSpeed may narrow to one of them. Collective.
 
         Args:
-            update_matrices: Updates the matrices of a group, gathering each from the ranks that hold its parts.
+            update_matrices: Updates the matrices in a group, gathering each from the ranks holding its shards.
         """
         for group in self.param_groups:
             if group["whole"]:

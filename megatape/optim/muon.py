@@ -1,15 +1,15 @@
-"""Muon: momentum orthogonalized by Newton and Schulz's iteration.
+"""Muon: momentum orthogonalized by the Newton-Schulz iteration.
 
-A step changes a matrix W [m, n] with gradient G, learning rate η and weight decay λ as follows:
+A step with gradient G, learning rate η and weight decay λ updates a matrix W [m, n]:
 
     M ← μ M + (1 - μ) G
-    N = μ M + (1 - μ) G                                 Nesterov's momentum
+    N = μ M + (1 - μ) G                                 Nesterov momentum
     X = N / ||N||, then five times X ← a X + b (X Xᵀ) X + c (X Xᵀ)² X
     W ← (1 - η λ) W - η · 0.2 · sqrt(max(m, n)) · X
 
-Momentum and iteration are those of Jordan et al. (https://kellerjordan.github.io/posts/muon/). The last line is that of Liu et
-al. (https://arxiv.org/abs/2502.16982): by this scale, AdamW's learning rate and weight decay carry over. The
-arithmetic is that of torch.optim.Muon with adjust_lr_fn="match_rms_adamw".
+Momentum and iteration follow Jordan et al. (https://kellerjordan.github.io/posts/muon/), the last line Liu et al.
+(https://arxiv.org/abs/2502.16982, section 2.2): with its scaling, AdamW's learning rate and weight decay carry over. Results
+match torch.optim.Muon with adjust_lr_fn="match_rms_adamw".
 """
 
 from typing import Any
@@ -22,18 +22,18 @@ from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.muon_options import ITERATIONS, MuonOptions
 from megatape.optim.optimizer import Group
 
-# Coefficients a, b and c of the iteration.
+# Coefficients a, b and c of the iteration
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
-# Minimum norm by which a matrix is divided.
+# Smallest norm that a matrix is divided by
 EPS = 1e-7
 
-# Root mean square of an update's elements, the usual value of AdamW's updates.
+# Root mean square of an update's elements, typical of AdamW's updates
 RMS = 0.2
 
 
 class Muon(MatrixOptimizer):
-    """Muon for whole matrices, AdamW for the other weights.
+    """Muon for groups of whole matrices, AdamW for all other groups.
 
     Args:
         groups: Parameter groups, see optimizer.parameter_groups.
@@ -43,10 +43,17 @@ class Muon(MatrixOptimizer):
     def __init__(self, groups: list[Group], options: MuonOptions) -> None:
         super().__init__(groups, {})
         self.options = options
-        self.others = adamw(groups, options)
+        # One AdamW per group, because DeepSpeed updates one group at a time. Each shares its group with this optimizer, so it
+        # sees the flat shards that DeepSpeed puts there, and it shares the optimizer state, which checkpoints read here.
+        self._adamw: dict[int, torch.optim.Optimizer] = {}
+        for group in self.param_groups:
+            if not group["whole"]:
+                optimizer = adamw([group], options)
+                optimizer.state = self.state
+                self._adamw[id(group)] = optimizer
 
     def update_matrix(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        """Return the orthogonalized momentum of a matrix, scaled. See MatrixOptimizer."""
+        """Return the orthogonalized and scaled momentum of a matrix, see MatrixOptimizer."""
         mu = self.options.momentum
         # M ← μ M + (1 - μ) G, and N = μ M + (1 - μ) G with the new M.
         momentum = state["momentum_buffer"].lerp_(gradient, 1 - mu)
@@ -58,18 +65,16 @@ class Muon(MatrixOptimizer):
         return update.float() * (RMS * max(gradient.shape) ** 0.5)
 
     def update_others(self, group: dict[str, Any]) -> None:
-        """Update the other weights of a group by AdamW."""
-        self.others.param_groups = [self.others.defaults | group]
-        self.others.state = self.state
-        self.others.step()
+        """Update a group without whole matrices by AdamW."""
+        self._adamw[id(group)].step()
 
 
 def orthogonalize(matrix: Tensor, precision: torch.dtype) -> Tensor:
-    """Return a matrix with the singular vectors of `matrix`, and singular values near 1 (0.7 to 1.2), or near 0 if they were.
+    """Move all singular values of a matrix close to 1 (0.7 to 1.2), keeping its singular vectors. Values near 0 stay there.
 
     Args:
         matrix: Matrix [rows, columns].
-        precision: Type to compute in, and of the result.
+        precision: Dtype of the computation and the result.
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]

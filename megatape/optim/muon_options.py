@@ -1,6 +1,6 @@
-"""Options of Muon, and the state and cost of a matrix.
+"""Options of Muon, and the state and cost of updating a matrix.
 
-A configuration is checked without torch, which muon.py imports.
+They are separate from muon.py, because configurations are checked without importing torch.
 """
 
 from typing import Literal
@@ -10,7 +10,7 @@ from pydantic import Field
 from megatape.config.section import Confirmed, Fixed, JsonList
 from megatape.optim.adamw import AdamWOptions
 
-# Number of iterations of Newton and Schulz.
+# Number of Newton-Schulz iterations
 ITERATIONS = 5
 
 
@@ -33,14 +33,14 @@ class MuonOptions(AdamWOptions):
 
 
 def matrix_state(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of a matrix's momentum, by torch's name for it."""
+    """Return the shape of a matrix's momentum, under torch's name."""
     return {"momentum_buffer": shape}
 
 
 def matrix_flops(shape: tuple[int, ...]) -> int:
     """Return the FLOPs of one orthogonalization.
 
-    Each iteration multiplies [m, n] by [n, m], [m, m] by [m, m] and [m, m] by [m, n].
+    With m <= n, each iteration multiplies [m, n] by [n, m], [m, m] by [m, m], and [m, m] by [m, n].
     """
     m = min(shape)
     n = max(shape)

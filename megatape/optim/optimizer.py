@@ -1,4 +1,4 @@
-"""Builds the configured optimizer from the parameters, which declare their own weight decay and learning-rate scale."""
+"""Building the configured optimizer from parameters that declare their own weight decay and learning-rate scale."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -11,22 +11,22 @@ from megatape.errors import UserError
 from megatape.nn.parameters import spec_of
 from megatape.registry import OPTIMIZERS
 
-# A parameter group of torch's optimizers.
+# Parameter group of a torch optimizer
 Group = dict[str, Any]
 
 
 class GroupKey(NamedTuple):
-    """Declarations that the weights of a parameter group share. Groups are in the order of their keys.
+    """Declarations shared by the weights in a parameter group. Groups are sorted by their keys.
 
     Attributes:
-        is_undecayed: Whether weight decay does not apply.
-        scale: Factor of the scheduled learning rate.
-        role: Role of the weights, empty if groups are not divided by role.
+        is_undecayed: Whether the weights are exempt from weight decay.
+        scale: Factor on the scheduled learning rate.
+        role: Role of the weights; None if the optimizer treats all roles alike.
     """
 
     is_undecayed: bool
     scale: float
-    role: str
+    role: str | None
 
 
 def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -34,10 +34,10 @@ def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config
 
     Args:
         named_parameters: All parameters of the model, by name.
-        config: Configuration of the optimizer.
+        config: Section `optimizer` of the configuration.
 
     Raises:
-        UserError: The optimizer updates whole matrices, and none is trained.
+        UserError: The optimizer updates whole matrices, but none is trained.
     """
     entry = OPTIMIZERS[config.kind]
     groups = parameter_groups(named_parameters, config)
@@ -50,23 +50,26 @@ def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config
 
 
 def is_whole(parameter: nn.Parameter, config: OptimizerConfig) -> bool:
-    """Whether the configured optimizer updates a weight as a whole matrix."""
+    """Whether the optimizer updates a weight as a whole matrix."""
     updates_matrices = OPTIMIZERS[config.kind].matrix_state is not None
     return updates_matrices and config.is_whole(spec_of(parameter).role)
 
 
 def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> list[Group]:
-    """Return a group for each pair of weight decay and learning-rate scale that the trained parameters declare.
+    """Group the trained parameters by their declared weight decay and learning-rate scale.
 
-    An optimizer of whole matrices has separate groups for each role. `scale` multiplies a group's scheduled learning rate, and
-    `whole` says whether its weights are updated as whole matrices.
+    For optimizers of whole matrices, groups are also separated by role. In a group, `scale` multiplies the scheduled learning
+    rate, and `whole` says whether its weights are updated as whole matrices.
 
-    The authors of TAPE decay everything but norms and parameters with "bias" in their names: TAPE's gains and FIRE's two
-    scalars too, but not T5's tables.
+    The TAPE authors decay everything except norms and parameters with "bias" in their names. So they decay TAPE's gains and
+    FIRE's two scalars, but not T5's tables.
 
     Args:
         named_parameters: All parameters of the model, by name.
-        config: Configuration of the optimizer.
+        config: Section `optimizer` of the configuration.
+
+    Returns:
+        Groups in the order of their keys (GroupKey).
     """
     by_role = OPTIMIZERS[config.kind].matrix_state is not None
     members: dict[GroupKey, dict[str, nn.Parameter]] = {}
@@ -74,7 +77,7 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
         if not parameter.requires_grad:
             continue
         declared = spec_of(parameter)
-        role = ""
+        role = None
         if by_role:
             role = declared.role
         key = GroupKey(not declared.decay, declared.lr_scale, role)
@@ -83,6 +86,7 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
     groups = []
     for key in sorted(members):
         parameters = members[key]
+        is_whole_group = key.role is not None and config.is_whole(key.role)
         weight_decay = config.weight_decay
         if key.is_undecayed:
             weight_decay = 0.0
@@ -93,8 +97,8 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
                 "lr": config.learning_rate,
                 "weight_decay": weight_decay,
                 "scale": key.scale,
-                "role": key.role or None,
-                "whole": by_role and config.is_whole(key.role),
+                "role": key.role,
+                "whole": is_whole_group,
             }
         )
     return groups

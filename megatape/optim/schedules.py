@@ -1,8 +1,8 @@
-"""Learning-rate schedules: a linear warm-up, then a decay from megatape/registry.py.
+"""Learning-rate schedules: a linear warm-up, then one of the decays in megatape/registry.py.
 
-A decay maps progress and the section of the configuration to a fraction of the peak. Progress is the finished fraction of the
-steps after the warm-up: it is 0 at the peak, and the step after the last one would have progress 1. Lengths in tokens are
-fractions of the run here (ScheduleConfig.in_fractions).
+A decay is a function from progress, and the section `schedule` of the configuration, to a fraction of the peak. Progress is the
+finished fraction of the steps after the warm-up: 0 at the peak, and 1 right after the last step. Here, lengths in tokens have
+already been converted to fractions of the run (ScheduleConfig.in_fractions).
 """
 
 import math
@@ -18,7 +18,8 @@ from megatape.errors import UserError
 from megatape.moved_modules import old_names
 from megatape.registry import LEGACY_SCHEDULES, SCHEDULES
 
-ROUNDING = 1e-12  # Tolerance of fractions, less than a step of any run.
+# Tolerance when comparing fractions, less than one step of any run
+ROUNDING = 1e-12
 
 
 class WsdOptions(ScheduleConfig):
@@ -36,10 +37,10 @@ class WsdOptions(ScheduleConfig):
 
 
 def check_new_run(schedule: ScheduleConfig) -> None:
-    """Check that a new run may have this schedule.
+    """Check that a new run may use this schedule.
 
     Raises:
-        UserError: The schedule is one of earlier versions.
+        UserError: The schedule is from an earlier version.
     """
     if schedule.kind in LEGACY_SCHEDULES:
         raise UserError(
@@ -50,15 +51,16 @@ def check_new_run(schedule: ScheduleConfig) -> None:
 
 @dataclass(frozen=True)
 class LearningRate:
-    """Learning rate of every step of a run.
+    """Learning rate of each step in a run.
 
-    Steps are weighted by their samples, so that the batch-size warm-up does not change the rate after a number of tokens.
+    Steps are weighted by their number of samples, so the rate after a given number of tokens does not depend on the batch-size
+    warm-up.
 
     Attributes:
-        schedule: The schedule, with its lengths in fractions (ScheduleConfig.in_fractions).
+        schedule: Schedule with its lengths in fractions (ScheduleConfig.in_fractions).
         peak: Learning rate at the peak.
-        batches: Number of samples of each step.
-        num_steps: Number of steps of the run.
+        batches: Number of samples in each step.
+        num_steps: Number of steps in the run.
     """
 
     schedule: ScheduleConfig
@@ -68,35 +70,32 @@ class LearningRate:
 
     @classmethod
     def of_run(cls, config: Config) -> Self:
-        """Return the learning rate of a run.
-
-        Args:
-            config: Configuration of the run.
-        """
+        """Return the learning rate of a configured run."""
         schedule = config.schedule.in_fractions(config.tokens)
         return cls(schedule, config.optimizer.learning_rate, config.batches, config.training.steps)
 
     def of_step(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
+        """Return the learning rate of a step, counting from 0."""
         begin = self._length(step)
         end = self._length(step + 1)
-        return learning_rate(begin, self._length(self.num_steps), self.peak, self.schedule, end - begin)
+        run_length = self._length(self.num_steps)
+        return learning_rate(begin, run_length, self.peak, self.schedule, end - begin)
 
     def _length(self, step: int) -> float:
-        """Return the length of the first `step` steps, in steps of the full batch."""
+        """Return the length of the first `step` steps, in full-batch steps."""
         return self.batches.consumed(step) / self.batches.full
 
 
 def learning_rate(step: float, steps: float, peak: float, config: ScheduleConfig, size: float = 1.0) -> float:
-    """Return the learning rate of a step. It reaches the peak at the end of the warm-up.
+    """Return the learning rate of one step. The last step of the warm-up has the peak.
 
-    All lengths are in steps of training.global_batch_size samples.
+    Lengths are in full-batch steps, of training.global_batch_size samples.
 
     Args:
         step: Length of the run before this step.
-        steps: Length of the run.
+        steps: Length of the whole run.
         peak: Learning rate at the peak.
-        config: The schedule, with its lengths in fractions.
+        config: Schedule with its lengths in fractions.
         size: Length of this step.
     """
     warmup = round(steps * config.warmup_fraction)
@@ -115,7 +114,7 @@ def linear(progress: float, config: ScheduleConfig) -> float:
 
 
 def cosine(progress: float, config: ScheduleConfig) -> float:
-    """Decay by a cosine from 1 to `final_fraction`: f + (1 - f) (1 + cos(π progress)) / 2.
+    """Decay along a cosine from 1 to `final_fraction`: f + (1 - f) (1 + cos(π progress)) / 2.
 
     Loshchilov and Hutter (https://arxiv.org/abs/1608.03983), equation 5, without restarts.
     """
@@ -124,17 +123,18 @@ def cosine(progress: float, config: ScheduleConfig) -> float:
 
 
 def constant(progress: float, config: ScheduleConfig) -> float:
-    """Keep the peak."""
+    """Stay at the peak."""
     return 1.0
 
 
 def wsd(progress: float, config: WsdOptions) -> float:
-    """Keep the peak until the last `decay_fraction` of all steps, then decay to `final_fraction`.
+    """Stay at the peak until the last `decay_fraction` of all steps, then decay to `final_fraction`.
 
     Hu et al. (https://arxiv.org/abs/2404.06395). The shape `sqrt` is 1 - sqrt(progress) of Hägele et al.
     (https://arxiv.org/abs/2405.18392).
     """
-    remaining = (1 - progress) * (1 - config.warmup_fraction)  # fraction of all steps
+    # Fraction of all steps. Progress leaves out the warm-up.
+    remaining = (1 - progress) * (1 - config.warmup_fraction)
     if remaining > config.decay_fraction - ROUNDING:
         return 1.0
     decay_progress = 1 - remaining / config.decay_fraction
