@@ -1,4 +1,4 @@
-"""Position encodings, one file each. megatape/registry.py lists their names."""
+"""Position encodings, one per file. Their names are in megatape/registry.py, their interface in encoding.py."""
 
 from megatape.config import ModelConfig
 from megatape.encodings.encoding import Encoding
@@ -6,6 +6,6 @@ from megatape.registry import ENCODINGS
 
 
 def encoding_of(config: ModelConfig) -> Encoding:
-    """Return the encoding of a model."""
+    """Return the encoding of a configured model."""
     encoding_class = ENCODINGS[config.encoding].load()
     return encoding_class(config)

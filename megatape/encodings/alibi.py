@@ -1,8 +1,9 @@
-"""ALiBi (Press et al., arXiv 2108.12409, section 3): each head's scores fall linearly with the distance.
+"""ALiBi (Press et al., arXiv 2108.12409, section 3): each head's scores fall linearly with distance.
 
     score(i, j) = q_i . k_j / sqrt R - slope_h (i - j)
+    slope_h = 2^(-8 h / H),    h = 1 .. H,    if H is a power of two
 
-It has no parameters. Shapes as in model/transformer.py.
+ALiBi has no parameters. Shapes as in model/transformer.py.
 """
 
 import math
@@ -17,22 +18,22 @@ from megatape.encodings.encoding import Encoding, Features, LayerBias
 def slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
     """Return the slope of each head, float64 [H].
 
-    If H is a power of two, the slopes are 2^(-8 h / H) for the heads h = 1 .. H. Otherwise they are those of the next lower
-    power, then every second one of the next higher power, as in the ALiBi authors' code.
+    If H is not a power of two, they are those of the next lower power of two, then every second slope of the next higher one,
+    as in the ALiBi authors' code.
 
     The slopes are computed on `device`: copying them from the host would block until the GPU is idle.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     heads = torch.arange(1, power + 1, dtype=torch.float64, device=device)
     if power < num_heads:
-        # Every second head of 2 * power heads, counted in heads of `power`
+        # Every second one of 2 * power heads: h / (2 * power) = 0.5, 1.5, ... / power
         others = torch.arange(0.5, num_heads - power, dtype=torch.float64, device=device)
         heads = torch.cat([heads, others])
     return torch.exp2(-8 / power * heads)
 
 
 class AlibiBias(LayerBias):
-    """Minus slope times distance, for this rank's heads. No parameters."""
+    """Minus slope times distance. No parameters."""
 
     def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class AlibiBias(LayerBias):
 
 
 class Alibi(Encoding):
-    """ALiBi.
+    """Attention with linear biases.
 
     score(i, j) = q_i . k_j / sqrt R - slope_h (i - j)
     """

@@ -1,4 +1,6 @@
-"""Short causal convolution along the sequence, for encodings whose features depend on a few earlier tokens.
+"""Short causal convolution along the sequence, for features that depend on a few earlier tokens.
+
+    y_n = sum over d = 0 .. width - 1 of w_(width - 1 - d) x_(n - d)        x_(n - d) = 0 before the document
 
 Shapes as in model/transformer.py.
 """
@@ -17,17 +19,16 @@ def causal_convolution(
     document_starts: DocumentStarts,
     before: Features,
 ) -> tuple[Tensor, Tensor]:
-    """Compute a short causal convolution along the sequence, separately for each channel of a head.
+    """Convolve each channel of each head on its own.
 
     Args:
         x: Inputs [B, N, heads, size].
-        weight: Weights [heads, size, width], the last for the token itself.
-        document_starts: Index of the first token of each token's document, [B, N], or None.
-        before: Inputs from the call for the tokens before. Empty for the first tokens.
+        weight: Weights [heads, size, width]. The last one is for the token itself.
+        document_starts: Index of the first token in each token's document, [B, N], or None.
+        before: Last inputs of the previous tokens' call, [B, width - 1, heads, size]. Empty for the first tokens.
 
     Returns:
-        Weighted sums of each token and the width - 1 tokens before it in its document, [B, N, heads, size], and the inputs that
-        the call for the next tokens needs, [B, width - 1, heads, size].
+        Outputs y, [B, N, heads, size], and the last inputs for the next tokens' call, [B, width - 1, heads, size].
     """
     *earlier_weights, own_weight = weight.unbind(-1)
     num_earlier = len(earlier_weights)

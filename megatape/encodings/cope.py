@@ -1,10 +1,11 @@
-"""CoPE (Golovneva et al., arXiv 2405.18719): positions are counted by content.
+"""CoPE (Golovneva et al., arXiv 2405.18719): a query counts only those tokens that its gates select.
 
     score(i, j) = q_i . k_j / sqrt R + q_i . E[p_ij]
     p_ij = min(sum over m = j .. i of sigmoid(q_i . k_m / sqrt R), NUM_POSITIONS - 1)
 
-Between two whole numbers, the columns of E are interpolated. Every layer has its own E, which its heads share and which starts
-at zero. q . E is not divided by sqrt R, as printed in the paper. In `CopeScaled` it is, as in the authors' code by default.
+The position p_ij of key j, seen from query i, is the sum of the gates between them. It is a fraction, so columns of E are
+interpolated. Every layer has its own E, shared by its heads and starting at zero. As printed in the paper, q . E is not divided
+by sqrt R. `CopeScaled` divides it, as the authors' code does by default.
 
 Shapes as in model/transformer.py.
 """
@@ -19,7 +20,7 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import parameter
 
-# Number of learned positions, the same as in the paper.
+# Number of learned positions, as in the paper
 NUM_POSITIONS = 64
 
 
@@ -31,10 +32,7 @@ class CopeScores(ScoreBias):
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Compute a block of the bias, [B, H/T, rows, columns].
-
-        `columns` begin at the first key, because positions sum over keys.
-        """
+        """Compute a block of the bias, [B, H/T, rows, columns]. `columns` start at key 0, because positions sum over keys."""
         assert columns.start == 0
         q, k, embedding = weights
         past = k.shape[1] - q.shape[1]
@@ -42,12 +40,12 @@ class CopeScores(ScoreBias):
         k = k[:, columns].transpose(1, 2)  # [B, L/T, columns, R]
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # [B, H/T, columns, R]
 
-        # p_ij: sums over the keys m = j .. i
+        # p_ij sums gates over the keys m = j .. i: a cumulative sum from the right.
         gates = torch.sigmoid(q @ k.mT * q.shape[-1] ** -0.5).tril(rows.start)  # [B, H/T, rows, columns]
         positions = gates.flip(-1).cumsum(-1).flip(-1)
         positions = positions.clamp(max=embedding.shape[1] - 1)
 
-        # E[p_ij], interpolated. An index must not be NaN.
+        # q . E[p_ij], interpolated between two columns of E. An index must not be NaN.
         below = positions.floor().nan_to_num().long()
         above = positions.ceil().nan_to_num().long()
         by_position = q @ embedding  # [B, H/T, rows, NUM_POSITIONS]
@@ -83,7 +81,7 @@ class CopeBias(LayerBias):
 
 
 class Cope(Encoding):
-    """Positions by content.
+    """Positions counted by content.
 
     score(i, j) = q_i . k_j / sqrt R + q_i . E[p_ij]
     p_ij = min(sum over m = j .. i of sigmoid(q_i . k_m / sqrt R), 63)
@@ -101,7 +99,7 @@ class Cope(Encoding):
 
 
 class CopeScaled(Cope):
-    """CoPE with all of the score divided by sqrt R.
+    """CoPE with the whole score divided by sqrt R.
 
     score(i, j) = (q_i . k_j + q_i . E[p_ij]) / sqrt R
     """

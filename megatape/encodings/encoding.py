@@ -1,9 +1,21 @@
 """Interface of position encodings. The transformer knows no encoding by name.
 
-An exported model carries the file of its encoding, and runs it on one rank, with a cache. A call then has new tokens only, and
-their keys follow those of earlier tokens, which are in the cache. In training the cache is empty.
+An encoding overrides those methods of `Encoding` that it needs. In the order of the forward pass:
 
-Shapes as in model/transformer.py. K is the number of keys, those in a cache and those of the N new tokens.
+    embedding            adds positions to the embedded tokens              (sinusoidal)
+    state, start         make the position state before the first layer     (rope, tape)
+    token_features       read the content of single tokens, in a layer      (fox, path)
+    sequence_features    sum or convolve these along the sequence           (fox, path)
+    rotate_qk            changes queries and keys                           (xpos, pope)
+    bias                 adds to the scores                                 (alibi, t5, cope, fire)
+    update               moves the position state after a layer             (tape)
+
+Methods that make a module return None by default: there is nothing to do at this place.
+
+Exported models carry the file of their encoding, and run it on one rank with a cache. Then a call only gets new tokens, whose
+keys follow the cached keys of earlier tokens. While training, the cache is empty.
+
+Shapes as in model/transformer.py. K is the number of keys: cached ones and those of the N new tokens.
 """
 
 from typing import Any, ClassVar
@@ -18,20 +30,20 @@ from megatape.config import ModelConfig
 from megatape.data.training.positions import Positions
 from megatape.distributed.mesh import SINGLE, Axis
 
-# Features of one layer for this rank's heads, each [B, N, H/T or L/T, any size]
+# Features of one layer, for this rank's heads: each [B, N, H/T or L/T, any size]
 Features = tuple[Tensor, ...]
 
 
 class EncodingModule(nn.Module):
-    """Base class of the modules that an encoding adds to a model. Their parameters belong to the group "position".
+    """Base class of modules that an encoding adds to a model. Their parameters belong to the group "position".
 
-    Use parameters in `forward` only, and let it take and return tensors: ZeRO-3 gathers the parameters of a module when it is
-    called, and for its backward pass when a gradient reaches its outputs.
+    Only use parameters in `forward`, and let it take and return tensors: ZeRO stage 3 gathers a module's parameters when the
+    module is called, and again when a gradient reaches its outputs.
 
     Attributes:
-        multiply_adds: Number of multiply-adds for one token.
-        sequence: Sequence-parallel ranks, which divide the heads of SequenceFeatures and of LayerBias.
-        context: Context-parallel ranks, which divide tokens (distributed/layout.py: zigzag, states_before_chunks).
+        multiply_adds: Multiply-adds per token.
+        sequence: Sequence-parallel ranks, which split the heads of SequenceFeatures and LayerBias.
+        context: Context-parallel ranks, which split the tokens (distributed/layout.py: zigzag, states_before_chunks).
     """
 
     multiply_adds: int = 0
@@ -39,7 +51,7 @@ class EncodingModule(nn.Module):
     context: Axis = SINGLE
 
     def set_ranks(self, sequence: Axis, context: Axis) -> None:
-        """Set the ranks that divide samples. The model does so once, because constructors take the tensor-parallel ranks only.
+        """Set the ranks sharing samples. The model calls this once, because constructors only get the tensor-parallel ranks.
 
         Args:
             sequence: Sequence-parallel ranks.
@@ -49,14 +61,14 @@ class EncodingModule(nn.Module):
         self.context = context
 
     def local_heads(self, by_head: Tensor) -> Tensor:
-        """Return the rows of this rank's heads. `by_head` has the same number of rows for each of the H/T or L/T heads."""
+        """Return the rows for this sequence-parallel rank's heads. `by_head` has equally many rows for each head."""
         if self.sequence.size == 1:
             return by_head
         return by_head.chunk(self.sequence.size)[self.sequence.rank]
 
 
 class PositionEmbedding(EncodingModule):
-    """Embedding of positions, added to the embedded tokens."""
+    """Embedding of positions, added to that of the tokens."""
 
     def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
         """Add the embedding of positions.
@@ -72,22 +84,25 @@ class PositionEmbedding(EncodingModule):
 
 
 class TokenFeatures(EncodingModule):
-    """Features of one layer from the content of each token alone, for its rotation and its bias."""
+    """Features that one layer computes from each token's content alone, for its rotation or bias."""
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         """Compute the features of all tokens.
 
         Args:
-            h: Normalized content [B, N, D]. The backward pass keeps all of it for the layers that read it, unless these are
-                ColumnLinear.
+            h: Normalized content of all ranks' tokens [B, N, D]. Read it by ColumnLinear layers or nn.product.linear where
+                possible: other operations save it whole for the backward pass, on every rank.
             q: Queries [B, N, H/T, R].
             k: Keys [B, N, L/T, R].
+
+        Returns:
+            Features of this rank's heads, see Features.
         """
         raise NotImplementedError
 
 
 class SequenceFeatures(EncodingModule):
-    """Features of one layer from those of earlier tokens: sums or convolutions along the sequence."""
+    """Sums or convolutions of token features along the sequence."""
 
     def forward(
         self,
@@ -99,21 +114,27 @@ class SequenceFeatures(EncodingModule):
 
         Args:
             features: Features from TokenFeatures. Zero on padding.
-            document_starts: Index of the first token of each token's document, [B, N], or None.
-            carry: Carry from the call for the tokens before. Empty for the first tokens, so always in training.
+            document_starts: Index of the first token in each token's document, [B, N], or None.
+            carry: Carry from the previous tokens' call. Empty for the first tokens, so always while training.
+
+        Returns:
+            The features and the carry.
         """
         raise NotImplementedError
 
 
 class LayerBias(EncodingModule):
-    """Bias that one layer adds to the scores, with its parameters.
+    """Bias that one layer adds to the scores.
+
+    `forward` computes weights from parameters and features, and `scores` makes of them the bias that attention takes. Attention
+    then computes the bias block by block, in both passes, so the bias of all pairs of tokens never exists at once.
 
     Attributes:
-        pair_multiply_adds: Number of multiply-adds for one pair of tokens and all heads, in addition to those for one token.
-        form: Class of the bias that attention takes, made of the weights.
-        num_transient: Number of features, the first ones, that `forward` gets for new tokens only. A cache holds the others.
-        rewrites_keys: Whether later tokens see other keys, those of `later_keys`. A cache holds them in float32: every token
-            rewrites them, and lower precision would round them each time.
+        pair_multiply_adds: Multiply-adds per pair of tokens, summed over all heads, in addition to `multiply_adds` per token.
+        form: Class of the bias that attention takes.
+        num_transient: Number of leading features that `forward` gets for new tokens only. A cache holds the others.
+        rewrites_keys: Whether later tokens see other keys, namely `later_keys`. A cache holds those in float32, because each
+            token rewrites them, and lower precision would round them every time.
     """
 
     pair_multiply_adds: int = 0
@@ -122,13 +143,12 @@ class LayerBias(EncodingModule):
     form: ClassVar[type[ScoreBias]] = DistanceBias
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        """Compute the float32 weights of the bias for this rank's heads.
+        """Compute the bias's float32 weights for this rank's heads.
 
         Args:
-            q: Queries [B, N, H/T, R], rotated as for attention.
-            k: Keys [B, K, L/T, R], rotated as for attention.
-            features: Features from Encoding.token_features and Encoding.sequence_features, or empty. The transient ones are
-                those of N tokens, the others those of K tokens.
+            q: Queries [B, N, H/T, R] as attention gets them, so after rotate_qk.
+            k: Keys [B, K, L/T, R], likewise.
+            features: Features of the layer, or empty: transient ones of the N new tokens, others of all K tokens.
         """
         raise NotImplementedError
 
@@ -137,18 +157,18 @@ class LayerBias(EncodingModule):
 
         Args:
             weights: Weights from `forward`.
-            state: State of the queries' tokens from Encoding.state.
-            past: Number of keys in a cache, before those of the queries' tokens.
+            state: Encoding.state of the queries' tokens.
+            past: Number of cached keys, which precede those of the queries' tokens.
         """
         return self.form(*weights)
 
     def later_keys(self, weights: tuple[Tensor, ...]) -> Tensor:
-        """Return the keys that later tokens see, [B, L, K or more, R] in float32. `weights` come from `forward`."""
+        """Return the keys for later tokens, float32 [B, L, K or more, R], given the weights from `forward`."""
         raise NotImplementedError
 
 
 class StateInitializer(EncodingModule):
-    """Part of the initial state that depends on the content, added to Encoding.state."""
+    """Content-dependent part of the initial state, added to Encoding.state."""
 
     def forward(
         self,
@@ -160,37 +180,38 @@ class StateInitializer(EncodingModule):
 
         Args:
             x: Embedded tokens [B, N/T, D]. Zero on padding.
-            document_starts: Index of the first token of each token's document for all tokens, [B, N], or None.
-            carry: Carry from the call for the tokens before. Empty for the first tokens.
+            document_starts: Index of the first token in each token's document, for all tokens: [B, N], or None.
+            carry: Carry from the previous tokens' call. Empty for the first tokens.
         """
         raise NotImplementedError
 
 
 class StateUpdate(EncodingModule):
-    """Update of the position state by one layer, with its parameters.
+    """Update of the position state at the end of one layer.
 
     Attributes:
-        by_kernel: Whether to use our own Triton kernels if `has_kernel`.
+        by_kernel: Whether to use our Triton kernels if `has_kernel`.
     """
 
     by_kernel: bool = False
 
     def use_kernels(self, by_kernel: bool) -> None:
-        """Choose whether our own Triton kernels compute the update where they can."""
+        """Choose whether our Triton kernels compute the update if they support it."""
         self.by_kernel = by_kernel
 
     def forward(self, state: PositionState, attended_state: Tensor | None, m: Tensor) -> PositionState:
-        """Compute the state after this layer, whose delta has the dtype of m.
+        """Compute the state after this layer. Its delta gets the dtype of m.
 
         Args:
             state: State before this layer, see Streams (model/block.py).
-            attended_state: A e of this rank's query heads, [B, N, H/T, W], if attention moves the state.
+            attended_state: State averaged by attention, A e, for this rank's query heads, [B, N, H/T, W]; None if attention
+                does not move the state.
             m: Output of the MLP, [B, N/T, D].
         """
         raise NotImplementedError
 
     def compile_in_training(self, **options: Any) -> None:
-        """Let torch.compile fuse `forward` in training. Hooks of the module stay outside of what is compiled.
+        """Let torch.compile fuse `forward` in training. The module's hooks are not compiled.
 
         Args:
             options: Options of torch.compile.
@@ -206,18 +227,18 @@ class StateUpdate(EncodingModule):
         self.forward = forward  # type: ignore[assignment, method-assign]
 
     def has_kernel(self, device: torch.device) -> bool:
-        """Whether our own Triton kernels support this update on a device."""
+        """Whether our Triton kernels support this update on a device."""
         return False
 
 
 class Encoding:
-    """Position encoding. This base class does nothing: the model sees positions only through its causal mask.
+    """Position encoding. This base class does nothing, so the model only sees positions through its causal mask.
 
     Attributes:
         moves_state: Whether attention averages the state with the same weights as the values.
-        score_bias: Kind of bias that `bias` adds to the scores.
-        state_width: Width W of one channel of a state that blocks move, 0 for other encodings.
-        has_position_tensor: Whether the state is a position tensor, by which attention rotates queries and keys.
+        score_bias: Kind of bias added to the scores: "none", by "distance" alone, or by "pair" of tokens.
+        state_width: Width W of each channel of the state if blocks move it, otherwise 0.
+        has_position_tensor: Whether the state is a position tensor, which attention rotates queries and keys by.
     """
 
     moves_state: ClassVar[bool] = False
@@ -230,27 +251,27 @@ class Encoding:
 
     @property
     def qk_width(self) -> int:
-        """Width of the queries and keys that `rotate_qk` returns, at least R."""
+        """Width of queries and keys after `rotate_qk`, at least R."""
         return self.config.head_dim
 
     @property
     def carries_state(self) -> bool:
-        """Whether blocks move the state. Between blocks, each rank then holds the part of its own tokens."""
+        """Whether blocks move the state. Between blocks, each rank then holds the state of its own tokens."""
         return self.state_width > 0
 
     def positions(self, random_offset: bool) -> Positions:
-        """Return the sampler of position ids. `random_offset` tells whether training may shift them."""
+        """Return the sampler of position ids. With `random_offset`, training may shift them."""
         return Positions()
 
     def embedding(self, tensor_axis: Axis) -> PositionEmbedding | None:
-        """Return the embedding of positions of a new model, or None."""
+        """Make the embedding of positions for a new model, or None."""
         return None
 
     def state(self, position_ids: Tensor) -> Tensor | None:
-        """Return the state before any block, or None.
+        """Return the state before the first block, or None.
 
-        If blocks move it, it is float32 [B, N, 1, W], the same for all channels. Otherwise it may be any floating-point tensor
-        that `rotate_qk` or the bias reads.
+        A state that blocks move is float32 [B, N, 1, W], the same for all channels. Otherwise it can be any floating-point
+        tensor that `rotate_qk` or the bias reads.
 
         Args:
             position_ids: Position ids [B, N].
@@ -258,15 +279,15 @@ class Encoding:
         return None
 
     def start(self, tensor_axis: Axis) -> StateInitializer | None:
-        """Return the module of a new model that adds the part of the state that depends on the content, or None."""
+        """Make the module that adds the content-dependent part of the state, for a new model, or None."""
         return None
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures | None:
-        """Return the features of a new layer that depend on single tokens, or None."""
+        """Make the features of single tokens for a new layer, or None."""
         return None
 
     def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures | None:
-        """Return the features of a new layer that are computed from them along the sequence, or None to keep them."""
+        """Make the features along the sequence for a new layer, or None to use the token features themselves."""
         return None
 
     def rotate_qk(
@@ -276,34 +297,36 @@ class Encoding:
         state: Tensor | None,
         features: Features,
     ) -> tuple[Tensor, Tensor]:
-        """Rotate queries and keys, or change them in another way. They get the width `qk_width`.
+        """Rotate queries and keys, or change them in any other way.
 
-        Attention itself rotates them by a position tensor, so this is for other functions of the state of all tokens and of the
-        layer's features.
+        Rotating by a position tensor is left to attention. This is for other functions of the state and the layer's features.
 
         Args:
             q: Queries [B, N, H/T, R].
             k: Keys [B, N, L/T, R].
-            state: State from `state`.
-            features: Features from `token_features` and `sequence_features`, or empty.
+            state: State of all tokens from `state`.
+            features: Features of the layer, or empty.
+
+        Returns:
+            Queries [B, N, H/T, qk_width] and keys [B, N, L/T, qk_width].
         """
         return q, k
 
     def bias(self, tensor_axis: Axis) -> LayerBias | None:
-        """Return the bias of a new layer, or None."""
+        """Make the bias for a new layer, or None."""
         return None
 
     def update(self, tensor_axis: Axis) -> StateUpdate | None:
-        """Return the update of the state by a new layer, or None."""
+        """Make the update of the state for a new layer, or None."""
         return None
 
 
-# Name of StateInitializer in files of encodings written for version 0.1. Exports carry this module, so the name stands here.
+# Old name of StateInitializer, for encodings written for version 0.1. It is defined here because exports carry this file.
 StateStart = StateInitializer
 
 
 def positioned_layers(config: ModelConfig) -> list[int]:
-    """Return the layers with the model's encoding. With model.nope_every n, every n-th layer has the base class instead."""
+    """Return the indices of layers with the model's encoding. With model.nope_every n, every n-th layer has no encoding."""
     layers = list(range(config.num_layers))
     if config.nope_every is None:
         return layers

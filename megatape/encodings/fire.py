@@ -1,11 +1,13 @@
-"""FIRE (Li et al., arXiv 2310.04418): the bias is a learned function of the distance relative to the query's position.
+"""FIRE (Li et al., arXiv 2310.04418): the bias is a learned function of distance, relative to the query's position.
 
     score(i, j) = q_i . k_j / sqrt R + b_h(i, j)
     b_h(i, j) = f_h( log(|c (i - j)| + 1) / (log(|c max(i, |t| 512)| + 1) + 1e-6) )
 
-f is a network with one hidden layer of 32 ReLU units; c and t are learned. As in the TAPE authors' code, every layer has its
-own function, the initial threshold is 512 whatever the training length, and positions start at 0 in training and evaluation.
-There is no random offset, because the bias depends on absolute positions.
+f is an MLP with one hidden layer of 32 ReLU units. c and t are learned scalars. The input of f lies between 0 and 1 at any
+length, so f interpolates where other learned functions of distance would extrapolate.
+
+As in the TAPE authors' code, every layer has its own function, the initial threshold is 512 for any training length, and
+positions start at 0 in training and evaluation. Training adds no random offset, because the bias depends on absolute positions.
 
 Shapes as in model/transformer.py.
 """
@@ -25,12 +27,12 @@ EPS = 1e-6
 
 
 class FireScores(ScoreBias):
-    """Bias of the queries at `position_ids` and all keys.
+    """Bias b_h(i, j).
 
     Attributes:
-        position_ids: Positions of the queries' tokens, float32 [B or 1, N].
+        position_ids: Positions i of the queries, float32 [B or 1, N].
         weights: W_1 [32, 1] and b_1 [32] of the hidden layer, W_2 [H/T, 32] and b_2 [H/T] of the output layer, c [1] and t [1].
-        past: Number of keys before those of the queries' tokens.
+        past: Number of cached keys, which precede those of the queries' tokens.
     """
 
     def __init__(self, position_ids: Tensor, weights: tuple[Tensor, ...], past: int = 0) -> None:
@@ -45,25 +47,25 @@ class FireScores(ScoreBias):
         normalizer = torch.maximum(query_ids, (threshold * THRESHOLD).abs())
         log_normalizer = torch.log1p((log_scale * normalizer).abs())
 
-        # Documents only count positions anew, so distances between tokens are those between their positions.
+        # Positions restart with each document, so within a document, differences of indices are those of positions.
         index = torch.arange(max(rows.stop, columns.stop), dtype=query_ids.dtype, device=query_ids.device)
         distances = index[rows, None] - index[columns]  # [rows, columns]
         share = torch.log1p((log_scale * distances).abs()) / (log_normalizer + EPS)  # [B, rows, columns]
 
-        # Units and heads come before the pairs: rows are long then, and the result has the layout of the scores.
+        # Hidden units and heads come first. So rows are long, and the result has the memory layout of the scores.
         hidden = torch.addmm(inner_bias[:, None], inner_weight, share.view(1, -1)).relu_()  # [32, pairs]
         by_head = torch.addmm(outer_bias[:, None], outer_weight, hidden)  # [H/T, pairs]
         return by_head.unflatten(1, share.shape).transpose(0, 1)
 
 
 class FireBias(LayerBias):
-    """Parameters of one layer.
+    """Parameters of one layer's function.
 
     Attributes:
         inner_weight: W_1 [32, 1], on all tensor-parallel ranks.
         inner_bias: b_1 [32], on all ranks.
-        outer_weight: W_2 [H, 32], divided by heads.
-        outer_bias: b_2 [H], divided by heads.
+        outer_weight: W_2 [H, 32], sharded by heads.
+        outer_bias: b_2 [H], sharded by heads.
         log_scale: c [1], on all ranks.
         threshold: t [1], on all ranks.
     """
@@ -91,15 +93,17 @@ class FireBias(LayerBias):
 
 
 class Fire(Encoding):
-    """FIRE, see the module. The state is constant: the positions in float32 (exact up to 2^24).
+    """Functional interpolation of distances.
 
-    It has one row if the position ids have one row in memory, because all samples have the same ids. Comparing their values
-    would block until the device is idle.
+    score(i, j) = q_i . k_j / sqrt R + f_h( log(|c (i - j)| + 1) / (log(|c max(i, |t| 512)| + 1) + 1e-6) )
+
+    The state is constant: the position ids in float32, exact up to 2^24.
     """
 
     score_bias = "pair"
 
     def state(self, position_ids: Tensor) -> Tensor:
+        # A single row suffices if all samples share their ids in memory. Comparing values would block until the GPU is idle.
         if position_ids.stride(0) == 0:
             position_ids = position_ids[:1]
         return position_ids.float()

@@ -1,8 +1,11 @@
-"""FoX (Lin et al., arXiv 2503.02130): each head forgets, by gates that the content decides.
+"""FoX, the forgetting transformer (Lin et al., arXiv 2503.02130): every token decides how much its head forgets.
 
-    score(i, j) = q_i . k_j / sqrt R + c_i - c_j        c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)
+    score(i, j) = q_i . k_j / sqrt R + c_i - c_j
+    c_i = log f_1 + ... + log f_i,    f = sigmoid(W h + b)
 
-Nothing is rotated. The gates start at sigmoid(W h), because b starts at zero. Shapes as in model/transformer.py.
+So key j is damped by the product f_(j+1) ... f_i of the forget gates after it. Nothing is rotated. b starts at zero.
+
+Shapes as in model/transformer.py.
 """
 
 import torch.nn.functional as F
@@ -19,7 +22,7 @@ class ForgetGates(TokenFeatures):
     """log f of each query head, float32 [B, N, H/T, 1].
 
     Attributes:
-        gate: W and b, [H, D] and [H], divided by heads.
+        gate: W [H, D] and b [H], sharded by heads.
     """
 
     def __init__(self, hidden_size: int, num_heads: int, tensor_axis: Axis) -> None:
@@ -33,9 +36,10 @@ class ForgetGates(TokenFeatures):
 
 
 class GateSums(SequenceFeatures):
-    """c, float64 [B, N, H/T, 1]. It runs across documents, because only differences within one of them count.
+    """c, float64 [B, N, H/T, 1]. The carry is the last token's c.
 
-    c reaches -11,000 after 16k tokens, where neighboring float32 numbers are 1e-3 apart. The carry is the last c.
+    The sum continues across documents, because only differences within one document are used. It reaches -11,000 after 16k
+    tokens, where neighboring float32 numbers are 1e-3 apart.
     """
 
     def forward(
@@ -56,7 +60,7 @@ class Decay(ScoreBias):
     """c_i - c_j.
 
     Attributes:
-        weights: c of all tokens, [B, K, H/T, 1].
+        weights: c of all keys' tokens, [B, K, H/T, 1].
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
@@ -76,7 +80,7 @@ class DecayBias(LayerBias):
 
 
 class Fox(Encoding):
-    """Forget gates.
+    """Forgetting attention.
 
     score(i, j) = q_i . k_j / sqrt R + c_i - c_j
     c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)

@@ -1,9 +1,11 @@
-"""Scalable softmax (Nakanishi, arXiv 2501.19399): scores grow with the logarithm of the number of keys that a query sees.
+"""Scalable softmax (Nakanishi, arXiv 2501.19399): scores grow with the logarithm of the number of visible keys.
 
-    score(i, j) = s log n_i  q_i . k_j / sqrt R        n_i keys, the query's own among them; s is learned for each head
+    score(i, j) = s log n_i  q_i . k_j / sqrt R
 
-Without it, attention fades over many keys. It multiplies queries after the encoding has rotated them, but no bias on the
-scores. Shapes as in model/transformer.py.
+n_i is the number of keys that query i sees, its own included. s is learned for each head. Without this factor, softmax over
+more keys spreads attention ever thinner. It scales queries after the encoding has rotated them, but not the encoding's bias.
+
+Shapes as in model/transformer.py.
 """
 
 import math
@@ -18,10 +20,10 @@ from megatape.nn.parameters import parameter
 
 
 class LogScale(EncodingModule):
-    """Scale of the queries, initialized so that s log n is 1 averaged over n = 1 .. max_positions.
+    """Factor s log n on the queries. It starts at 1 on average over n = 1 .. max_positions.
 
     Attributes:
-        scale: s, [H], divided by heads.
+        scale: s, [H], sharded by heads.
     """
 
     def __init__(self, config: ModelConfig, tensor_axis: Axis) -> None:
@@ -43,7 +45,7 @@ class LogScale(EncodingModule):
 
         Args:
             q: Queries [B, N, H/T, R].
-            num_keys: Number of keys that each query sees, n, [B or 1, N].
+            num_keys: Number of keys that each query sees, n: [B or 1, N].
         """
         log_keys = num_keys.to(torch.float32).log()[..., None]  # [B, N, 1]
         factors = self.local_heads(self.scale).float() * log_keys  # [B, N, H/T]

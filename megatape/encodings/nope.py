@@ -7,7 +7,7 @@ from megatape.encodings.encoding import Encoding
 
 
 class NoPE(Encoding):
-    """No position encoding: the base class as it is.
+    """No position encoding, which is what the base class does.
 
     score(i, j) = q_i . k_j / sqrt R
     """

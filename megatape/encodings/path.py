@@ -1,15 +1,21 @@
-"""PaTH (Yang et al., arXiv 2505.16381): between a key and a query lie the reflections of the tokens after the key.
+"""PaTH (Yang et al., arXiv 2505.16381): on its way to the query, a key is transformed by every token after it.
 
-    score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R,    H_t = I - beta_t w_t w_t^T
-    w = the unit vector of SiLU(convolution of width 3 of W_up W_down h),    beta = 2 sigmoid(U h + b)
+    score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R
+    H_t = I - beta_t w_t w_t^T,    beta = 2 sigmoid(U h + b)
+    w = unit vector of SiLU(convolution of width 3 of W_up W_down h)
 
-Each key/value head has its own w and beta.
+H_t is a Householder-like matrix. It reflects at beta = 2, so it is called a reflection here. Each key/value head has its own w
+and beta.
 
-The product of the reflections of a chunk of tokens is I - w^T u with u = T (beta w), T = (I + tril(beta w w^T, -1))^-1 (the UT
-transform, section 3.2): a query meets one chunk of keys after the other, from its own back to the first, and passes through the
-reflections of each.
+Multiplying matrices token by token would be slow, so tokens are processed in chunks (the UT transform, section 3.2). In a chunk
+of C tokens, stack w and beta w as rows of matrices [C, R]. The product of all its reflections is I - w^T u, with
 
-Shapes as in model/transformer.py. A chunk has C tokens, and there are n chunks, the last padded with zeros.
+    u = T (beta w),    T = (I + tril(beta w w^T, -1))^-1
+
+A query starts in its own chunk. Going back chunk by chunk, it is scored with the chunk's keys, and then multiplied by the
+chunk's reflections.
+
+Shapes as in model/transformer.py. There are n chunks of C tokens, the last one padded with zeros.
 """
 
 import torch
@@ -29,7 +35,7 @@ from megatape.nn.product import linear
 RANK = 32
 # Width of the convolution
 WIDTH = 3
-# Number of tokens whose reflections are multiplied at once. The blocks of attention are multiples of it.
+# Number C of tokens in a chunk. Blocks of attention are multiples of it.
 CHUNK = 64
 
 
@@ -38,8 +44,8 @@ class Reflections(TokenFeatures):
 
     Attributes:
         down: W_down, [32, D], on all tensor-parallel ranks.
-        up: W_up, [L R, 32], divided by heads.
-        strength: U and b, [L, D] and [L], divided by heads.
+        up: W_up, [L R, 32], sharded by heads.
+        strength: U [L, D] and b [L], sharded by heads.
     """
 
     def __init__(self, hidden_size: int, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
@@ -52,16 +58,16 @@ class Reflections(TokenFeatures):
         self.strength = ColumnLinear(hidden_size, num_channels, tensor_axis, bias=True, role="position")
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
-        direction = F.linear(linear(h, self.down, None), self.up).unflatten(-1, (-1, self.head_dim))
+        direction = F.linear(linear(h, self.down), self.up).unflatten(-1, (-1, self.head_dim))
         beta = 2 * torch.sigmoid(self.strength(h).float())[..., None]
         return direction.float(), beta
 
 
 class Directions(SequenceFeatures):
-    """w [B, N, L/T, R] and beta. The carry has the inputs of the convolution from the last tokens.
+    """w [B, N, L/T, R] and beta. The carry has the last tokens' inputs of the convolution.
 
     Attributes:
-        weight: Weights of the convolution, [L R, 3], divided by heads.
+        weight: Weights of the convolution, [L R, 3], sharded by heads.
     """
 
     def __init__(self, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
@@ -84,21 +90,21 @@ class Directions(SequenceFeatures):
 
 
 class PathScores(ScoreBias):
-    """Difference that the reflections make to the score q . k / sqrt R.
+    """Difference between PaTH's score and q . k / sqrt R, which attention computes itself.
 
     Attributes:
         weights: The following tensors.
-            queries: Scaled queries [B, L, H/L, N, R].
+            queries: Queries / sqrt R, [B, L, H/L, N, R].
             keys: Keys of each chunk, [B, L, n, C, R].
-            w: Directions of each chunk, [B, L, n, C, R].
+            w: w of each chunk, [B, L, n, C, R].
             u: T (beta w) of each chunk, [B, L, n, C, R].
-            moved: Keys that have passed the later reflections of their chunk, [B, L, n, C, R].
-            lost: T tril(beta w k^T, -1), the loss of keys within their chunk, [B, L, n, C, C].
-            cached: Keys in a cache, which have passed all reflections in it, [B, L, K - N, R]. Absent without a cache.
+            moved: Keys after all later reflections in their chunk, [B, L, n, C, R].
+            lost: T tril(beta w k^T, -1) of each chunk, [B, L, n, C, C]: moved = keys - lost^T w.
+            cached: Cached keys after all reflections up to the last cached token, [B, L, K - N, R]. Absent without a cache.
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Compute a block of the bias, [B, H, rows, columns]. `columns` begin at the first key."""
+        """Compute a block of the bias, [B, H, rows, columns]. `columns` start at key 0, `rows` at the start of a chunk."""
         queries, keys, w, u, moved, lost, *cached = weights
         chunk_size = keys.shape[3]
         past = sum(part.shape[2] for part in cached)
@@ -109,49 +115,50 @@ class PathScores(ScoreBias):
         blocks = []
         for first in range(start, stop, chunk_size):
             chunk_queries = queries[..., first : min(first + chunk_size, stop), :]
-            found = self._of_chunk(chunk_queries, parts, first // chunk_size, cached)
-            num_missing = max(columns.stop - found.shape[-1], 0)
-            blocks.append(F.pad(found, (0, num_missing))[..., : columns.stop])
+            chunk_bias = self._of_chunk(chunk_queries, parts, first // chunk_size, cached)
+            # Later keys are masked, so their bias does not matter.
+            num_later = max(columns.stop - chunk_bias.shape[-1], 0)
+            blocks.append(F.pad(chunk_bias, (0, num_later))[..., : columns.stop])
         return torch.cat(blocks, dim=-2).flatten(1, 2)
 
     def _of_chunk(
         self,
-        own: Tensor,
+        original: Tensor,
         parts: list[tuple[Tensor, ...]],
         number: int,
         cached: list[Tensor],
     ) -> Tensor:
-        """Compute the bias of the queries of a chunk, for the keys up to the end of the chunk.
+        """Compute the bias of one chunk's queries, for all keys up to the end of the chunk.
 
         Args:
-            own: Queries of the chunk, [B, L, H/L, c, R].
-            parts: keys, w, u, moved and lost, by chunk.
-            number: Number of the chunk.
-            cached: Keys in a cache, if there is one.
+            original: Queries of the chunk, [B, L, H/L, c, R].
+            parts: keys, w, u, moved and lost, each by chunk.
+            number: Index of the chunk.
+            cached: Cached keys, if there is a cache.
 
         Returns:
             Bias [B, L, H/L, c, keys].
         """
         keys, w, u, moved, lost = ([chunk[:, :, None] for chunk in part] for part in parts)
 
-        # Keys of the same chunk
-        passed = (own @ w[number].mT).tril()
-        found = [-passed @ lost[number]]
-        query = own - passed @ u[number]
+        # Keys of the same chunk. Afterwards `query` has passed the reflections of its chunk, up to its own token.
+        reflected = (original @ w[number].mT).tril()
+        blocks = [-reflected @ lost[number]]
+        query = original - reflected @ u[number]
 
-        # Keys of earlier chunks, for queries that have passed the reflections of all chunks behind those
+        # Keys of earlier chunks. `query` has passed the reflections of all chunks after them.
         for earlier in reversed(range(number)):
-            found.append(query @ moved[earlier].mT - own @ keys[earlier].mT)
+            blocks.append(query @ moved[earlier].mT - original @ keys[earlier].mT)
             query = query - (query @ w[earlier].mT) @ u[earlier]
 
         for cached_keys in cached:
-            found.append((query - own) @ cached_keys[:, :, None].mT)
-        found.reverse()
-        return torch.cat(found, dim=-1)
+            blocks.append((query - original) @ cached_keys[:, :, None].mT)
+        blocks.reverse()
+        return torch.cat(blocks, dim=-1)
 
 
 class PathBias(LayerBias):
-    """Bias of the reflections. No parameters."""
+    """Bias by reflections. No parameters."""
 
     form = PathScores
     num_transient = 2
@@ -160,12 +167,12 @@ class PathBias(LayerBias):
     def __init__(self, num_heads: int, num_channels: int, head_dim: int) -> None:
         super().__init__()
         self.pair_multiply_adds = 2 * num_heads * head_dim
-        of_queries = CHUNK * num_heads * CHUNK
-        of_keys = 3 * CHUNK * num_channels * head_dim
-        self.multiply_adds = of_queries + of_keys
+        query_products = CHUNK * num_heads * CHUNK
+        key_products = 3 * CHUNK * num_channels * head_dim
+        self.multiply_adds = query_products + key_products
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        """Compute the weights of PathScores."""
+        """Compute the weights of PathScores, see there."""
         w, beta = features
         head_dim = q.shape[-1]
         num_channels = k.shape[2]
@@ -194,14 +201,14 @@ class PathBias(LayerBias):
     def later_keys(self, weights: tuple[Tensor, ...]) -> Tensor:
         _, _, w, u, moved, _, *cached = weights
         for chunk_w, chunk_u, chunk_keys in zip(w.unbind(2), u.unbind(2), moved.unbind(2), strict=True):
-            # Earlier keys pass the reflections of this chunk.
-            passed = [keys - (keys @ chunk_u.mT) @ chunk_w for keys in cached]
-            cached = [torch.cat([*passed, chunk_keys], dim=2)]
+            # Earlier keys are multiplied by the reflections of this chunk.
+            reflected = [keys - (keys @ chunk_u.mT) @ chunk_w for keys in cached]
+            cached = [torch.cat([*reflected, chunk_keys], dim=2)]
         return cached[0]
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:
-    """Divide tokens in chunks, [B, N, L, R] -> [B, L, n, size, R]. The last chunk is padded with zeros."""
+    """Split tokens into chunks, [B, N, L, R] -> [B, L, n, size, R]. The last chunk is padded with zeros."""
     num_missing = -x.shape[1] % size
     padded = F.pad(x, (0, 0, 0, 0, 0, num_missing))
     return padded.transpose(1, 2).unflatten(2, (-1, size))
@@ -212,7 +219,7 @@ class Path(Encoding):
 
     score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R
     H_t = I - beta_t w_t w_t^T,  beta = 2 sigmoid(U h + b)
-    w = the unit vector of SiLU(convolution of width 3 of W_up W_down h)
+    w = unit vector of SiLU(convolution of width 3 of W_up W_down h)
     """
 
     score_bias = "pair"

@@ -1,9 +1,9 @@
-"""PaTH-FoX (Yang et al., arXiv 2505.16381, section 3.3): the reflections of PaTH and the forget gates of FoX.
+"""PaTH-FoX (Yang et al., arXiv 2505.16381, section 3.3): PaTH's reflections and FoX's forget gates.
 
     score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R + c_i - c_j
 
-H as in path.py, c as in fox.py. As in FoX, c_i - c_j is not divided by sqrt R. In `PathFoxScaled` it is, as in
-flash-linear-attention.
+H as in path.py, c as in fox.py. As in FoX, c_i - c_j is not divided by sqrt R. `PathFoxScaled` divides it, as
+flash-linear-attention does.
 """
 
 from typing import ClassVar
@@ -21,7 +21,7 @@ NUM_PATH_FEATURES = 2
 
 
 class PathFoxFeatures(TokenFeatures):
-    """Features of PaTH, then the gates of FoX."""
+    """Features of PaTH, then FoX's gates."""
 
     def __init__(self, reflections: TokenFeatures, gates: TokenFeatures) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class PathFoxFeatures(TokenFeatures):
 
 
 class PathFoxSums(SequenceFeatures):
-    """Features of PaTH, then the sums of FoX. So is the carry: the inputs of the convolution, then the last sums."""
+    """Features of PaTH, then FoX's sums. The carry has the inputs of PaTH's convolution, then the last sums."""
 
     def __init__(self, directions: SequenceFeatures) -> None:
         super().__init__()
@@ -55,10 +55,10 @@ class PathFoxSums(SequenceFeatures):
 
 
 class PathFoxScores(PathScores):
-    """Sum of both.
+    """Sum of PaTH's and FoX's bias.
 
     Attributes:
-        weights: Weights of PathScores, then c of all tokens.
+        weights: Weights of PathScores, then c of all keys' tokens.
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
@@ -69,7 +69,7 @@ class PathFoxScores(PathScores):
 
 
 class PathFoxBias(PathBias):
-    """Bias of the reflections and of the gates.
+    """Bias by reflections and gates.
 
     Attributes:
         scale: Factor on c.
@@ -116,7 +116,7 @@ class PathFox(Path):
 
 
 class PathFoxScaled(PathFox):
-    """Reflections and forget gates, with all of the score divided by sqrt R.
+    """Reflections and forget gates, with the whole score divided by sqrt R.
 
     score(i, j) = (q_i^T H_i H_(i-1) ... H_(j+1) k_j + c_i - c_j) / sqrt R
     """

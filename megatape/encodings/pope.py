@@ -1,10 +1,12 @@
-"""PoPE (Gopalakrishnan et al., arXiv 2509.10534): lengths from the content of queries and keys, angles from their positions.
+"""PoPE (Gopalakrishnan et al., arXiv 2509.10534): polar coordinates, with lengths from content and angles from positions.
 
     score(i, j) = sum over c of mu_ic mu_jc cos((i - j) theta_c - delta_c) / sqrt R
-    mu = softplus of query and key,  theta_c = base^(-c / R),  c = 0 .. R - 1
+    mu = softplus of query and key,    theta_c = base^(-c / R),    c = 0 .. R - 1
 
-delta is learned for each key/value head, between -2 pi and 0, and starts at 0, in `PopeUniform` anywhere there. A plane holds
-one channel, so queries and keys are 2R wide. Shapes as in model/transformer.py.
+In RoPE, two channels share a plane, so content turns it, too. Here each channel has a plane of its own, so queries and keys are
+2R wide. delta is learned for each key/value head, between -2 pi and 0. It starts at 0, in `PopeUniform` anywhere in between.
+
+Shapes as in model/transformer.py.
 """
 
 import math
@@ -21,10 +23,10 @@ from megatape.nn.parameters import Uniform, parameter
 
 
 class Phases(TokenFeatures):
-    """Cosine and sine of delta, the same for all tokens: [B, N, L/T, R] each.
+    """Cosine and sine of delta, each [B, N, L/T, R] and the same for all tokens.
 
     Attributes:
-        delta: Phases [L, R], divided by heads.
+        delta: Phases [L, R], sharded by heads.
     """
 
     def __init__(
@@ -56,10 +58,12 @@ class Phases(TokenFeatures):
 
 
 class Pope(Encoding):
-    """The state is constant: cosines and sines of R angles, [B, N, 1, 2R].
+    """Polar coordinates.
 
     score(i, j) = sum over c of mu_ic mu_jc cos((i - j) theta_c - delta_c) / sqrt R
     mu = softplus of query and key,  theta_c = model.rotary_base^(-c / R)
+
+    The state is constant: cosines and sines of R angles, [B, N, 1, 2R].
     """
 
     initial_phase: ClassVar[float | Uniform] = 0.0
@@ -81,7 +85,7 @@ class Pope(Encoding):
         state: Tensor | None,
         features: Features,
     ) -> tuple[Tensor, Tensor]:
-        """Return queries and keys of 2R channels, see Encoding: mu times the cosines, then mu times the sines."""
+        """Return queries and keys of 2R channels, see Encoding: mu times cosines, then mu times sines."""
         assert state is not None
         cosines, sines = state.chunk(2, dim=-1)  # [B, N, 1, R] each
         cos_delta, sin_delta = features  # [B, N, L/T, R] each
@@ -99,6 +103,6 @@ class Pope(Encoding):
 
 
 class PopeUniform(Pope):
-    """PoPE whose delta starts anywhere between -2 pi and 0."""
+    """PoPE with delta starting anywhere between -2 pi and 0."""
 
     initial_phase = Uniform(math.pi, middle=-math.pi)

@@ -1,10 +1,11 @@
-"""RandPE (Ruoss et al., arXiv 2305.16843): rotary embedding of sorted random positions, with RoPE as in the TAPE authors' code.
+"""RandPE (Ruoss et al., arXiv 2305.16843): tokens get sorted random positions, so short samples also train large positions.
 
     score(i, j) = q_i^T R(p_i - p_j) k_j / sqrt R
+    p_1 < p_2 < ... < p_N    drawn from 0 .. 2 max_positions - 1, without repetition
 
-The N tokens of a sample get N distinct positions p from 0 .. 2 max_positions - 1 in ascending order, so training sees large
-positions at any length. The authors draw new positions for each batch, in evaluation too. Here the draw of a training sample is
-a function of the seed and of the number of samples before it, and evaluation uses one draw for each seed and length.
+The scores are RoPE's, as in the TAPE authors' code. They draw new positions for each batch, in evaluation too. Here, the draw
+of a training sample is a function of the seed and the number of samples before it, and evaluation has one draw for each seed
+and length.
 """
 
 from megatape.data.training.positions import Positions

@@ -1,8 +1,12 @@
-"""RoPE (Su et al., arXiv 2104.09864, section 3): queries and keys are rotated by their positions, in halves as in Llama.
+"""RoPE (Su et al., arXiv 2104.09864, section 3): queries and keys are rotated by angles proportional to their positions.
 
-    score(i, j) = q_i^T R(i - j) k_j / sqrt R        R(n) turns plane k by n theta_k, theta_k = base^(-2k / R)
+    score(i, j) = q_i^T R(i - j) k_j / sqrt R
+    R(n) turns plane k by the angle n theta_k,    theta_k = base^(-2k / R),    k = 0 .. R/2 - 1
 
-It has no parameters. model.scaling changes the frequencies for longer contexts. Shapes as in model/transformer.py.
+A query turned by i theta_k and a key turned by j theta_k meet at the angle (i - j) theta_k, so scores only depend on distances.
+Plane k consists of channels k and k + R/2, as in Llama. (The paper pairs neighboring channels, 2k and 2k + 1.)
+
+RoPE has no parameters. model.scaling changes the frequencies for longer contexts. Shapes as in model/transformer.py.
 """
 
 import math
@@ -16,13 +20,13 @@ from megatape.config import ModelConfig, ScalingConfig
 from megatape.data.training.positions import Positions
 from megatape.encodings.encoding import Encoding
 
-# Angles are float32 whatever the compute precision, but what layers add to them is not: see docs/benchmarks.md, "Precision of
-# the position tensor".
+# Angles are float32 at any compute precision. Additions by layers have the compute precision: see docs/benchmarks.md,
+# "Precision of the position tensor".
 STATE_DTYPE = torch.float32
 
 
 def rotated_size(config: ModelConfig) -> int:
-    """Return the number of channels of a head that rotate, by model.rotary_fraction."""
+    """Return the number of rotating channels per head, by model.rotary_fraction."""
     return round(config.head_dim * config.rotary_fraction)
 
 
@@ -33,18 +37,20 @@ def rotary_state(
     scaling: ScalingConfig | None = None,
     rotated: int | None = None,
 ) -> Tensor:
-    """Return rotary angles as a position tensor [B, N, 1, R], the same for all channels.
+    """Return rotary angles as a position tensor: cosines of the R/2 angles n theta_k, then their sines.
 
-    It has the cosines of the R/2 angles n theta_k, then their sines. They are computed in float64: float32 angles are off by
-    3e-4 at position 131072.
+    The angles are computed in float64. In float32 they would be off by 3e-4 at position 131,072.
 
     Args:
         position_ids: Position ids n, [B, N].
-        head_dim: Width R of a head.
+        head_dim: Head width R.
         base: Base of the frequencies.
         scaling: Scaling of the frequencies, or None.
-        rotated: Number of channels that rotate, by default all. Their frequencies are those of a head of this size, and the
-            other planes stand at 1 + 0i.
+        rotated: Number of rotating channels, by default all. Their frequencies are those of a head of this width. All other
+            planes stay at 1 + 0i.
+
+    Returns:
+        Float32 [B, N, 1, R], the same for all channels.
     """
     thetas, modulus = frequencies(rotated or head_dim, base, scaling, position_ids.device)
     angles = position_ids.to(torch.float64)[..., None] * thetas  # [B, N, rotated / 2]
@@ -53,7 +59,7 @@ def rotary_state(
 
 
 def padded_planes(cosines: Tensor, sines: Tensor, head_dim: int) -> Tensor:
-    """Return (cos | sin) of R/2 planes [..., R], from those of the first planes. The other planes do not rotate."""
+    """Return (cos | sin) of R/2 planes, [..., R], given those of the first planes. All other planes do not rotate."""
     num_still = head_dim // 2 - cosines.shape[-1]
     padded_cosines = F.pad(cosines, (0, num_still), value=1.0)
     padded_sines = F.pad(sines, (0, num_still))
@@ -65,19 +71,19 @@ def frequencies(
 ) -> tuple[Tensor, float]:
     """Return the frequencies of rotary planes, and the modulus of the rotations.
 
-    Unscaled: theta_k = base^(-2k/R) (RoPE, arXiv 2104.09864).
-    linear: theta_k / factor, position interpolation (arXiv 2306.15595).
-    theta: base times factor^(R/(R-2)), which divides the slowest frequency by the factor and keeps the fastest ("NTK-aware").
+    Without scaling: theta_k = base^(-2k/R) (RoPE, arXiv 2104.09864).
+    linear: theta_k / factor (position interpolation, arXiv 2306.15595).
+    theta: base times factor^(R/(R-2)), dividing the slowest frequency by the factor and keeping the fastest ("NTK-aware").
     yarn, llama3: see `_yarn` and `_llama3`.
 
     Args:
-        head_dim: Width R of a head.
+        head_dim: Head width R.
         base: Base of the frequencies.
         scaling: Scaling of the frequencies, or None.
-        device: Device of the result. Copying frequencies from the host would block until a GPU is idle.
+        device: Device of the result. Copying frequencies from the host would block until the GPU is idle.
 
     Returns:
-        theta_k in radians per token for the R/2 planes, float64 [R/2], and the modulus, which is 1 except for YaRN.
+        theta_k of the R/2 planes in radians per token, float64 [R/2]; and the modulus, which is 1 except for YaRN.
     """
     channel = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)  # 2k
     if scaling is not None and scaling.kind == "theta":
@@ -93,31 +99,34 @@ def frequencies(
 
 
 def scaled_base(head_dim: int, base: float, factor: float) -> float:
-    """Return the base that theta scaling uses instead of `base`."""
+    """Return the base after theta scaling."""
     return base * factor ** (head_dim / (head_dim - 2))
 
 
 def _llama3(thetas: Tensor, scaling: Any) -> tuple[Tensor, float]:
-    """Scale frequencies as in Llama 3.1, its authors' code and transformers.
+    """Scale frequencies as in Llama 3.1 (its authors' code, and transformers).
 
-    Planes that turn at least high_freq_factor times within the original length keep their frequency, those that turn at most
-    low_freq_factor times are interpolated, and those between are blended linearly in the number of turns.
+    Planes turning at least high_freq_factor times within the original length keep their frequency. Planes turning at most
+    low_freq_factor times are interpolated. In between, both are blended linearly in the number of turns.
     """
     length = scaling.original_length
     low = scaling.low_freq_factor
     high = scaling.high_freq_factor
     num_turns = length * thetas / (2 * math.pi)
-    kept = ((num_turns - low) / (high - low)).clamp(0, 1)
-    return thetas / scaling.factor * (1 - kept) + thetas * kept, 1.0
+    # 1 keeps the frequency, 0 interpolates.
+    blend = ((num_turns - low) / (high - low)).clamp(0, 1)
+    return thetas / scaling.factor * (1 - blend) + thetas * blend, 1.0
 
 
 def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Tensor, float]:
-    """Scale frequencies as in YaRN (arXiv 2309.00071, section 3), its authors' code and transformers.
+    """Scale frequencies as in YaRN (arXiv 2309.00071, section 3; its authors' code, and transformers).
 
-    Planes that turn more than beta_fast times within the original length keep their frequency, those that turn less than
-    beta_slow times are interpolated, and those between are blended linearly in the plane's index. Scores are multiplied by the
-    square of attention_factor, by default 0.1 ln(factor) + 1, here as the modulus of both rotations. (The TAPE authors'
-    `adayarn` blends linearly in the number of turns instead.)
+    Planes turning more than beta_fast times within the original length keep their frequency. Planes turning less than beta_slow
+    times are interpolated. In between, both are blended linearly in the plane's index. (The TAPE authors' `adayarn` blends in
+    the number of turns instead.)
+
+    Scores are multiplied by the square of attention_factor, by default 0.1 ln(factor) + 1. Here it is the modulus of both
+    rotations, of queries and of keys.
     """
     length = scaling.original_length
     beta_fast = scaling.beta_fast
@@ -133,7 +142,7 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Ten
         slow = math.ceil(slow)
     first = max(fast, 0)
     last = min(slow, head_dim - 1)
-    # Avoid a division by zero.
+    # At least 1e-3, to avoid dividing by zero.
     num_blended = (last - first) or 1e-3
     plane = torch.arange(head_dim // 2, dtype=torch.float64, device=thetas.device)
     interpolated = ((plane - first) / num_blended).clamp(0, 1)
@@ -143,12 +152,17 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Ten
 
 
 class Rope(Encoding):
-    """Rotary embedding, see the module: a constant position tensor, the same for all heads."""
+    """Rotary position embedding.
+
+    score(i, j) = q_i^T R(i - j) k_j / sqrt R
+
+    The angles are a constant position tensor, the same for all heads.
+    """
 
     has_position_tensor = True
 
     def positions(self, random_offset: bool) -> Positions:
-        """Return the sampler of position ids. Offsets only change rounding; with them, `tape` and `rope` see the same ids."""
+        """Return the sampler of position ids. A random offset only changes rounding, but `tape` then sees the same ids."""
         max_offset = 0
         if random_offset:
             max_offset = 2 * self.config.max_positions

@@ -1,11 +1,14 @@
-"""Selective RoPE (Movahedi et al., arXiv 2511.17388): the content decides how far each token turns the tokens after it.
+"""Selective RoPE (Movahedi et al., arXiv 2511.17388): content decides how far each token turns all later ones.
 
-    score(i, j) = q_i^T R(phi_i - phi_j) k_j / sqrt R        R(phi) turns plane k by the angle 500,000^(-2k/R) phi_k
-    z = W_up W_down u, where u is h with each of its L slices divided by its norm
-    phi_i = sum over j = 1 .. i of SiLU(convolution of width 4 of z)_j        [L, R/2]
+    score(i, j) = q_i^T R(phi_i - phi_j) k_j / sqrt R
+    R(phi) turns plane k by the angle 500,000^(-2k/R) phi_k
+    phi_i = sum over j = 1 .. i of SiLU(convolution of width 4 of z)_j,    [L, R/2]
+    z = W_up W_down u,    u = h with each of its L slices normalized
 
-Query and key norms come before the rotation, as with all encodings here. Two choices that the paper leaves open are classes of
-their own: steps without SiLU, the authors' default, and steps with a learned constant and a gate.
+RoPE is the special case in which every step is 1. Query and key norms come before the rotation, as with all encodings here.
+
+Two choices that the paper leaves open are separate classes: steps without SiLU, the authors' default, and steps with a learned
+constant and a gate.
 
 Shapes as in model/transformer.py.
 """
@@ -33,12 +36,12 @@ BASE = 500_000.0
 
 
 class Turns(TokenFeatures):
-    """z, float32 [B, N, L/T, R/2], and with a gate sigmoid(U u + b), [B, N, L/T, 1].
+    """z, float32 [B, N, L/T, R/2]; with a gate also sigmoid(U u + b), [B, N, L/T, 1].
 
     Attributes:
         down: W_down, [16, D], on all tensor-parallel ranks.
-        up: W_up, [L R/2, 16], divided by heads.
-        gate: U and b, [L, D] and [L], divided by heads, or None.
+        up: W_up, [L R/2, 16], sharded by heads.
+        gate: U [L, D] and b [L], sharded by heads, or None.
     """
 
     def __init__(
@@ -72,14 +75,14 @@ class Turns(TokenFeatures):
 
 
 class Phases(SequenceFeatures):
-    """phi, float64 [B, N, L/T, R/2]: it grows with the tokens, and its cosines need its last digits.
+    """phi, float64 [B, N, L/T, R/2], because it grows with every token and its cosines depend on its last digits.
 
-    The carry has the inputs of the convolution from the last tokens, and the last phi.
+    The carry has the last tokens' inputs of the convolution, then the last phi.
 
     Attributes:
-        by_silu: Whether the steps are SiLU of the convolution.
-        weight: Weights of the convolution, [L R/2, 4], divided by heads.
-        constant: a of the steps exp(a), [L R/2], divided by heads, or None.
+        by_silu: Whether to apply SiLU to the convolution.
+        weight: Weights of the convolution, [L R/2, 4], sharded by heads.
+        constant: a in the constant step exp(a), [L R/2], sharded by heads, or None.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class Phases(SequenceFeatures):
 
 
 def rotations(phi: Tensor, head_dim: int) -> Tensor:
-    """Return the position tensor [B, N, L/T, R] of phi [B, N, L/T, R/2], float32. Planes beyond those of phi do not rotate."""
+    """Return phi's rotations as a position tensor, [B, N, L/T, R/2] -> float32 [B, N, L/T, R]. Missing planes do not rotate."""
     num_planes = phi.shape[-1]
     plane = torch.arange(num_planes, dtype=torch.float64, device=phi.device)
     angles = phi * BASE ** (-plane / num_planes)
@@ -126,7 +129,7 @@ def rotations(phi: Tensor, head_dim: int) -> Tensor:
 
 
 class SelectiveRope(Encoding):
-    """Angles that sum along the sequence.
+    """Angles summed along the sequence.
 
     score(i, j) = q_i^T R(phi_i - phi_j) k_j / sqrt R
     phi_i = sum over j = 1 .. i of SiLU(convolution of width 4 of W_up W_down u)_j
@@ -169,7 +172,7 @@ class SelectiveRope(Encoding):
 
 
 class SelectiveRopeLinear(SelectiveRope):
-    """Selective RoPE whose steps are the convolution itself, so that content turns both ways alike.
+    """Selective RoPE without SiLU, so that content turns planes in both directions alike.
 
     phi_i = sum over j = 1 .. i of (convolution of width 4 of W_up W_down u)_j
     """
@@ -178,7 +181,7 @@ class SelectiveRopeLinear(SelectiveRope):
 
 
 class SelectiveRopeConstant(SelectiveRope):
-    """Selective RoPE with a learned constant, so that without content it is RoPE.
+    """Selective RoPE with a learned constant step. Without content it is RoPE.
 
     phi_i = sum over j = 1 .. i of (SiLU(convolution)_j + exp a)
     """
@@ -187,7 +190,7 @@ class SelectiveRopeConstant(SelectiveRope):
 
 
 class SelectiveRopeGated(SelectiveRopeConstant):
-    """Selective RoPE with a learned constant and a gate for each key/value head: a closed gate turns nothing.
+    """Selective RoPE with a learned constant step, and a gate for each key/value head. A closed gate turns nothing.
 
     phi_i = sum over j = 1 .. i of sigmoid(U u_j + b) (SiLU(convolution)_j + exp a)
     """

@@ -1,6 +1,7 @@
 """Sinusoidal embeddings (Vaswani et al., arXiv 1706.03762, section 3.5), added to the token embeddings.
 
-    column 2k:  sin(n 10000^(-2k / D))        column 2k + 1:  cos(n 10000^(-2k / D))
+    channel 2k:      sin(n 10000^(-2k / D))
+    channel 2k + 1:  cos(n 10000^(-2k / D))
 
 They have no parameters. Neither they nor the token embeddings are scaled. Shapes as in model/transformer.py.
 """
@@ -30,7 +31,7 @@ class Sinusoidal(Encoding):
 
         x_n + sin and cos of n 10,000^(-2k / D)
 
-    Training positions have no random offset, because the model is a function of absolute positions.
+    Training adds no random offset, because the model depends on absolute positions.
     """
 
     def embedding(self, tensor_axis: Axis) -> PositionEmbedding:

@@ -1,10 +1,12 @@
-"""T5's relative bias (Raffel et al., arXiv 1910.10683, section 2.1): a learned number for each head and bucket of distances.
+"""T5's relative bias (Raffel et al., arXiv 1910.10683, section 2.1): each head learns one number per bucket of distances.
 
     score(i, j) = q_i . k_j / sqrt R + table_h[bucket(i - j)]
 
-Distances 0 .. 15 have one bucket each. Larger ones share 16 buckets of logarithmically growing width, the last of which (113
-and beyond) is open-ended, so any length works. As in the TAPE authors' code, every layer has its own table (in T5 all layers
-share that of the first) and scores are divided by sqrt R before the bias is added (T5 does not divide).
+Distances 0 .. 15 have a bucket each. Larger ones share 16 buckets with logarithmically growing widths. The last bucket, from
+113 on, is open-ended, so any length works.
+
+Two things differ from T5, as in the TAPE authors' code: every layer has its own table, where T5's layers share one, and scores
+are divided by sqrt R, where T5 does not divide.
 
 Shapes as in model/transformer.py.
 """
@@ -19,7 +21,7 @@ from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import parameter
 
 NUM_BUCKETS = 32
-# End of the distances that the shared buckets divide logarithmically
+# Where the logarithmic range of the shared buckets ends
 MAX_DISTANCE = 128
 
 
@@ -27,7 +29,7 @@ def buckets(length: int, device: torch.device) -> Tensor:
     """Return the bucket of each distance 0 .. length - 1, int64 [length]."""
     distances = torch.arange(length, device=device)
     num_exact = NUM_BUCKETS // 2
-    # Share of the logarithmic range from num_exact to MAX_DISTANCE
+    # Fraction of the logarithmic range from num_exact to MAX_DISTANCE
     log_ratio = torch.log(distances.clamp(min=num_exact).to(torch.float64) / num_exact)
     share = log_ratio / math.log(MAX_DISTANCE / num_exact)
     shared_bucket = num_exact + (share * (NUM_BUCKETS - num_exact)).long()
@@ -39,7 +41,7 @@ class T5Bias(LayerBias):
     """Bias by bucket.
 
     Attributes:
-        table: [H, NUM_BUCKETS], divided by heads.
+        table: [H, NUM_BUCKETS], sharded by heads.
     """
 
     def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
@@ -53,7 +55,7 @@ class T5Bias(LayerBias):
 
 
 class T5(Encoding):
-    """T5's relative bias.
+    """Relative bias by buckets of distances.
 
     score(i, j) = q_i . k_j / sqrt R + table_h[bucket(i - j)]
     """

@@ -1,16 +1,17 @@
 """TAPE (Zhu et al., arXiv 2501.00712, section 3): a position tensor that every layer updates from the content.
 
-    score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R          A = causal softmax of the scores
-    e <- e + g * (A e)                                                        attention: A moves e as it moves the values
-    e <- e + W_down diag(silu(W_x m)) W_up * e,   m = MLP(h)                  feed-forward: an L x L matrix for each token
+    score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R
+    A = causal softmax of the scores
+    e <- e + g * (A e)                                            attention: averages e with the weights of the values
+    e <- e + W_down diag(silu(W_x m)) W_up * e,    m = MLP(h)     feed-forward: an L x L matrix for each token
 
-e [B, N, L, R] starts as RoPE's angles: e[..., :R/2] are the cosines and e[..., R/2:] the sines of R/2 planes. Each update acts
-on the channel dimension L, with coefficients that do not depend on the plane, which keeps the model a function of relative
-positions. docs/tape_in_five_minutes.md explains the equations.
+e [B, N, L, R] starts as RoPE's angles: e[..., :R/2] are the cosines and e[..., R/2:] the sines of R/2 planes. Both updates mix
+the L channels, with coefficients that are equal for all planes. This keeps the model a function of relative positions.
+docs/tape_in_five_minutes.md explains the equations.
 
-The authors' code stores each angle twice, in two tensors of full width. Both stay identical, so each is stored once here. The
-authors write the attention gain g as an L x L matrix, but their contraction sums it over columns: it acts as one scalar per
-head, which is stored here.
+Two things are stored differently from the authors' code. Their code has each angle twice, in two tensors of full width that
+stay identical; here it is stored once. Their attention gain is an L x L matrix, but the contraction sums over its columns, so
+it acts as one scalar per head; here this scalar is stored.
 
 Shapes as in model/transformer.py.
 """
@@ -30,7 +31,7 @@ from megatape.encodings.rope import STATE_DTYPE, Rope
 from megatape.nn.parameters import parameter
 from megatape.nn.recompute import recompute
 
-# Largest sizes whose weights and one token's state fit the registers of a program of the Triton kernels
+# Largest sizes at which the weights and one token's state fit in the registers of a Triton program
 MAX_KERNEL_CHANNELS = 32
 MAX_KERNEL_INNER = 128
 MAX_KERNEL_HEAD_DIM = 128
@@ -39,13 +40,14 @@ MAX_KERNEL_HEAD_DIM = 128
 class TapeUpdate(StateUpdate):
     """Both updates of e in one layer.
 
-    With grouped queries, all query heads of a group move its channel l, each with its own gain:
-    e_l += sum over the heads h of the group of g_h (A_h e_l).
+    With grouped queries, all query heads in a group move the group's channel l, each with its own gain:
 
-    The ablations override the methods that make parameters and compute the updates.
+        e_l <- e_l + sum over heads h in the group of g_h (A_h e_l)
+
+    Ablations override the methods that make parameters and compute updates.
 
     Attributes:
-        gain: g, [H], divided by heads. Only with the attention update.
+        gain: g, [H], sharded by heads. Only with the attention update.
         content: W_x, [I, D], on all tensor-parallel ranks. Only with the feed-forward update, like up and down.
         up: W_up, [I, L], on all ranks.
         down: W_down, [L, I], on all ranks.
@@ -74,8 +76,8 @@ class TapeUpdate(StateUpdate):
             self._make_mixing()
 
     def _make_gain(self) -> None:
-        # The gain starts at zero, so positions start out rotary. In the authors' matrix, each row has L entries whose sum alone
-        # matters, and Adam moves each entry by the learning rate. So the gain learns L times as fast.
+        # The gain starts at zero, so positions start out rotary. In the authors' matrix, only the sum of each row's L entries
+        # matters, and Adam moves every entry by the learning rate. So the gain here learns L times as fast.
         self.gain = parameter(
             (self.config.num_heads,),
             self.tensor_axis,
@@ -96,14 +98,14 @@ class TapeUpdate(StateUpdate):
     def forward(self, state: PositionState, attended_state: Tensor | None, m: Tensor) -> PositionState:
         """Compute the state after this layer, see StateUpdate.
 
-        Intermediate results are cheap to compute and large to keep, so the backward pass recomputes them, except for the
-        exchange between ranks.
+        The backward pass recomputes intermediate results, which are cheap to compute but large to save. Only the exchange
+        between ranks is not repeated.
         """
         assert state.initial is not None
         initial = local_tokens(state.initial, self.tensor_axis)
         delta = state.delta
         if self.tensor_axis.size > 1 and attended_state is not None:
-            # A rank has all tokens of its heads here, and all channels of its tokens below.
+            # Here a rank has all tokens of its heads. Below it needs all channels of its tokens.
             gained = channels_to_tokens(self._gained(attended_state).to(m.dtype), self.tensor_axis)
             delta = _add(delta, gained)
             attended_state = None
@@ -137,15 +139,15 @@ class TapeUpdate(StateUpdate):
         if self.feed_forward:
             # e <- e + W_down diag(silu(W_x m)) W_up * e
             active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
-            # No name for e, which is large: its memory is free before the addition.
+            # e is large. Without a name, its memory is free before the addition.
             mixed = self._mixed(PositionState(initial, delta).tensor(self.num_channels), active)
             delta = _add(delta, mixed)
-        # Every encoding has at least one of the updates.
+        # Every encoding has at least one of both updates.
         assert delta is not None
         return delta.to(m.dtype)
 
     def _gained(self, attended_state: Tensor) -> Tensor:
-        """Sum g_h (A_h e) over each channel's query heads, [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
+        """Return g * (A e), summed over each channel's query heads, [B, N, H/T, W] -> float32 [B, N, L/T, W]."""
         gained = self._gains().to(STATE_DTYPE) * attended_state.to(STATE_DTYPE)  # [B, N, H/T, W]
         channels = self.num_channels // self.tensor_axis.size
         if gained.shape[2] == channels:
@@ -153,11 +155,11 @@ class TapeUpdate(StateUpdate):
         return gained.unflatten(2, (channels, -1)).sum(3)
 
     def _gains(self) -> Tensor:
-        """Return the gains of this rank's query heads, [H/T, 1], or [H/T, W] if they differ within a head."""
+        """Return the gains of this rank's query heads, [H/T, 1]; [H/T, W] in ablations where they differ within a head."""
         return self.gain[:, None]
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        """Compute the addition of the feed-forward update.
+        """Compute what the feed-forward update adds to e.
 
         Args:
             e: Position tensor [B, N/T, L, W].
@@ -167,7 +169,7 @@ class TapeUpdate(StateUpdate):
             W_down diag(active) W_up e, [B, N/T, L, W].
         """
         num_channels = self.num_channels
-        # Only the contraction over I involves the token. The outer products of the weights do not.
+        # Each token's matrix is a sum over I of outer products of the weights, which all tokens share, times its activations.
         down = self.down.T[:, :, None]  # [I, L, 1]
         up = self.up[:, None, :]  # [I, 1, L]
         outer = (down * up).flatten(1)  # [I, L * L]
@@ -175,7 +177,7 @@ class TapeUpdate(StateUpdate):
         return mixing.to(e.dtype) @ e
 
     def has_kernel(self, device: torch.device) -> bool:
-        """Whether the kernels support this update, its sizes and the device."""
+        """Whether our Triton kernels support this update, its sizes and the device."""
         is_supported = type(self) is TapeUpdate and self.feed_forward
         fits = (
             self.num_channels <= MAX_KERNEL_CHANNELS
@@ -191,29 +193,31 @@ class TapeUpdate(StateUpdate):
         attended_state: Tensor | None,
         m: Tensor,
     ) -> Tensor:
-        # Imported here, because triton need not be installed elsewhere.
+        # Imported here, because Triton is only needed on GPUs.
         from megatape.encodings.kernels.update import fused_update
 
-        gain = None if attended_state is None else self.gain
+        gain = None
+        if attended_state is not None:
+            gain = self.gain
         active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
         return fused_update(initial, delta, attended_state, gain, active, self.up, self.down)
 
 
 def _add(delta: Tensor | None, addition: Tensor) -> Tensor:
-    """Add to the second term of e, which is None before the first update."""
+    """Add to e's second term, which is None before the first update."""
     if delta is None:
         return addition
     return delta + addition
 
 
 class Tape(Rope):
-    """Full TAPE: e starts as rotary angles, rotates queries and keys, and is updated by attention and feed-forward network.
+    """Full TAPE: e starts as rotary angles, rotates queries and keys, and is updated by attention and the feed-forward network.
 
         score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R
         e <- e + g * (A e)
         e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
 
-    In training, the authors draw one random offset per batch. Here each sample has its own.
+    While training, the authors draw one random position offset per batch. Here each sample has its own.
     """
 
     moves_state = True
@@ -238,7 +242,7 @@ class TapeAttentionOnly(Tape):
 
 
 class TapeMlpOnly(Tape):
-    """TAPE without the attention update (the authors' `adamlp`): attention averages the values only.
+    """TAPE without the attention update (the authors' `adamlp`): attention only averages the values.
 
     e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
     """

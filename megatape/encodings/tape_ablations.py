@@ -1,4 +1,12 @@
-"""Ablations of TAPE's updates, as in the paper (arXiv 2501.00712): TAPE with a part changed.
+"""Ablations of TAPE's updates in the paper (arXiv 2501.00712): TAPE without one of its equivariances, or without both.
+
+TAPE mixes the L channels (it is "tensorial"), with weights that are equal for all planes and for cosines and sines ("rotation
+equivariance"). The ablations change what is mixed:
+
+    TapeNoRotationEquivariance              channels L, separate weights for cosines and sines
+    TapeVector                              planes R, within each channel
+    TapeVectorNoRotationEquivariance        planes R, separate weights for cosines and sines
+    TapeNoEquivariance                      channels and planes, L R at once
 
 Shapes as in tape.py.
 """
@@ -15,12 +23,12 @@ from megatape.nn.parameters import parameter
 
 
 class SeparateUpdate(TapeUpdate):
-    """Both updates of TAPE with separate weights for cosines and sines.
+    """TAPE's updates with separate weights for cosines and sines. Those for cosines come first.
 
     Attributes:
-        gain: [H, 2], cosines first.
-        up: [2I, L], stacked along the rows, cosines first.
-        down: [2L, I], stacked likewise.
+        gain: g, [H, 2].
+        up: W_up, [2 I, L], stacked along the rows.
+        down: W_down, [2 L, I], stacked along the rows.
     """
 
     def _make_gain(self) -> None:
@@ -63,22 +71,22 @@ class SeparateUpdate(TapeUpdate):
 
 
 class TapeNoRotationEquivariance(Tape):
-    """TAPE with separate weights for cosines and sines: the paper's row "rotation equivariance no, tensorial yes".
+    """TAPE with separate weights for cosines and sines: "rotation equivariance no, tensorial yes" in the paper's table.
 
         e <- e + g * (A e)
         e <- e + W_down diag(silu(W_x m)) W_up * e,  with other weights for sines
 
-    The authors' `adatensor`. The updates still act on L only, so each angle is stored once. But a plane is no longer multiplied
-    by one number, so the logits depend on the offset of the positions.
+    This is the authors' `adatensor`. Updates still mix channels only, so each angle is stored once. But a plane is no longer
+    multiplied by a single number, so the logits depend on the position offset.
     """
 
     update_class = SeparateUpdate
 
 
 class WideTape(Tape):
-    """TAPE whose updates mix planes, so the two rows of each rotation get their own angles.
+    """Base class of ablations that mix planes, so that the two rows of each rotation get different angles.
 
-    The state is 2R wide: (R cosines | R sines).
+    The state is 2R wide: R cosines, then R sines.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -91,23 +99,25 @@ class WideTape(Tape):
 
 
 class VectorUpdate(TapeUpdate):
-    """Both updates of TAPE along R instead of L, with the same weights for all channels, and for cosines and sines.
+    """TAPE's updates along R instead of L, with the same weights for all channels.
 
-    With grouped queries, a channel moves by the sum over the heads of its group.
+    With grouped queries, a channel moves by the sum over its group's heads.
 
     Attributes:
-        copies: Number of copies of the weights. 2 for separate ones of cosines and of sines.
-        gain: [R], or [2, R] with two copies.
-        up: [copies * I, R].
-        down: [copies * R, I].
+        copies: Number of copies of the weights: 1, or 2 for separate ones of cosines and sines.
+        gain: g, [R], or [2, R] with two copies.
+        up: W_up, [copies * I, R].
+        down: W_down, [copies * R, I].
     """
 
     copies: ClassVar[int] = 1
 
     def _make_gain(self) -> None:
-        # Every rank needs all of the gain for its heads. The authors' matrix has R entries per row (see TapeUpdate).
+        # Every rank needs the whole gain for its heads. The authors' matrix has R entries per row (see TapeUpdate).
         size = self.config.head_dim
-        shape = (size,) if self.copies == 1 else (self.copies, size)
+        shape: tuple[int, ...] = (size,)
+        if self.copies > 1:
+            shape = (self.copies, size)
         self.gain = parameter(
             shape,
             self.tensor_axis,
@@ -122,9 +132,9 @@ class VectorUpdate(TapeUpdate):
         size = self.config.head_dim
         self.up = parameter((self.copies * inner, size), self.tensor_axis, init=0.0, role="position")
         self.down = parameter((self.copies * size, inner), self.tensor_axis, role="position")
-        # Cosines and sines of every channel are multiplied by the weights.
-        uses_of_weights = 2 // self.copies * self.num_channels
-        self.multiply_adds += uses_of_weights * (self.up.numel() + self.down.numel())
+        # The weights multiply cosines and sines of every channel.
+        num_uses = 2 // self.copies * self.num_channels
+        self.multiply_adds += num_uses * (self.up.numel() + self.down.numel())
 
     def _gained(self, attended_state: Tensor) -> Tensor:
         gain = self.gain.to(STATE_DTYPE).flatten().repeat(2 // self.copies)  # [2R]
@@ -144,40 +154,39 @@ class VectorUpdate(TapeUpdate):
 
 
 class TapeVector(WideTape):
-    """Updates that act on R instead of L: the paper's row "rotation equivariance yes, tensorial no".
+    """TAPE with updates along R instead of L: "rotation equivariance yes, tensorial no" in the paper's table.
 
         e_l <- e_l + sum over heads of g * (A e_l)
         e_l <- e_l + W_down diag(silu(W_x m)) W_up e_l,  on the R planes of each channel
 
-    It is the authors' `adavector`. (The paper calls this variant rotation-equivariant. It is not: in the authors' code an
-    offset of 3 changes its logits by 18%.)
+    This is the authors' `adavector`. The paper calls it rotation-equivariant, but it is not: in the authors' code, an offset of
+    3 changes the logits by 18%.
     """
 
     update_class = VectorUpdate
 
 
 class SeparateVectorUpdate(VectorUpdate):
-    """VectorUpdate with separate weights for cosines and sines, cosines first."""
+    """VectorUpdate with separate weights for cosines and sines. Those for cosines come first."""
 
     copies = 2
 
 
 class TapeVectorNoRotationEquivariance(WideTape):
-    """The paper's row "rotation equivariance no, tensorial no".
+    """TAPE with both changes: "rotation equivariance no, tensorial no" in the paper's table.
 
         as tape_vector, with other weights for sines
 
-    The authors' code has no module for it. This is our reading: the changes of tape_vector and tape_no_rotation_equivariance
-    together.
+    The authors' code has no module for it. This is our reading: tape_vector and tape_no_rotation_equivariance combined.
     """
 
     update_class = SeparateVectorUpdate
 
 
 class FlatUpdate(TapeUpdate):
-    """The attention update of TAPE, and a feed-forward update that mixes channels and planes.
+    """TAPE's attention update, and a feed-forward update that mixes channels and planes.
 
-    It acts on all cosines of a token, and in the same way on its sines.
+    Cosines and sines of a token are mixed separately, with the same weights.
 
     Attributes:
         up: W_up, [I, L R].
@@ -201,12 +210,12 @@ class FlatUpdate(TapeUpdate):
 
 
 class TapeNoEquivariance(WideTape):
-    """A feed-forward update that mixes channels and planes at once: "w/o EQ" in the paper's shift study.
+    """TAPE with a feed-forward update mixing channels and planes at once: "w/o EQ" in the paper's shift study.
 
         e <- e + g * (A e)
         e <- e + W_down diag(silu(W_x m)) W_up e,  on all L R planes
 
-    The authors' `adawoeq`. The gain is that of TAPE, one number per head.
+    This is the authors' `adawoeq`. Its gain is TAPE's, one number per head.
     """
 
     update_class = FlatUpdate

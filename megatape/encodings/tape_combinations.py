@@ -1,6 +1,6 @@
-"""TAPE combined with other encodings' functions of the content: FoX's forget gates, and Selective RoPE's angles.
+"""TAPE (arXiv 2501.00712) combined with FoX's forget gates (arXiv 2503.02130) or Selective RoPE's angles (arXiv 2511.17388).
 
-TAPE: arXiv 2501.00712. FoX: arXiv 2503.02130. Selective RoPE: arXiv 2511.17388. Shapes as in tape.py.
+Shapes as in tape.py.
 """
 
 import torch
@@ -18,24 +18,24 @@ from megatape.encodings.tape import Tape
 
 
 class TapeFox(Tape, Fox):
-    """TAPE's position tensor rotates queries and keys and moves by A, and the scores behind A get FoX's c_i - c_j.
+    """TAPE with forget gates: A averages both values and position tensor, so it forgets both.
 
         score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R + c_i - c_j
         e <- as in tape
 
-    With all gates open it is TAPE; without updates it is RoPE with forget gates ("FoX (RoPE)" in FoX's paper).
+    With all gates open this is TAPE. Without updates of e it is RoPE with forget gates, "FoX (RoPE)" in FoX's paper.
     """
 
 
 class SelectiveStart(StateInitializer):
-    """e before any block: the rotations by Selective RoPE's phi, computed once, from the embedded tokens.
+    """Initial e: rotations by Selective RoPE's phi, computed once from the embedded tokens.
 
-    phi begins at each document. A rotation that all channels have in common would not matter, but here each channel has its
-    own, and TAPE's feed-forward update mixes channels.
+    phi restarts with each document. Before the document, each channel has turned by an angle of its own. This would not cancel,
+    as it does in Selective RoPE, because TAPE's feed-forward update mixes channels.
 
     Attributes:
-        turns: z of Selective RoPE, from the embedded tokens.
-        phases: phi of Selective RoPE, from z.
+        turns: z of Selective RoPE, computed from the embedded tokens.
+        phases: phi of Selective RoPE, computed from z.
     """
 
     def __init__(self, config: ModelConfig, tensor_axis: Axis) -> None:
@@ -66,14 +66,14 @@ class SelectiveStart(StateInitializer):
 
 
 def _phi_before_document(phi: Tensor, document_starts: Tensor) -> Tensor:
-    """Return phi [B, N, L, R/2] of the token before each token's document, zero for the first document."""
+    """Return phi [B, N, L, R/2] just before each token's document, zero for the first document."""
     before = torch.cat([torch.zeros_like(phi[:, :1]), phi[:, :-1]], dim=1)
     first_tokens = document_starts[..., None, None].expand_as(phi)
     return before.gather(1, first_tokens)
 
 
 class TapeSelectiveRope(Tape):
-    """TAPE whose e starts as Selective RoPE's rotations: no position enters, only sums of what the tokens say.
+    """TAPE with e starting as Selective RoPE's rotations, so positions only depend on content.
 
     e = R(phi), phi of the embedded tokens as in selective_rope
     score, e <- as in tape

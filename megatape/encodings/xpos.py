@@ -1,10 +1,10 @@
-"""xPos (Sun et al., arXiv 2212.10554): RoPE whose scores also decay with distance.
+"""xPos (Sun et al., arXiv 2212.10554): RoPE with scores that also decay with distance.
 
     score(i, j) = sum over planes k of zeta_k^((i - j) / 2048) (q_ik turned by i theta_k) . (k_jk turned by j theta_k) / sqrt R
     zeta_k = (2k/R + 0.4) / 1.4
 
-Plane k of a query at position n is multiplied by zeta_k^(n / 2048), that of a key by its inverse. The published scale base is
-512; 2048 is that of the TAPE authors' code. It has no parameters. Shapes as in model/transformer.py.
+Plane k of a query at position n is multiplied by zeta_k^(n / 2048), and plane k of a key by the inverse. The paper's scale base
+is 512; we use 2048, as in the TAPE authors' code. xPos has no parameters. Shapes as in model/transformer.py.
 """
 
 import torch
@@ -20,13 +20,15 @@ SCALE_BASE = 2048
 
 
 class XPos(Encoding):
-    """The state is constant, [B, N, 1, 2R]: the rotations of queries, scaled up, then those of keys, scaled down.
+    """Rotary embedding with decay.
 
     score(i, j) = sum over planes k of zeta_k^((i - j) / 2048) (q_ik turned by i theta_k) . (k_jk turned by j theta_k) / sqrt R
+
+    The state is constant, [B, N, 1, 2R]: rotations of queries, times their scales, then rotations of keys, over these scales.
     """
 
     def positions(self, random_offset: bool) -> Positions:
-        """Return the sampler of position ids. An offset would only push the scales towards the limits of float32."""
+        """Return the sampler of position ids, without offset: it would only push scales towards the limits of float32."""
         return Positions()
 
     def state(self, position_ids: Tensor) -> Tensor:
@@ -34,13 +36,13 @@ class XPos(Encoding):
         rotated = rotated_size(config)
         e = rotary_state(position_ids, config.head_dim, config.rotary_base, rotated=rotated)  # [B, N, 1, R]
 
-        # The scales cancel except for the distance, so any origin works. The middle keeps them smallest.
+        # In scores, scales only depend on distances, so any origin works. From the middle, scales stay closest to 1.
         fraction = torch.arange(0, rotated, 2, dtype=torch.float64, device=position_ids.device) / rotated  # 2k/R
         zeta = (fraction + 0.4) / 1.4
         power = (position_ids - config.max_positions // 2).to(torch.float64)[..., None] / SCALE_BASE  # [B, N, 1]
         scale = zeta**power  # [B, N, rotated / 2]
 
-        # Planes that do not rotate are not scaled either. Cosines and sines of a plane have the same scale.
+        # Planes that do not rotate are not scaled either. A plane's cosine and sine have the same scale.
         num_still = (config.head_dim - rotated) // 2
         scale = F.pad(scale, (0, num_still), value=1.0).repeat(1, 1, 2)[:, :, None]  # [B, N, 1, R]
         return torch.cat([e * scale, e / scale], dim=-1).to(STATE_DTYPE)

@@ -1,17 +1,24 @@
-"""TAPE's update of the position tensor by Triton kernels: one pass over its memory forward, one backward.
+"""Triton kernels of TAPE's update: one pass over the position tensor's memory forward, one backward.
 
 The plain counterpart is TapeUpdate in encodings/tape.py.
 
-With E = e0 + D + g U, the state after attention's update, and a = silu(W_x m), for each token separately:
+For each token, let e = e0 + D be its state, U = A e, a = silu(W_x m), and E = e0 + D + g U the state after attention's update.
 
-    Y = W_up E          Z = diag(a) Y           D' = E - e0 + W_down Z
+Forward:
 
-    dZ = W_down^T dD'   da = rows' sums of dZ * Y           dY = diag(a) dZ
-    dE = dD' + W_up^T dY = dD        dU_h = g_h dE_l         dg_h = sum of dE_l * U_h
-    dW_up = sum over tokens of dY E^T       dW_down = sum over tokens of dD' Z^T
+    Y = W_up E
+    Z = diag(a) Y
+    D' = E - e0 + W_down Z
 
-The plain update multiplies W_down diag(a) W_up first, which needs less arithmetic. Here memory limits the time, and the L x L
-matrices of all tokens need not exist. Shapes as in encodings/tape.py.
+Backward:
+
+    dZ = W_down^T dD'                          da = row sums of dZ * Y
+    dY = diag(a) dZ                            dW_down = sum over tokens of dD' Z^T
+    dE = dD' + W_up^T dY = dD                  dW_up = sum over tokens of dY E^T
+    dU_h = g_h dE_l                            dg_h = sum of dE_l * U_h
+
+The plain update first multiplies W_down diag(a) W_up, which takes less arithmetic. But memory traffic limits the kernels'
+speed, and this order needs no L x L matrix for each token. Shapes as in encodings/tape.py.
 """
 
 import math
@@ -28,25 +35,26 @@ from megatape.nn.kernels.launch import Kernel, launch
 
 # Precision of float32 products
 PRECISION = tl.constexpr("tf32x3")
-# Number of programs. Each computes every 792nd token, and sums the gradients of the weights over its tokens. An H100 has 132
-# multiprocessors, which run one, two or three programs at a time, so each runs six (docs/kernels.md).
+# Number of programs. Each computes every 792nd token, and sums the weights' gradients over its tokens. An H100 has 132
+# multiprocessors running one, two or three programs at a time, so each of them gets six (docs/kernels.md).
 PROGRAMS = 792
-# Smallest factor of a matrix product
+# Smallest size in a matrix product
 MIN_SIZE = 16
-# Largest state of a token, in elements, for which programs have few warps
+# Largest number of elements in a token's state for which programs have few warps
 SMALL_STATE = 16 * 128
 
 
 class _Update(torch.autograd.Function):
-    """Delta of e after both updates of a layer, [B, N, L, R] in the dtype of `active`. Keeps its arguments.
+    """Delta D' of the position tensor after both updates in a layer, [B, N, L, R] in the dtype of `active`.
 
-    initial: Float32 [B, N, 1, R].
-    delta: [B, N, L, R] or None.
-    attended: A e [B, N, H, R], or None if attention does not move the state.
-    gain: g [H], or None.
-    active: a [B, N, I].
-    up: W_up [I, L].
-    down: W_down [L, I].
+    Args:
+        initial: e0, float32 [B, N, 1, R].
+        delta: D [B, N, L, R], or None.
+        attended: U = A e [B, N, H, R], or None if attention does not move the state.
+        gain: g [H], or None.
+        active: a [B, N, I].
+        up: W_up [I, L].
+        down: W_down [L, I].
     """
 
     @staticmethod
@@ -93,7 +101,7 @@ class _Update(torch.autograd.Function):
         d_delta = None if delta is None else torch.empty_like(delta)
         d_attended = None if attended is None else torch.empty_like(attended)
         d_active = torch.empty_like(active)
-        # Gradients of the weights from each program, in one tensor, so that one kernel sums them.
+        # Each program's gradients of all weights are in one row, so that a single kernel sums them.
         gain_size = 0
         if gain is not None:
             gain_size = gain.numel()
@@ -130,7 +138,7 @@ fused_update = _Update.apply
 
 
 def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tensor) -> dict[str, int]:
-    """Return the arguments of both kernels that are sizes. Names in _P have padding."""
+    """Return the sizes among both kernels' arguments. Names ending in _P are padded sizes."""
     batch, length, _ = active.shape
     channels, inner = down.shape
     size = initial.shape[-1]
@@ -155,9 +163,14 @@ def _padded(size: int) -> int:
 
 
 def num_warps(kernel: Kernel, channels: int, size: int) -> int:
-    """Return the number of warps of a program, for padded numbers of channels and of their elements.
+    """Return the number of warps per program.
 
-    With few warps, several programs share a multiprocessor. A token with a large state needs more (docs/kernels.md).
+    With few warps, several programs share a multiprocessor. A large state per token needs more (docs/kernels.md).
+
+    Args:
+        kernel: One of the two kernels.
+        channels: Number of channels, padded.
+        size: Elements per channel, padded.
     """
     is_small = channels * size <= SMALL_STATE
     if kernel is update_kernel:
@@ -166,10 +179,10 @@ def num_warps(kernel: Kernel, channels: int, size: int) -> int:
 
 
 def _run(kernel: Kernel, sizes: Mapping[str, int], **tensors: Tensor | None) -> None:
-    """Run a kernel. `sizes` come from _sizes."""
+    """Run a kernel with sizes from `_sizes`."""
     # Padding is multiplied as well.
-    multiplied = math.prod(sizes[size] for size in ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P"))
-    flops = 2 * PRODUCTS[kernel] * multiplied
+    product_sizes = [sizes[size] for size in ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P")]
+    flops = 2 * PRODUCTS[kernel] * math.prod(product_sizes)
     warps = num_warps(kernel, sizes["CHANNELS_P"], sizes["SIZE_P"])
     launch(kernel, (PROGRAMS,), flops, warps, 1, {**tensors, **sizes})
 
@@ -182,7 +195,7 @@ def _load_weight(
     ROWS_P: tl.constexpr,
     COLUMNS_P: tl.constexpr,
 ):
-    """Load a weight [ROWS, COLUMNS] with padding, which reads zero."""
+    """Load a weight [ROWS, COLUMNS], padded with zeros."""
     rows = tl.arange(0, ROWS_P)[:, None]
     columns = tl.arange(0, COLUMNS_P)[None, :]
     return tl.load(x + rows * COLUMNS + columns, mask=(rows < ROWS) & (columns < COLUMNS), other=0.0)
@@ -198,7 +211,7 @@ def _store_weight(
     ROWS_P: tl.constexpr,
     COLUMNS_P: tl.constexpr,
 ):
-    """Store this program's part of x [PROGRAMS, ROWS, COLUMNS], where programs are PARTS elements apart."""
+    """Store this program's part of x [PROGRAMS, ROWS, COLUMNS]. Parts of programs are PARTS elements apart."""
     rows = tl.arange(0, ROWS_P)[:, None]
     columns = tl.arange(0, COLUMNS_P)[None, :]
     start = tl.program_id(0).to(tl.int64) * PARTS
@@ -216,7 +229,7 @@ def _locate(
     CHANNELS_P: tl.constexpr,
     SIZE_P: tl.constexpr,
 ):
-    """Return pointers to one head of every channel of a token, and whether they exist, [CHANNELS_P, SIZE_P] each."""
+    """Return pointers to one head of each channel of a token, and whether they exist, both [CHANNELS_P, SIZE_P]."""
     channel = tl.arange(0, CHANNELS_P)[:, None]
     element = tl.arange(0, SIZE_P)[None, :]
     start = token * (CHANNELS * HEADS_OF_CHANNEL * SIZE) + member * SIZE
@@ -236,7 +249,7 @@ def _before_mixing(
     CHANNELS_P: tl.constexpr,
     SIZE_P: tl.constexpr,
 ):
-    """Return E and E - e0 of a token, [CHANNELS_P, SIZE_P] in float32."""
+    """Return E and E - e0 of a token, both float32 [CHANNELS_P, SIZE_P]."""
     added = tl.zeros((CHANNELS_P, SIZE_P), tl.float32)
     element = tl.arange(0, SIZE_P)
     if delta is not None:
@@ -277,7 +290,7 @@ def update_kernel(
     INNER_P: tl.constexpr,
     SIZE_P: tl.constexpr,
 ):
-    """Compute out = D' of all tokens. A program computes every PROGRAMS-th token."""
+    """Compute out = D'. Each program handles every PROGRAMS-th token."""
     ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
     downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
     inner = tl.arange(0, INNER_P)
@@ -326,9 +339,9 @@ def update_backward_kernel(
     INNER_P: tl.constexpr,
     SIZE_P: tl.constexpr,
 ):
-    """Compute all gradients. A program computes every PROGRAMS-th token.
+    """Compute all gradients. Each program handles every PROGRAMS-th token.
 
-    Each program stores the sums of the weights' gradients over its tokens, in columns of a float32 tensor [PROGRAMS, PARTS].
+    A program sums the weights' gradients over its tokens, and stores them in its row of a float32 tensor [PROGRAMS, PARTS].
     """
     ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
     downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
@@ -366,7 +379,7 @@ def update_backward_kernel(
             pointers, _ = _locate(d_delta, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
             tl.store(pointers, d_state.to(d_delta.dtype.element_ty), mask=exist)
 
-        # dU and dg, for one query head of every channel at a time
+        # dU and dg, one query head of each channel at a time
         if attended is not None:
             for member in tl.static_range(GROUP):
                 gains = tl.load(gain + channel * GROUP + member, mask=channel < CHANNELS, other=0.0).to(tl.float32)
@@ -381,5 +394,5 @@ def update_backward_kernel(
         _store_weight(d_gain, d_gains, PARTS, CHANNELS, GROUP, CHANNELS_P, GROUP_P)
 
 
-# Number of matrix products for each token, I x L by L x R or as large
+# Number of matrix products per token, each as large as W_up E: [I, L] times [L, R]
 PRODUCTS = {update_kernel: 2, update_backward_kernel: 5}
