@@ -1,14 +1,26 @@
-"""Detecting dead, hanging and slow ranks; leases of folders, signals, and the log of a run.
+"""Keeping a run alive and honest: dead, hanging and slow ranks, the run directory's lease, signals, and the run log.
 
-How the parts work together in a run (training/pretrain.py):
+Vocabulary:
 
-* commands/pretrain.py starts a thread that stops this rank when its launcher has ended (orphan.py).
-* All work happens inside a `Watch` (watch/watch.py). The trainer tells `watch.pace` its present phase. A thread of each rank
-  sends phase and number of collectives as a heartbeat to the store of the ranks. Rank 0 judges the heartbeats of all ranks; the
-  others judge those of rank 0 (watch/peer_monitor.py, watch/diagnosis.py).
-* A rank that finds a fault, or fails itself, publishes the verdict. Every rank then raises RankFailed, or its thread ends the
-  process, with the message of the verdict.
-* The ranks check that they see the same folder (shared_folder.py), and the main rank holds its lease (lease/lease.py), which
-  RunLog (run_log.py) and CheckpointManager check before each write.
-* A signal ends training after the present step (signals.py).
+* Watch: the threads of a rank that watch the other ranks (watch/watch.py).
+* Phase: what a rank is doing, such as "step 7", with a timeout derived from earlier durations. Its pace (watch/pace.py) knows
+  the phase.
+* Heartbeat: a sign of life. In the watch, a message with a rank's phase and number of collectives. For a lease, the file's time
+  of change.
+* Peer: a rank that this rank watches. Rank 0 watches all ranks, the others watch rank 0.
+* Diagnosis and verdict: what is wrong with a peer, and the resulting decision to end all ranks, which names the rank at fault.
+* Straggler: a rank that slows down the others at every step. It causes a warning.
+* Lease: a file that reserves the run directory for one run. Its holder is the process named in it: a run's main rank. A run
+  takes over the lease of a dead holder (lease/).
+* Orphan: a rank whose launcher has ended. It stops (orphan.py).
+
+In a run (training/pretrain.py):
+
+* commands/pretrain.py starts the thread that stops orphans.
+* All work happens inside a `Watch`. The trainer enters phases in `watch.pace`, and the watch sends heartbeats to the ranks'
+  store. If a rank fails, or a diagnosis finds one that is dead or hangs, a verdict is published. Every rank then raises
+  RankFailed, or its watch ends the process.
+* The ranks check that they share the run directory (shared_folder.py), and the main rank holds its lease. RunLog (run_log.py)
+  and CheckpointManager check the lease before writing.
+* A signal ends training after the current step (signals.py).
 """

@@ -1,7 +1,8 @@
-"""Orphan protection: a rank whose launcher has died stops.
+"""Stops orphans: ranks whose launcher has ended.
 
-The kernel could signal the death of a parent (PR_SET_PDEATHSIG), but does so when the thread that started the process ends, and
-not for the parent of the parent: `deepspeed` starts deepspeed.launcher.launch, which starts the ranks.
+The kernel can signal a parent's death (PR_SET_PDEATHSIG). But it does so when the thread that started the process ends, and
+only
+for the parent: `deepspeed` starts deepspeed.launcher.launch, which starts the ranks.
 """
 
 import logging
@@ -23,9 +24,7 @@ POLL_INTERVAL = 1.0
 
 
 def stop_with_launcher(poll_interval: float = POLL_INTERVAL) -> None:
-    """Send this process SIGTERM once its launcher has ended.
-
-    Without a launcher it does nothing: the process may outlive the shell from which it was started.
+    """Send this process SIGTERM once its launcher has ended. Without a launcher, do nothing: it may outlive its shell.
 
     Args:
         poll_interval: Seconds between two checks.
@@ -38,7 +37,6 @@ def stop_with_launcher(poll_interval: float = POLL_INTERVAL) -> None:
 
 
 def _stop_after(parent: int, runner: int | None, poll_interval: float) -> None:
-    """Wait until the parent or its own parent has ended, then send SIGTERM to this process."""
     while True:
         ended = _ended_process(parent, runner)
         if ended is not None:
@@ -49,7 +47,7 @@ def _stop_after(parent: int, runner: int | None, poll_interval: float) -> None:
 
 
 def _ended_process(parent: int, runner: int | None) -> int | None:
-    """Return the first of two processes to have ended. Its child has another parent then."""
+    """Return which of two processes has ended, or None. The child of an ended process gets another parent."""
     if os.getppid() != parent:
         return parent
     # A process may be hidden for a moment without having ended.
@@ -60,10 +58,7 @@ def _ended_process(parent: int, runner: int | None) -> int | None:
 
 
 def _deepspeed_command(parent: int) -> int | None:
-    """Return the parent of `parent` if it is DeepSpeed's command.
-
-    On other hosts it is a remote shell, which may end earlier.
-    """
+    """Return the parent of `parent` if it is DeepSpeed's command. Elsewhere it is a remote shell, which may end earlier."""
     with suppress(psutil.Error, OSError):
         process = psutil.Process(parent).parent()
         if process is not None and any(Path(word).name in DEEPSPEED_COMMANDS for word in process.cmdline()[:3]):

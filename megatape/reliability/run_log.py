@@ -1,4 +1,4 @@
-"""Log of a run: lines of the main rank, and events.jsonl."""
+"""Run log: lines printed by the main rank, and events.jsonl."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ from megatape.utils.url_secrets import mask_secrets_in_json
 
 LOG = logging.getLogger(__name__)
 
-# Maximum characters of a text in an event. Each takes up to 12 bytes in JSON.
+# Maximum characters of an event's text. Each takes up to 12 bytes in JSON.
 MAX_TEXT = 20_000
 
 Event = Literal[
@@ -34,19 +34,19 @@ Event = Literal[
 
 
 class RunLog:
-    """Prints lines for people, and writes the events of a run. Ranks other than the main rank are silent.
+    """Prints lines, and writes events. Only the main rank does.
 
-    Nothing is written into the run's folder while another run may hold its lease. If writing fails, because the disk is full
-    or the file server is away, the run goes on after one warning, and the events wait in memory.
+    Nothing is written while another run may hold the lease. If writing fails, because the disk is full or the file server is
+    away, the run goes on after one warning, and events wait in memory.
 
     Args:
-        folder: Folder of the run.
-        lease: Lease of the folder.
+        folder: Run directory.
+        lease: Lease on it.
         topology: All ranks.
 
     Attributes:
         is_main: Whether this rank prints and writes.
-        step: Number of the last completed step.
+        step: Last completed step.
     """
 
     def __init__(self, folder: RunFolder, lease: Lease, topology: Topology) -> None:
@@ -59,17 +59,17 @@ class RunLog:
         self._warned: set[str] = set()
 
     def info(self, text: str) -> None:
-        """Print a line to the standard output."""
+        """Print to standard output."""
         if self.is_main:
             LOG.info(text)
 
     def warning(self, text: str) -> None:
-        """Print a warning to the standard error."""
+        """Print a warning to standard error."""
         if self.is_main:
             LOG.warning("warning: %s", text)
 
     def record(self, event: Event, detail: str = "", **facts: Any) -> None:
-        """Record an event of the last step.
+        """Record an event after the last completed step.
 
         Args:
             event: Kind of event.
@@ -86,7 +86,7 @@ class RunLog:
         self.attempt(self._write_events)
 
     def attempt(self, write: Callable[[], object]) -> bool:
-        """Write into the run's folder. Each different OSError causes one warning.
+        """Write into the run directory, turning an OSError into a warning. Repeated errors warn once.
 
         Args:
             write: Writes a file.
@@ -95,7 +95,7 @@ class RunLog:
             Whether `write` succeeded.
 
         Raises:
-            LeaseLost: Another run has taken the folder.
+            LeaseLost: Another run has taken over the run directory.
         """
         try:
             self._lease.check()
@@ -108,7 +108,7 @@ class RunLog:
             return False
 
     def sync_metrics(self) -> None:
-        """Wait until metrics.jsonl is on disk, so that after a power failure no checkpoint lacks the metrics of its steps."""
+        """Wait until metrics.jsonl is on disk, so that no checkpoint lacks its steps' metrics after a power failure."""
         # The file is missing before the first step, and if it could not be written, which caused a warning.
         if self.is_main and self._folder.metrics.exists():
             self.attempt(lambda: sync(self._folder.metrics))
@@ -124,7 +124,7 @@ def event_entry(event: Event, step: int, detail: str) -> dict[str, Any]:
 
     Args:
         event: Kind of event.
-        step: Number of the last completed step.
+        step: Last completed step.
         detail: Description for people.
     """
     return {
@@ -136,7 +136,7 @@ def event_entry(event: Event, step: int, detail: str) -> dict[str, Any]:
 
 
 def _shortened(value: Any) -> Any:
-    """Shorten the texts in a JSON value, so that its line is short enough for `read_lines`."""
+    """Shorten texts in a JSON value, so that `read_lines` accepts its line."""
     if isinstance(value, str) and len(value) > MAX_TEXT:
         return f"{value[:MAX_TEXT]}... ({len(value):,} characters)"
     if isinstance(value, dict):

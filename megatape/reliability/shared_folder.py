@@ -1,4 +1,4 @@
-"""Folders shared between hosts, by network file systems that may show new files late."""
+"""Checks that ranks share the run directory, over network file systems that may show new files late."""
 
 import os
 import secrets
@@ -13,16 +13,16 @@ from megatape.utils.files import create_private
 from megatape.utils.waiting import wait_until
 
 SECRET_BYTES = 32
-# Seconds to wait for a file of another host. NFS clients cache for up to 60 s that a file does not exist.
+# Seconds to wait for a file written on another host. NFS clients cache for up to 60 s that a file does not exist.
 VISIBILITY_TIMEOUT = 75.0
 
 
 def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
-    """Wait until a file or folder that another host created is visible here.
+    """Wait until a file or folder created on another host is visible.
 
     Args:
         path: The file or folder.
-        timeout: Maximum wait in seconds.
+        timeout: Maximum seconds to wait.
 
     Returns:
         Whether it is visible.
@@ -40,10 +40,10 @@ def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
 
 
 def share_secret(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> bytes:
-    """Give all ranks the same secret, through a temporary file that only this user can read. Collective.
+    """Share a secret with all ranks, through a temporary file that only this user can read. Collective.
 
     Args:
-        directory: Folder of the run. If it does not exist yet, the file is in its nearest existing parent folder.
+        directory: Run directory. Before it exists, the file is in its nearest existing parent.
         topology: All ranks.
         patience: Seconds to wait until the file is visible.
 
@@ -53,18 +53,18 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
     Raises:
         PathError: The main rank cannot write the file, or another rank does not see it. Raised on all ranks.
     """
-    needed = _requirement(directory)
+    requirement = _requirement(directory)
     secret = secrets.token_bytes(SECRET_BYTES)
     if topology.world_size == 1:
         return secret
 
     def write() -> Path:
         try:
-            existing = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
-            path = existing / f".secret-{secrets.token_hex(8)}"
+            parent = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
+            path = parent / f".secret-{secrets.token_hex(8)}"
             create_private(path, secret)
         except OSError as error:
-            raise path_error(error, f"{needed}{error}") from error
+            raise path_error(error, f"{requirement}{error}") from error
         return path
 
     path = on_main(write, topology)
@@ -73,7 +73,7 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
         # Not returned, because `on_all` would send it to the other ranks.
         nonlocal secret
         if not wait_until_visible(path, patience):
-            raise PathError(f"{needed}a file of the main rank is not visible on {socket.gethostname()}")
+            raise PathError(f"{requirement}a file of the main rank is not visible on {socket.gethostname()}")
         with path_errors():
             secret = path.read_bytes()
 
@@ -87,39 +87,39 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
 
 
 def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:
-    """Create the run's folder, and check that all ranks share it. Collective.
+    """Create the run directory, and check that all ranks share it. Collective.
 
     Args:
-        directory: Folder of the run.
+        directory: Run directory.
         topology: All ranks.
-        patience: Seconds to wait until a file of the main rank is visible.
+        patience: Seconds to wait until the main rank's file is visible.
 
     Raises:
         PathError: The main rank cannot write there, or another rank does not see its file. Raised on all ranks.
     """
     token = directory / ".shared"
-    needed = _requirement(directory)
+    requirement = _requirement(directory)
 
     def create() -> None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             token.touch()
         except OSError as error:
-            raise path_error(error, f"{needed}{error}") from error
+            raise path_error(error, f"{requirement}{error}") from error
 
     # No rank looks for the token before it exists.
     on_main(create, topology)
-    blind_host = ""
+    blind_host = None
     if not wait_until_visible(token, patience):
         blind_host = socket.gethostname()
-    blind_hosts = {host for host in gather_values(blind_host, topology) if host}
+    blind_hosts = {host for host in gather_values(blind_host, topology) if host is not None}
     if topology.is_main:
         token.unlink()
     if blind_hosts:
         hosts = ", ".join(sorted(blind_hosts))
-        raise PathError(f"{needed}a file of the main rank is not visible on {hosts}")
+        raise PathError(f"{requirement}a file of the main rank is not visible on {hosts}")
 
 
 def _requirement(directory: Path) -> str:
-    """Return the beginning of an error about a run's folder that ranks do not share."""
+    """Return the beginning of an error about a run directory that ranks do not share."""
     return f"run.directory {directory} must be one folder that all ranks see and can write: "

@@ -1,4 +1,4 @@
-"""Signal handlers for the duration of a block."""
+"""Handling signals inside a block."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-# Signals of a user, of a scheduler that takes the machine back, and of a closed terminal.
+# Sent by a user, by a scheduler that takes back the machine, and by a closed terminal.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -14,13 +14,13 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 def handled(
     handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals, ends_process: bool = False
 ) -> Iterator[None]:
-    """Call `handler` for these signals inside the block, but not for SIGHUP in a process that nohup has made ignore it.
+    """Call `handler` for these signals inside the block. A process started by nohup keeps ignoring SIGHUP.
 
     Args:
-        handler: Called with the number of the signal and the frame.
+        handler: Called with signal number and frame.
         numbers: Signals to handle.
-        ends_process: Whether the process ends after the block. Its exit status is decided by then, so it ignores the signals
-            that launchers and process groups repeat.
+        ends_process: Whether the process ends after the block. Its exit status is decided by then, so it ignores signals
+            repeated by launchers and process groups.
     """
     earlier_handlers: dict[signal.Signals, Any] = {}
     for number in numbers:

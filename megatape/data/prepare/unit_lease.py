@@ -48,7 +48,7 @@ class UnitLease:
         except FileNotFoundError:
             # The lease was released just now.
             return self._create()
-        self.monitor.look(content, last_heartbeat)
+        self.monitor.check(content, last_heartbeat)
         if self._is_held(content):
             return False
         self.path.unlink(missing_ok=True)

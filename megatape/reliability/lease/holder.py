@@ -1,7 +1,7 @@
-"""Holder of a lease: a process, and whether it still lives.
+"""Holder of a lease: a process, and whether it is alive.
 
-The process table of the same machine shows at once that a process has ended. psutil takes a process of another user, which the
-table may hide, for one that has ended, and derives start times from a clock that may be set. So the table is read here.
+On the same machine, the process table shows at once that a process has ended. It is read without psutil, which takes another
+user's hidden process for an ended one, and derives start times from a clock that may be changed.
 """
 
 import json
@@ -19,20 +19,20 @@ from megatape.utils.json_files import parse_json
 from megatape.utils.units import format_time
 from megatape.utils.validation import as_type
 
-# Number of hexadecimal digits of a holder's unique name.
+# Hexadecimal digits of a holder's unique name.
 NONCE_DIGITS = 16
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Process that holds a lease or a claim.
+    """Process that holds a lease.
 
     Attributes:
-        host: Name of its host.
+        host: Host name.
         pid: Process id.
-        machine: Boot and process namespace to which `pid` belongs, empty if unknown.
+        machine: Boot and process namespace that `pid` belongs to, empty if unknown.
         started: Start time of the process in ticks since boot, empty if unknown.
-        since: Time at which it became the holder, in UTC.
+        since: When it became the holder, in UTC.
         nonce: Unique name of the holder.
     """
 
@@ -47,7 +47,7 @@ class Holder:
         return f"process {self.pid} on host {self.host}, since {self.since}"
 
     def content(self) -> bytes:
-        """Return the content of the lock file."""
+        """Return the content of the lease's file."""
         return json.dumps(asdict(self)).encode()
 
     def is_dead(self) -> bool | None:
@@ -69,7 +69,7 @@ class Holder:
 
 
 def this_process() -> Holder:
-    """Return this process as a new holder."""
+    """Return this process as a holder."""
     machine = _machine_id()
     started = ""
     if machine:
@@ -85,7 +85,7 @@ def this_process() -> Holder:
 
 
 def read_holder(content: bytes) -> Holder | None:
-    """Parse the content of a lock file. Returns None if it is unfinished or corrupted."""
+    """Parse the content of a lease's file. Returns None if it is unfinished or corrupted."""
     try:
         return as_type(parse_json(content), Holder)
     except ValueError:
@@ -93,7 +93,7 @@ def read_holder(content: bytes) -> Holder | None:
 
 
 def _machine_id() -> str:
-    """Return the boot and the process namespace of this process. Containers have process ids of their own."""
+    """Return boot and process namespace, because containers have process ids of their own. Empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
@@ -102,7 +102,7 @@ def _machine_id() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Return the start time of a process, which distinguishes it from later ones with the same id; empty if it has ended.
+    """Return a process's start time, which distinguishes it from later ones with the same id; empty if it has ended.
 
     Raises:
         OSError: The process table does not show such a process.
@@ -115,7 +115,7 @@ def _start_time(pid: int) -> str:
 
 
 def _process_stat(pid: int) -> list[str]:
-    """Return an entry of the process table, without the name of the program: the state, then numbers (proc(5)).
+    """Return an entry of the process table without the program's name: the state, then numbers (proc(5)).
 
     Raises:
         OSError: The process table does not show such a process.
@@ -126,10 +126,9 @@ def _process_stat(pid: int) -> list[str]:
 
 
 def _pid_exists(pid: int) -> bool:
-    """Whether this machine has such a process."""
     try:
         os.kill(pid, 0)
     except OSError as error:
-        # A PermissionError means that the process is another user's.
+        # PermissionError: the process is another user's.
         return not isinstance(error, ProcessLookupError)
     return True

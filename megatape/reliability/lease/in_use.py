@@ -1,4 +1,4 @@
-"""Refusal of a folder that another run uses, and the check for one before a run is started."""
+"""The error about a run directory that another run uses, and a check that needs no waiting."""
 
 from pathlib import Path
 
@@ -9,37 +9,37 @@ from megatape.reliability.lease.timeouts import DEFAULT_TIMEOUTS, LeaseTimeouts
 from megatape.utils.files import file_system_time
 from megatape.utils.units import format_time
 
-# Name of a holder whose file is unfinished or corrupted.
+# Names a holder whose file is unfinished or corrupted.
 UNKNOWN = "an unknown process"
 
 
 def check_free(path: Path, timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS) -> None:
-    """Check that no run holds a lease, by one look at the file.
+    """Check that no run holds a lease, by reading its file once.
 
     Args:
-        path: File of the lease.
-        timeouts: Times of the lease.
+        path: The lease's file.
+        timeouts: Lease timeouts.
 
     Raises:
-        UserError: A run holds the lease, or a process of another machine that may live: its last heartbeat is not old by the
+        UserError: A run holds the lease, or a process on another machine that may be alive: its last heartbeat is recent by the
             file system's clock.
     """
     try:
-        found = read_lease(path)
+        lease = read_lease(path)
     except FileNotFoundError:
         return
-    holder = found.holder()
-    dead = None
+    holder = lease.holder()
+    is_dead = None
     if holder is not None:
-        dead = holder.is_dead()
-    if dead:
+        is_dead = holder.is_dead()
+    if is_dead:
         return
-    if dead is False:
-        raise refusal(path, holder)
+    if is_dead is False:
+        raise in_use_error(path, holder)
     expiry = timeouts.expiry
     now = file_system_time(path.parent)
-    if now - found.heartbeat < expiry:
-        heartbeat = format_time(found.heartbeat)
+    if now - lease.heartbeat < expiry:
+        heartbeat = format_time(lease.heartbeat)
         raise UserError(
             f"cannot tell whether a run uses run.directory {path.parent}: {path} is held by {holder or UNKNOWN}, last "
             f"heartbeat at {heartbeat}, now it is {format_time(now)} on that file system. Try again {expiry:.0f} s after its "
@@ -47,12 +47,12 @@ def check_free(path: Path, timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS) -> None:
         )
 
 
-def refusal(path: Path, holder: Holder | None) -> UserError:
-    """Return the error of a run whose folder another one uses.
+def in_use_error(path: Path, holder: Holder | None) -> UserError:
+    """Return the error about a run directory that another run uses.
 
     Args:
-        path: File of the lease.
-        holder: Holder of the lease, None if it is unknown.
+        path: The lease's file.
+        holder: Its holder, None if unknown.
     """
     if holder is None:
         return UserError(f"run.directory {path.parent} is in use by {UNKNOWN}, see {path}: choose another folder")

@@ -1,11 +1,11 @@
-"""Lease of a run's folder, so that one run at a time uses it, on any file system that hosts share.
+"""Lease on a run directory, so that one run at a time uses it.
 
-The main rank of a run holds a lease: a file that names it, and whose time of change is its heartbeat. Files are created and
-renamed atomically, and a run judges by its own monotonic clock whether another one's heartbeat changes. So neither file locks
-nor correct clocks are needed.
+A run's main rank holds the lease: a file naming it, whose time of change is its heartbeat. Files are created and renamed
+atomically, and a run uses its own monotonic clock to check whether another one's heartbeat changes. So neither file locks nor
+correct clocks are needed.
 
-A second run is refused while the holder lives, and takes over when it is dead. On the same machine the process table shows that
-at once. On another one, the holder is dead after LeaseTimeouts.expiry without a heartbeat.
+A second run ends with an error while the holder is alive, and takes over when it is dead. On the same machine the process table
+shows that at once. On another machine, the holder counts as dead after LeaseTimeouts.expiry without a heartbeat.
 """
 
 import os
@@ -26,17 +26,17 @@ from megatape.utils.files import read_regular
 
 
 def boot_time() -> float:
-    """Return a monotonic time in seconds that, on Linux, also counts the time in which the machine is suspended."""
+    """Return a monotonic time in seconds that, on Linux, also counts while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Lease:
-    """Lease of a folder. Only the main rank takes it: on other ranks, `check` and `release` do nothing.
+    """Lease on a folder. Only the main rank takes it: on other ranks, `check` and `release` do nothing.
 
     Args:
-        path: File of the lease.
-        timeouts: Times of the lease, the same for all runs that may use the folder.
-        holder: This process as a holder, by default a new one.
+        path: The lease's file.
+        timeouts: Lease timeouts, the same for all runs that may use the folder.
+        holder: This process as a holder.
         clock: Returns a monotonic time in seconds.
 
     Attributes:
@@ -59,7 +59,7 @@ class Lease:
         self._takeover = Takeover(path, holder, timeouts)
         self._clock = clock
         self._is_held = False
-        # Time of the last heartbeat.
+        # When the last heartbeat was sent.
         self._renewed = 0.0
         self._reason_of_loss: str | None = None
         self._mutex = threading.Lock()
@@ -67,7 +67,7 @@ class Lease:
         self._thread = threading.Thread(target=self._send_heartbeats, name="lease", daemon=True)
 
     def attempt(self) -> bool:
-        """Try to take the lease for about one heartbeat interval.
+        """Try to take the lease, for about one heartbeat interval.
 
         Returns:
             Whether it is held now. If not, its holder may be dead: try again.
@@ -84,7 +84,7 @@ class Lease:
 
     @property
     def is_late(self) -> bool:
-        """Whether heartbeats fail at present, such as while the file server is away."""
+        """Whether heartbeats fail, for example while the file server is away."""
         return self._is_held and self._silent > self.timeouts.late
 
     @property
@@ -93,11 +93,11 @@ class Lease:
         return self._clock() - self._renewed
 
     def check(self) -> None:
-        """Call before writing into the folder. Reads the file only when heartbeats are late.
+        """Check the lease before writing into the folder. Reads the file only when heartbeats are late.
 
         Raises:
-            LeaseLost: Another run has taken the lease.
-            OSError: The file cannot be read, and another run may take the lease before a write that begins now has ended.
+            LeaseLost: Another run has taken over the lease.
+            OSError: The file cannot be read, and another run may take over before a write started now has ended.
         """
         if self.is_late:
             try:
@@ -112,11 +112,11 @@ class Lease:
         """Call `check` until it raises no OSError.
 
         Args:
-            requested: Returns whether the run is asked to stop, which ends the wait.
-            warn: Prints a line.
+            requested: Returns whether the run is asked to stop, which ends waiting.
+            warn: Prints a warning.
 
         Raises:
-            LeaseLost: Another run has taken the lease.
+            LeaseLost: Another run has taken over the lease.
         """
         warned = False
         while True:
@@ -144,7 +144,7 @@ class Lease:
                 self.path.unlink()
 
     def stop_heartbeats(self) -> None:
-        """Stop the thread that sends heartbeats. The lease is held until it expires for others."""
+        """Stop sending heartbeats. The lease is held until it expires for others."""
         self._silenced.set()
         self._thread.join()
 
@@ -155,7 +155,7 @@ class Lease:
                 self._renew()
 
     def _renew(self) -> None:
-        """Send a heartbeat, or note that another run has taken the lease."""
+        """Send a heartbeat, or note that another run has taken over."""
         with self._mutex:
             now = self._clock()
             new_holder: Holder | None = None
@@ -188,18 +188,15 @@ def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = DEFAULT_TIMEO
     """Hold a lease while the block runs. Collective: ranks enter once the main rank has the lease.
 
     Args:
-        path: File of the lease.
-        topology: The ranks.
-        timeouts: Times of the lease, the same for all runs that may use the folder.
-
-    Yields:
-        The lease.
+        path: The lease's file.
+        topology: All ranks.
+        timeouts: Lease timeouts, the same for all runs that may use the folder.
 
     Raises:
-        UserError: On all ranks: a live run holds it.
-        OSError: On all ranks: the file cannot be written.
+        UserError: A live run holds it. Raised on all ranks.
+        OSError: The file cannot be written. Raised on all ranks.
     """
-    # Imported here, because it imports torch, which commands that only check a lease do without.
+    # Imported late, because commands that only check a lease do without torch.
     from megatape.distributed.exchange import on_main
 
     lease = Lease(path, timeouts)

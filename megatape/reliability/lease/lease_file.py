@@ -1,4 +1,4 @@
-"""File of a lease: it names the holder, and its time of change is the holder's last heartbeat."""
+"""Reading and writing a lease's file. It names the holder, and its time of change is the last heartbeat."""
 
 import os
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from megatape.utils.files import open_regular
 
 @dataclass(frozen=True)
 class LeaseContent:
-    """State of the file.
+    """Content and heartbeat of the file.
 
     Attributes:
-        content: Content, which names the holder. Empty while the holder is creating the file.
-        heartbeat: Time of the last heartbeat, by the clock of the file system.
+        content: Names the holder. Empty while the holder is creating the file.
+        heartbeat: Time of the last heartbeat, by the file system's clock.
     """
 
     content: bytes
     heartbeat: float
 
     def holder(self) -> Holder | None:
-        """Return the holder. None if the content is unfinished or corrupted."""
+        """Return the holder, or None if the content is unfinished or corrupted."""
         return read_holder(self.content)
 
 
 def read_lease(path: Path) -> LeaseContent:
-    """Read the file of a lease. Opening it makes an NFS client ask the server.
+    """Read the file. Opening it makes an NFS client ask the server.
 
     Raises:
         OSError: The file is missing or cannot be read.
@@ -37,7 +37,7 @@ def read_lease(path: Path) -> LeaseContent:
 
 
 def create_lease(path: Path, content: bytes) -> bool:
-    """Create the file of a lease. Returns whether it did not exist.
+    """Create the file. Returns False if it exists already.
 
     Raises:
         OSError: The file cannot be written.
@@ -58,16 +58,16 @@ def write_lease(path: Path, content: bytes, mode: str = "wb") -> None:
 
 
 def renew_lease(path: Path, content: bytes) -> bytes:
-    """Send a heartbeat if the file has this content.
+    """Send a heartbeat if the file still has this content.
 
     Returns:
-        The content of the file.
+        The file's content.
 
     Raises:
         OSError: The file is missing or cannot be changed.
     """
     with open_regular(path) as file:
-        found = file.read()
-        if found == content:
+        present_content = file.read()
+        if present_content == content:
             os.utime(file.fileno())
-        return found
+        return present_content

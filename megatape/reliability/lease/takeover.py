@@ -1,4 +1,4 @@
-"""Taking a lease that nobody holds, or whose holder is dead."""
+"""Taking a lease that is free, or whose holder is dead."""
 
 import logging
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.lease.holder import Holder
-from megatape.reliability.lease.in_use import UNKNOWN, refusal
+from megatape.reliability.lease.in_use import UNKNOWN, in_use_error
 from megatape.reliability.lease.lease_file import LeaseContent, create_lease, read_lease, write_lease
 from megatape.reliability.lease.timeouts import LeaseTimeouts
 from megatape.utils.atomic import rename
@@ -16,12 +16,12 @@ LOG = logging.getLogger(__name__)
 
 
 class Takeover:
-    """Attempts of one process to become the holder of a lease. They watch the same present holder.
+    """Attempts to become the holder of a lease, while monitoring its present holder.
 
     Args:
-        path: File of the lease.
+        path: The lease's file.
         holder: This process as a holder.
-        timeouts: Times of the lease.
+        timeouts: Lease timeouts.
     """
 
     def __init__(self, path: Path, holder: Holder, timeouts: LeaseTimeouts) -> None:
@@ -35,7 +35,7 @@ class Takeover:
         """Try for about one heartbeat interval.
 
         Returns:
-            Whether the file names this process now. If not, its holder may be dead: try again.
+            Whether this process holds the lease now. If not, the holder may be dead: try again.
 
         Raises:
             UserError: A live run holds the lease.
@@ -48,26 +48,25 @@ class Takeover:
             self._candidate.unlink(missing_ok=True)
 
     def _create_or_replace(self) -> bool:
-        """Create the file, or replace that of a dead holder. Returns whether this process has done so."""
         return create_lease(self._path, self._content) or self._replace()
 
     def _replace(self) -> bool:
-        """Replace the file of a dead holder.
+        """Replace a dead holder's file.
 
         Returns:
-            Whether this process has the lease now: not if the holder is not known to be dead.
+            Whether this process holds the lease now. False while the holder is not known to be dead.
 
         Raises:
             UserError: The holder is alive.
         """
         try:
-            found = read_lease(self._path)
-            holder = found.holder()
-            reason = self._reason_of_death(holder, found)
+            lease = read_lease(self._path)
+            holder = lease.holder()
+            reason = self._reason_of_death(holder, lease)
             if reason is None:
                 return False
             write_lease(self._candidate, self._content)
-            if read_lease(self._path) != found:
+            if read_lease(self._path) != lease:
                 return False
             rename(self._candidate, self._path)
             time.sleep(self._timeouts.settle)
@@ -80,24 +79,24 @@ class Takeover:
         LOG.warning(f"{self._path}: {holder or UNKNOWN}, {reason}: this run takes over")
         return True
 
-    def _reason_of_death(self, holder: Holder | None, found: LeaseContent) -> str | None:
-        """Return the evidence that the holder is dead, None while that is unknown.
+    def _reason_of_death(self, holder: Holder | None, lease: LeaseContent) -> str | None:
+        """Return how we know that the holder is dead, None while that is unknown.
 
         Raises:
-            UserError: The holder lives.
+            UserError: The holder is alive.
         """
-        dead = None
+        is_dead = None
         if holder is not None:
-            dead = holder.is_dead()
-        if dead:
+            is_dead = holder.is_dead()
+        if is_dead:
             return "has ended"
-        if dead is False or self._monitor.look(found.content, found.heartbeat):
-            raise refusal(self._path, holder)
+        if is_dead is False or self._monitor.check(lease.content, lease.heartbeat):
+            raise in_use_error(self._path, holder)
         expiry = self._timeouts.expiry
-        if not found.content:
-            # The holder of an empty file sends no heartbeats: it is creating the file, or has died meanwhile.
+        if not lease.content:
+            # Whoever creates an empty file sends no heartbeats yet, or has died meanwhile.
             expiry = self._timeouts.heartbeat_interval
-        if self._monitor.num_looks == 1:
+        if self._monitor.num_checks == 1:
             LOG.warning(f"{self._path} is held by {holder or UNKNOWN}: waiting {expiry:.0f} s for its heartbeat")
         if self._monitor.silent < expiry:
             return None

@@ -1,7 +1,7 @@
-"""Diagnosis of ranks from their heartbeats, without a store, threads or a clock.
+"""Diagnosing ranks from their heartbeats, without a store, threads or a clock.
 
-Ranks begin the same collectives in the same order. So the rank that hangs while others wait for it
-is the one that has begun the fewest.
+All ranks start the same collectives in the same order, so if some wait for a hanging rank, it is the one that started the
+fewest.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from megatape.reliability.watch.verdict import FaultKind, Verdict
 
 
 class CollectiveFailure(NamedTuple):
-    """Failed collective. The cause is a dead rank or the network.
+    """A failed collective, because of a dead rank or the network.
 
     Attributes:
-        rank: First rank that reported the failure, rarely the one at fault.
-        error: Error of that rank.
-        seconds: Time since this rank learned of it.
+        rank: First rank reporting the failure, rarely the one at fault.
+        error: That rank's error.
+        seconds: Time since this rank learned about it.
     """
 
     rank: int
@@ -38,14 +38,13 @@ class Silence:
 
     Attributes:
         peer: The rank.
-        timeout: Seconds for which it was allowed to send none.
+        timeout: Seconds it was allowed to send none.
     """
 
     peer: Peer
     timeout: float
 
     def verdict(self) -> Verdict:
-        """Return the decision to end all ranks."""
         phase = self.peer.heartbeat.main.phase
         cause = f"{self.peer} died, is frozen or was cut off in {phase}: no heartbeat for {self.timeout:.0f} s"
         return Verdict(FaultKind.SILENT, cause, self.peer.rank)
@@ -53,13 +52,13 @@ class Silence:
 
 @dataclass(frozen=True)
 class Hang:
-    """A rank for which others wait, or waited until their collective failed.
+    """A rank that others wait for, or waited for until their collective failed.
 
     Attributes:
         peer: The rank.
         thread: Its thread that is behind.
-        waiting: Numbers of the ranks that have begun more collectives.
-        failure: The failed collective, None if all still wait.
+        waiting: Ranks that have started more collectives.
+        failure: The failed collective, None while all still wait.
     """
 
     peer: Peer
@@ -68,7 +67,6 @@ class Hang:
     failure: CollectiveFailure | None = None
 
     def verdict(self) -> Verdict:
-        """Return the decision to end all ranks."""
         phase, timeout, _ = self.peer.heartbeat.progress(self.thread)
         if self.failure is None:
             cause = f"{self.peer} hangs in {phase}: {name_ranks(self.waiting)} waited {timeout:.0f} s for it"
@@ -79,16 +77,11 @@ class Hang:
 
 @dataclass(frozen=True)
 class NetworkFailure:
-    """A failed collective of living ranks.
-
-    Attributes:
-        failure: The failed collective.
-    """
+    """A collective that failed although all ranks are alive."""
 
     failure: CollectiveFailure
 
     def verdict(self) -> Verdict:
-        """Return the decision to end all ranks."""
         cause = f"all ranks are alive, but a collective failed, perhaps by the network: {self.failure}"
         return Verdict(FaultKind.NETWORK, cause)
 
@@ -100,13 +93,12 @@ def diagnose(peers: Sequence[Peer], timeouts: WatchTimeouts, failure: Collective
     """Decide whether the run must end because of a rank or the network.
 
     Args:
-        peers: The ranks that this rank watches. Rank 0 watches all; the others watch rank 0, and
-            judge only its silence.
-        timeouts: Times of the watch.
-        failure: The first collective that failed on any rank, if one has.
+        peers: Ranks that this rank watches. A rank with a single peer, rank 0, only judges its silence.
+        timeouts: Watch timeouts.
+        failure: First failed collective on any rank, or None.
 
     Returns:
-        The fault; None while the run may continue.
+        The fault, None while the run may continue.
     """
     silence = _find_silence(peers, timeouts, failure)
     if silence is not None:
@@ -124,7 +116,6 @@ def diagnose(peers: Sequence[Peer], timeouts: WatchTimeouts, failure: Collective
 
 
 def _find_silence(peers: Sequence[Peer], timeouts: WatchTimeouts, failure: CollectiveFailure | None) -> Silence | None:
-    """Return the first rank that has sent no heartbeat for too long."""
     for peer in peers:
         timeout = min(timeouts.silence, peer.heartbeat.main.timeout)
         if failure is not None:
@@ -135,7 +126,7 @@ def _find_silence(peers: Sequence[Peer], timeouts: WatchTimeouts, failure: Colle
 
 
 def _find_hang(peers: Sequence[Peer], thread: RankThread) -> Hang | None:
-    """Return the rank for whose thread others have waited longer than its phase allows."""
+    """Return the rank that others have waited for longer than its phase allows."""
     last = _furthest_behind(peers, thread)
     progress = last.heartbeat.progress(thread)
     if not progress.phase or last.behind[thread] <= progress.timeout:
@@ -145,7 +136,7 @@ def _find_hang(peers: Sequence[Peer], thread: RankThread) -> Hang | None:
 
 
 def _explain_failure(peers: Sequence[Peer], failure: CollectiveFailure) -> Hang | NetworkFailure:
-    """Return the cause of a failed collective: a rank that is behind, but for the one that reported it, or the network."""
+    """Return the cause of a failed collective: a rank that is behind and did not report the failure, or else the network."""
     for thread in RankThread:
         last = _furthest_behind(peers, thread)
         if last.behind[thread] and last.rank != failure.rank:
@@ -154,5 +145,5 @@ def _explain_failure(peers: Sequence[Peer], failure: CollectiveFailure) -> Hang 
 
 
 def _furthest_behind(peers: Sequence[Peer], thread: RankThread) -> Peer:
-    """Return the rank that has begun the fewest collectives. Other waiting ranks may have to wait for it in turn."""
+    """Return the rank that has started the fewest collectives. Other waiting ranks may have to wait for it in turn."""
     return min(peers, key=lambda peer: peer.num_collectives(thread))

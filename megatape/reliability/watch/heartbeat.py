@@ -1,4 +1,4 @@
-"""Heartbeat of a rank: its process, and the progress of its threads."""
+"""Heartbeat of a rank: process, and progress of its threads."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.utils.validation import as_type
 
-# group_desc of process groups whose collectives the background thread begins, at its own pace.
+# group_desc of process groups used by the background thread, at its own pace.
 BACKGROUND_GROUP = "background"
 
 
 class RankThread(Enum):
-    """Threads of a rank that begin collectives. The background thread does so in groups of its own (BACKGROUND_GROUP)."""
+    """Threads of a rank that start collectives. The background thread has its own process groups (BACKGROUND_GROUP)."""
 
     MAIN = "main"
     BACKGROUND = "background"
@@ -22,9 +22,9 @@ class ThreadProgress(NamedTuple):
     """Progress of a thread.
 
     Attributes:
-        phase: Name of its present work, such as "step 7". Empty if it has none.
+        phase: Name of the current phase, such as "step 7". Empty if idle.
         timeout: Seconds that other ranks may wait for it in this phase.
-        num_collectives: Number of collectives that it has begun.
+        num_collectives: Collectives started so far.
     """
 
     phase: str = ""
@@ -33,14 +33,14 @@ class ThreadProgress(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """State of a rank, as the rank reports it.
+    """State reported by a rank.
 
     Attributes:
-        main: Progress of its main thread.
-        background: Progress of its background thread.
+        main: Progress of the main thread.
+        background: Progress of the background thread.
         process: Host and process id.
-        number: Number of heartbeats so far, so that each differs from the last one.
-        busy_share: Share of a step in which it waits for no other rank, None while unmeasured.
+        number: Heartbeats so far, so that each one differs from the last.
+        busy_share: Share of a step in which it waits for no other rank, None until measured.
     """
 
     main: ThreadProgress
@@ -50,7 +50,6 @@ class Heartbeat(NamedTuple):
     busy_share: float | None = None
 
     def progress(self, thread: RankThread) -> ThreadProgress:
-        """Return the progress of one of the threads."""
         if thread is RankThread.BACKGROUND:
             return self.background
         return self.main
@@ -62,9 +61,9 @@ def missing_heartbeat(timeouts: WatchTimeouts) -> Heartbeat:
 
 
 def parse_heartbeat(values: Sequence[Any]) -> Heartbeat:
-    """Return the heartbeat whose values were sent as JSON.
+    """Parse a heartbeat sent as JSON values.
 
     Raises:
-        UserError: They are not those of a heartbeat.
+        UserError: The values are not a heartbeat.
     """
     return as_type(values, Heartbeat)

@@ -1,4 +1,4 @@
-"""Heartbeats that this rank sends."""
+"""Sends this rank's heartbeats."""
 
 from megatape.reliability.watch.heartbeat import BACKGROUND_GROUP, Heartbeat, ThreadProgress
 from megatape.reliability.watch.messages import WatchMessages
@@ -10,16 +10,16 @@ class HeartbeatSender:
     """Sends heartbeats with this rank's phase and number of collectives.
 
     Args:
-        messages: Messages of the ranks.
-        pace: Present phase of this rank.
-        process: Host and process id of this rank.
+        messages: Messages to the other ranks.
+        pace: This rank's pace, which knows its phase.
+        process: Host and process id.
 
     Attributes:
-        num_begun: Number of heartbeats so far, including one that is being sent.
+        num_started: Heartbeats so far, including one being sent.
     """
 
     def __init__(self, messages: WatchMessages, pace: Pace, process: str) -> None:
-        self.num_begun = 0
+        self.num_started = 0
         self._messages = messages
         self._pace = pace
         self._process = process
@@ -30,7 +30,7 @@ class HeartbeatSender:
         Raises:
             StoreEnded: The store has ended.
         """
-        self.num_begun += 1
+        self.num_started += 1
         num_collectives, num_in_background = count_collectives(BACKGROUND_GROUP)
         phase = self._pace.phase
         background = ThreadProgress(num_collectives=num_in_background)
@@ -41,7 +41,7 @@ class HeartbeatSender:
             main=ThreadProgress(phase.name, phase.timeout, num_collectives),
             background=background,
             process=self._process,
-            number=self.num_begun,
+            number=self.num_started,
             busy_share=self._pace.busy_share,
         )
         self._messages.send_heartbeat(heartbeat)

@@ -1,4 +1,4 @@
-"""Messages of the ranks' watches in the store: heartbeats, the first failed collective, the verdict, and who has left."""
+"""Messages between watches, in the ranks' store: heartbeats, the first failed collective, the verdict, and ranks that left."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,14 +15,14 @@ Content = TypeVar("Content")
 
 
 class ForeignMessage(ValueError):
-    """A message is not one of the watch: a process that is not a rank of this run wrote it."""
+    """A message was not written by a watch, but by a process that is not a rank of this run."""
 
 
 class WatchMessages:
-    """Messages that the watch of one rank sends to the others and reads. All calls raise StoreEnded once the store has ended.
+    """Messages sent and read by one rank's watch. All calls raise StoreEnded once the store has ended.
 
     Args:
-        store: Store of the ranks. No other thread may use this connection.
+        store: The ranks' store. No other thread may use this connection.
         rank: This rank.
     """
 
@@ -31,11 +31,7 @@ class WatchMessages:
         self._rank = rank
 
     def authenticate(self, secret: bytes) -> None:
-        """Sign messages from now on, and ignore messages of other processes.
-
-        Args:
-            secret: Secret that only the ranks of the run know.
-        """
+        """Sign messages from now on, and ignore messages not signed with this secret, which only the run's ranks know."""
         self._messages.authenticate(secret)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> None:
@@ -48,20 +44,20 @@ class WatchMessages:
         Raises:
             ForeignMessage: Another process wrote a value that is not a heartbeat.
         """
-        found: dict[int, Heartbeat] = {}
+        heartbeats: dict[int, Heartbeat] = {}
         for rank in ranks:
             values = self._messages.get(f"heartbeat/{rank}")
             if values:
-                found[rank] = _parsed(parse_heartbeat, values)
-        return found
+                heartbeats[rank] = _parsed(parse_heartbeat, values)
+        return heartbeats
 
     def report_failed_collective(self, error: str) -> None:
-        """Report an error of a collective on this rank, unless another rank has reported one or the store has ended."""
+        """Report a failed collective on this rank, unless another rank has done so or the store has ended."""
         with suppress(StoreEnded):
             self._messages.put_first("failure", self._rank, error)
 
     def failed_collective(self) -> tuple[int, str] | None:
-        """Return the first rank that reported a failed collective, and its error. None if no rank did.
+        """Return the first rank reporting a failed collective, and its error, or None.
 
         Raises:
             ForeignMessage: Another process wrote a value that is not a report.
@@ -72,17 +68,17 @@ class WatchMessages:
         return _parsed(_parse_failure, values)
 
     def publish_verdict(self, verdict: Verdict) -> bool:
-        """Publish a verdict, unless another rank has published one or the store has ended.
+        """Publish a verdict, unless another rank has done so or the store has ended.
 
         Returns:
-            Whether no other verdict was published before.
+            Whether this verdict is the first one.
         """
         with suppress(StoreEnded):
             return self._messages.put_first("verdict", *verdict.values())
         return True
 
     def verdict(self) -> Verdict | None:
-        """Return the first verdict. None while no rank has published one.
+        """Return the first verdict, None while there is none.
 
         Raises:
             ForeignMessage: Another process wrote a value that is not a verdict.
@@ -93,7 +89,7 @@ class WatchMessages:
         return _parsed(Verdict.parse, values)
 
     def leave(self) -> None:
-        """Tell the other ranks that this one has left the store."""
+        """Tell the other ranks that this one leaves the store."""
         self._messages.put(f"left/{self._rank}")
 
     def has_left(self, rank: int) -> bool:
@@ -102,20 +98,11 @@ class WatchMessages:
 
 
 def _parse_failure(values: list[Any]) -> tuple[int, str]:
-    """Return the rank and the error of a failed collective."""
     return as_type(values, tuple[int, str])
 
 
 def _parsed(parse: Callable[[list[Any]], Content], values: list[Any]) -> Content:
-    """Return a message whose values were sent.
-
-    Args:
-        parse: Parser of its values, which raises TypeError or ValueError for others.
-        values: Its values.
-
-    Raises:
-        ForeignMessage: They are other values.
-    """
+    """Parse a message, turning the parser's TypeError or ValueError into ForeignMessage."""
     try:
         return parse(values)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Pace of a rank: its present phase with an adaptive timeout, and the busy share of its steps, for detecting stragglers."""
+"""Pace of a rank: current phase with an adaptive timeout, and busy share of its steps, for detecting stragglers."""
 
 import statistics
 import threading
@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from megatape.reliability.watch.timeouts import DEFAULT_TIMEOUTS, WatchTimeouts
 
-# Timeout of a phase, in medians of its durations.
+# Timeout of a phase, as a multiple of its median duration.
 FACTOR = 10.0
-# Measured steps before the shortest timeout. The first step allocates and compiles, perhaps on one rank alone.
+# Measured steps before using the shortest timeout. The first step allocates and compiles, perhaps on one rank alone.
 MIN_DURATIONS = 2
-# Number of the newest durations in a median, because a run may become slower.
+# Newest durations in a median. Older ones are dropped, because a run may become slower.
 WINDOW = 64
-# Seconds after which waiting for files counts as a phase. A rank that freezes before keeps the shorter timeout.
+# Seconds after which waiting for files counts as a phase. A rank freezing earlier keeps the shorter timeout.
 SHORT_WAIT = 1.0
 
 
@@ -32,11 +32,11 @@ class PhaseKind(Enum):
 
 @dataclass(frozen=True)
 class Phase:
-    """Present work of a rank.
+    """What a rank is doing.
 
     Attributes:
         name: Description for people, such as "step 7".
-        timeout: Timeout in seconds: how long other ranks may wait for this one.
+        timeout: Seconds that other ranks may wait for this one.
     """
 
     name: str
@@ -44,26 +44,21 @@ class Phase:
 
 
 class Work(NamedTuple):
-    """Works of the same kind and size have similar durations.
-
-    Attributes:
-        kind: Kind of the work.
-        size: Size of the work: each size has durations of its own, and may compile anew.
-    """
+    """Kind and size of work, which determine its duration. Each size may compile anew."""
 
     kind: PhaseKind
     size: int
 
 
 class Pace:
-    """Present phase of a rank, written by its main thread and read by others.
+    """Current phase of a rank, written by its main thread and read by the watch.
 
     Args:
-        timeouts: Minimum timeouts, also used while a phase has too few measured durations. Ignored without a watchdog.
+        timeouts: Minimum timeouts, and those of phases without measured durations.
 
     Attributes:
-        timeout_shortened: Event that is set when the timeout becomes shorter. Other ranks must learn of it at once: until then
-            they give this rank the longer timeout if it freezes.
+        timeout_shortened: Set when the timeout becomes shorter. Other ranks must learn about it at once: until then they would
+            give this rank the longer timeout if it freezes.
         warnings: Warnings about stragglers, for the main thread to report.
     """
 
@@ -72,33 +67,33 @@ class Pace:
         self.timeout_shortened = threading.Event()
         self.warnings: deque[str] = deque()
         self._phase = Phase("starting", timeouts.stall)
-        # Waiting for files, and the time at which it began.
+        # Phase of waiting for files, and when it started.
         self._wait: tuple[Phase, float] | None = None
         self._busy_shares: deque[float] = deque(maxlen=WINDOW)
-        # Seconds of the newest works.
+        # Newest durations in seconds.
         self._durations: dict[Work, deque[float]] = {}
-        # Work of the present phase, and the time at which it began.
+        # Work of the current phase, and when it started.
         self._entered: tuple[Work, float] | None = None
         self._background: Phase | None = None
 
     @property
     def phase(self) -> Phase:
-        """The present phase."""
+        """Current phase."""
         # Read once, because the main thread may end it meanwhile.
         wait = self._wait
         if wait is not None:
-            phase, began = wait
-            if time.monotonic() - began > SHORT_WAIT:
+            phase, started = wait
+            if time.monotonic() - started > SHORT_WAIT:
                 return phase
         return self._phase
 
     def enter(self, kind: PhaseKind, name: str, size: int = 0) -> None:
-        """End the present phase and begin another.
+        """End the current phase and enter the next one.
 
         Args:
-            kind: Kind of the new phase.
+            kind: Kind of work.
             name: Description for people.
-            size: Size of the work.
+            size: Size of the work, if its duration depends on it.
         """
         now = time.monotonic()
         if self._entered:
@@ -112,11 +107,10 @@ class Pace:
             self.timeout_shortened.set()
 
     def _record(self, work: Work, seconds: float) -> None:
-        """Record the duration of a phase."""
         self._durations.setdefault(work, deque(maxlen=WINDOW)).append(seconds)
 
     def _timeout(self, work: Work) -> float:
-        """Return the timeout of a phase in seconds, derived from the durations of earlier ones."""
+        """Return a timeout in seconds, derived from earlier durations."""
         durations = self._durations.get(work, ())
         if not durations:
             return self._timeouts.stall
@@ -127,19 +121,17 @@ class Pace:
 
     @property
     def background(self) -> Phase | None:
-        """Current work of the background thread, None if it has none."""
+        """Current phase of the background thread, None if idle."""
         return self._background
 
     @contextmanager
     def in_background(self, kind: PhaseKind, name: str, size: int = 0) -> Iterator[None]:
-        """Mark the block as work of the background thread. It is measured like a phase of this kind and size.
-
-        Only one such block may run at a time.
+        """Mark the block as a phase of the background thread. Only one such block may run at a time.
 
         Args:
-            kind: Kind of the work.
-            name: Description in messages.
-            size: Size of the work.
+            kind: Kind of work.
+            name: Description for people.
+            size: Size of the work, if its duration depends on it.
         """
         started = time.monotonic()
         work = Work(kind, size)
@@ -151,12 +143,12 @@ class Pace:
         self._record(work, time.monotonic() - started)
 
     def record_busy(self, share: float) -> None:
-        """Record the share of a step's time in which this rank waited for no other."""
+        """Record the share of a step in which this rank waited for no other."""
         self._busy_shares.append(share)
 
     @property
     def busy_share(self) -> float | None:
-        """Median of the recorded shares, None until there are WINDOW of them."""
+        """Median of the recorded shares, None for fewer than WINDOW."""
         shares = list(self._busy_shares)
         if len(shares) < WINDOW:
             return None
@@ -164,7 +156,7 @@ class Pace:
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
-        """Mark the block as waiting for files. It has a phase of its own once it lasts SHORT_WAIT."""
+        """Mark the block as waiting for files, which becomes the current phase after SHORT_WAIT."""
         self._wait = Phase(name, self._timeouts.stall), time.monotonic()
         try:
             yield

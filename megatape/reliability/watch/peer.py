@@ -1,4 +1,4 @@
-"""Rank as another rank sees it: its newest heartbeat, and the time without progress."""
+"""A rank as seen by another one: newest heartbeat, and time without progress."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ def _no_time() -> dict[RankThread, float]:
 
 @dataclass
 class Peer:
-    """Rank watched by this rank.
+    """A rank watched by this rank.
 
     Attributes:
-        rank: Number of the rank.
+        rank: The rank.
         heartbeat: Newest heartbeat.
         silent: Seconds without a new heartbeat.
-        behind: Seconds of each thread in its phase without a new collective while another rank has begun more there.
+        behind: Seconds in which a thread stayed in its phase and started no collective, while another rank was ahead of it.
         has_left: Whether it has ended its work without an error.
     """
 
@@ -32,11 +32,10 @@ class Peer:
         return f"rank {self.rank} ({self.heartbeat.process})"
 
     def num_collectives(self, thread: RankThread) -> int:
-        """Return the number of collectives that a thread has begun."""
         return self.heartbeat.progress(thread).num_collectives
 
     def receive(self, heartbeat: Heartbeat, period: float) -> None:
-        """Record the newest heartbeat after another `period` seconds, which may be the one before."""
+        """Record the newest heartbeat after another `period` seconds. It may be the same as before."""
         before = self.heartbeat
         self.heartbeat = heartbeat
         self.silent += period
@@ -52,8 +51,8 @@ def observe(peers: Sequence[Peer], heartbeats: Mapping[int, Heartbeat], period: 
     """Update the peers.
 
     Args:
-        peers: The peers.
-        heartbeats: Heartbeats in the store, by rank.
+        peers: Peers to update.
+        heartbeats: Rank -> newest heartbeat in the store.
         period: Seconds since the last update.
     """
     for peer in peers:

@@ -1,4 +1,4 @@
-"""Watching the other ranks by their messages in the store."""
+"""Watching the peers through their messages in the store."""
 
 from collections.abc import Callable
 
@@ -13,13 +13,13 @@ from megatape.reliability.watch.verdict import Verdict
 
 
 class PeerMonitor:
-    """Watches the other ranks. Rank 0 watches all ranks; each other rank watches rank 0.
+    """Watches the peers. Rank 0 watches all ranks; each other rank watches rank 0.
 
     Args:
         topology: All ranks.
-        timeouts: Times of the watch.
-        messages: Messages of the ranks.
-        warn: Called once for each straggler, with a warning that names it.
+        timeouts: Watch timeouts.
+        messages: Messages between the watches.
+        warn: Called once per straggler, with a warning naming it.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class PeerMonitor:
         self._reported_stragglers: set[int] = set()
         self._seconds_since_failure = 0.0
 
-    def look(self) -> Verdict | None:
-        """Read the messages. Call it once a period.
+    def check(self) -> Verdict | None:
+        """Read the messages. Call it once per period.
 
         Returns:
-            The verdict of the first rank that has one, None while the run may continue.
+            The first verdict of any rank, None while the run may continue.
 
         Raises:
             StoreEnded: The store has ended.
@@ -66,7 +66,6 @@ class PeerMonitor:
                 self._warn(warning)
 
     def _read_failure(self) -> CollectiveFailure | None:
-        """Return the first failed collective, and the seconds since this rank learned of it."""
         report = self._messages.failed_collective()
         if report is None:
             return None

@@ -1,4 +1,4 @@
-"""End of a rank's process by a verdict, even if its main thread is stuck."""
+"""Ends a rank's process after a verdict, even if its main thread is stuck."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from megatape.reliability.watch.stacks import append_stacks, format_stacks
 from megatape.reliability.watch.verdict import Verdict
 from megatape.utils.terminal import print_at_once
 
-# Name of the watch's threads.
+# Thread name of the watch.
 THREAD_NAME = "watch"
 
 
@@ -21,9 +21,9 @@ class ProcessEnd:
 
     Args:
         rank: This rank.
-        process: Host and process id of this rank.
-        pace: Present phase of this rank.
-        stacks: File to which the stacks are appended, None for no file.
+        process: Host and process id.
+        pace: This rank's pace, which knows its phase.
+        stacks: File to append the stacks to, or None.
         grace: Maximum seconds to wait for the file.
     """
 
@@ -35,13 +35,13 @@ class ProcessEnd:
         self._grace = grace
 
     def append_stacks(self, verdict: Verdict) -> None:
-        """Append the reason and the stacks of all threads to this rank's file."""
+        """Append the verdict and all threads' stacks to this rank's file."""
         if self._stacks is not None:
             origin = f"rank {self._rank}, {self._process}, in {self._pace.phase.name}"
             append_stacks(self._stacks, f"{origin}: {verdict.message}", timeout=self._grace)
 
     def end(self, verdict: Verdict) -> Never:
-        """End the process. Print the reason, and where this rank hangs if it is at fault."""
+        """End the process, after printing the verdict and, if this rank hangs, where."""
         lines = f"error on rank {self._rank}: {verdict.message}\n"
         if verdict.accuses(self._rank):
             lines += "it is here:\n" + format_stacks(_threads_at_fault(verdict.thread))
@@ -51,7 +51,7 @@ class ProcessEnd:
 
 
 def _threads_at_fault(thread: RankThread) -> list[threading.Thread]:
-    """Return the threads that may hang: the main thread; or if the background thread hangs, all except the watch's."""
+    """Return the threads that may hang: the main thread, or for the background thread all except the watch's."""
     if thread is RankThread.BACKGROUND:
         return [running for running in threading.enumerate() if running.name != THREAD_NAME]
     return [threading.main_thread()]

@@ -1,10 +1,10 @@
-"""Errors that another rank causes on this one."""
+"""Errors on this rank caused by another one."""
 
 import torch.distributed as dist
 
 from megatape.errors import ExitStatus
 
-# Words in the messages of gloo and NCCL after the connection to another rank is lost.
+# Words in messages of gloo and NCCL after losing the connection to another rank.
 LOST_CONNECTION = ("gloo", "Connection closed", "Connection reset", "NCCL")
 
 
@@ -13,7 +13,7 @@ class RankFailed(RuntimeError):
 
     Args:
         text: Message.
-        status: Exit status of the run. If the other rank has already printed a UserError, the status of that error.
+        status: Exit status of the run. After a UserError, which the other rank has printed, the status of that error.
 
     Attributes:
         status: Exit status of the run.

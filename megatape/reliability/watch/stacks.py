@@ -1,4 +1,4 @@
-"""Stacks of this process's threads, which show where a rank hangs."""
+"""Stacks of this process's threads, for showing where a rank hangs."""
 
 import faulthandler
 import sys
@@ -14,12 +14,12 @@ from megatape.utils.units import format_time
 
 
 def append_stacks(path: Path, title: str, timeout: float) -> None:
-    """Append a title and the stacks of all threads to a file. Errors of the file system are ignored.
+    """Append a title and the stacks of all threads to a file. Ignores errors of the file system.
 
     Args:
-        path: File.
-        title: Line above the stacks. The present time is written before it.
-        timeout: Maximum wait in seconds, because the file system may be what hangs.
+        path: File to append to.
+        title: Line above the stacks, after the current time.
+        timeout: Maximum seconds to wait, because the file system may be what hangs.
     """
     writer = threading.Thread(target=_append, args=[path, title], daemon=True)
     writer.start()
@@ -37,7 +37,7 @@ def _append(path: Path, title: str) -> None:
 
 
 def format_stacks(threads: Iterable[threading.Thread]) -> str:
-    """Return the stacks of some threads of this process. Threads that have ended are skipped."""
+    """Return the stacks of some threads of this process, without those that have ended."""
     frames = sys._current_frames()
     stacks: list[str] = []
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Detection of a store that never answers, because the process of rank 0 is frozen or cut off."""
+"""Detects that the store does not answer, because rank 0's process is frozen or cut off."""
 
 import threading
 
@@ -10,12 +10,12 @@ from megatape.reliability.watch.verdict import FaultKind, Verdict
 
 
 class StoreGuard:
-    """Ends the process when its heartbeats are stuck in the store. It calls nothing that could block.
+    """Ends the process when sending heartbeats is stuck. It calls nothing that could block.
 
     Args:
-        sender: Heartbeats of this rank, which another thread sends.
-        pace: Present phase of this rank.
-        timeouts: Times of the watch.
+        sender: Sends this rank's heartbeats, in another thread.
+        pace: This rank's pace, which knows its phase.
+        timeouts: Watch timeouts.
         process_end: Ends the process.
     """
 
@@ -26,16 +26,16 @@ class StoreGuard:
         self._process_end = process_end
 
     def run(self, finished: threading.Event, decided: threading.Event) -> None:
-        """Guard the store, in a thread of its own.
+        """Guard the store, in its own thread.
 
         Args:
             finished: Set when this rank leaves the watch.
             decided: Set when the other thread has a verdict.
         """
-        last_count = self._sender.num_begun
+        last_count = self._sender.num_started
         stuck_seconds = 0.0
         while not finished.wait(self._timeouts.period) and not decided.is_set():
-            count = self._sender.num_begun
+            count = self._sender.num_started
             if count == last_count:
                 stuck_seconds += self._timeouts.period
             else:

@@ -1,20 +1,20 @@
-"""Ranks that are slow at every step."""
+"""Finding stragglers: ranks that are slow at every step."""
 
 import statistics
 from collections.abc import Sequence
 
 from megatape.reliability.watch.peer import Peer
 
-# Share of a step's time by which a straggler is busy longer than the median of the others.
+# How much longer a straggler is busy than the others' median, as a share of a step.
 STRAGGLER_SHARE = 0.2
 
 
 def find_stragglers(peers: Sequence[Peer]) -> dict[int, str]:
-    """Find the ranks that keep the others waiting in most steps.
+    """Find ranks that keep the others waiting in most steps.
 
     Returns:
-        A warning for each rank that is busy for more of a step than the median of the others by
-        STRAGGLER_SHARE; none until all ranks have measured enough steps.
+        Rank -> warning, for each rank whose busy share exceeds the others' median by STRAGGLER_SHARE. Empty until all ranks
+        have measured enough steps.
     """
     shares = {peer.rank: peer.heartbeat.busy_share for peer in peers if peer.heartbeat.busy_share is not None}
     warnings: dict[int, str] = {}

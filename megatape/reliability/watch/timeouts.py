@@ -1,4 +1,4 @@
-"""Times of the watch over ranks."""
+"""Watch timeouts."""
 
 import os
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ MAX_STALL = 60 * 24 * 365
 
 @dataclass(frozen=True)
 class WatchTimeouts:
-    """Times in seconds, the same on all ranks.
+    """Watch timeouts in seconds, the same on all ranks.
 
-    Only time in which a process runs counts: one that is stopped may be continued.
+    Only time in which a process runs counts: a stopped one may be continued.
 
     Attributes:
         period: Interval between heartbeats.
         step: Minimum timeout of a step without a new collective. Slow steps have a longer one.
-        long: Minimum timeout of an evaluation and of a save.
-        stall: Timeout of a phase with no history: compilation, first read, hashing.
-        silence: Time without a heartbeat until a rank counts as dead, unless its phase has a
-            shorter timeout. Longer than a file system may hang: a page fault stops all threads.
-        suspicion: The same once a collective has failed on any rank.
-        grace: Time for a rank to exit on its own once the cause is known.
+        long: Minimum timeout of evaluations and saves.
+        stall: Timeout of phases without a history: compiling, first reads, hashing.
+        silence: Time without a heartbeat until a rank counts as dead, unless its phase has a shorter timeout. Longer than a
+            file system may hang, because a page fault stops all threads.
+        suspicion: The same after a collective has failed on any rank.
+        grace: Time for a rank to exit by itself once the cause is known.
     """
 
     period: float = 2.0
@@ -39,7 +39,7 @@ class WatchTimeouts:
 
     @property
     def collectives(self) -> timedelta:
-        """Timeout of collectives: later than the watch, which names the rank at fault."""
+        """Timeout of collectives, longer than the watch needs to name the rank at fault."""
         return timedelta(seconds=self.stall + self.silence)
 
 

@@ -1,4 +1,4 @@
-"""Decision to end all ranks, with the fault that caused it."""
+"""Verdict: the decision to end all ranks, and its cause."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -8,22 +8,22 @@ from megatape.errors import ExitStatus, UserError
 from megatape.reliability.watch.heartbeat import RankThread
 from megatape.utils.url_secrets import mask_secrets
 
-# Exit statuses allowed in a verdict. Others, such as 0, mean that the run is complete or will be resumed.
+# Exit statuses allowed in a verdict. Others, such as 0, mean that the run is complete or should be resumed.
 FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})
 
 
 class FaultKind(Enum):
-    """Kinds of faults that end a run."""
+    """What ended the run."""
 
     # A rank reports its own exception.
     ERROR = "error"
     # A rank sends no heartbeats: it is dead, frozen or cut off.
     SILENT = "silent"
-    # A rank sends heartbeats, but begins no collective for which other ranks wait.
+    # A rank sends heartbeats, but does not start the collective that other ranks wait for.
     HANGING = "hanging"
     # A collective failed, although all ranks are alive and none is behind.
     NETWORK = "network"
-    # The store cannot be used: it has ended, does not answer, or has values of another process.
+    # The store cannot be used: it has ended, does not answer, or another process writes to it.
     STORE = "store"
 
 
@@ -31,10 +31,10 @@ class Verdict(NamedTuple):
     """Decision to end all ranks.
 
     Attributes:
-        kind: Kind of the fault.
-        cause: Description of the fault, which names the rank at fault.
-        rank: Rank at fault, None if there is none.
-        thread: Thread of that rank.
+        kind: What happened.
+        cause: Description, naming the rank at fault.
+        rank: Rank at fault, or None.
+        thread: Its thread at fault.
         status: Exit status of all ranks.
     """
 
@@ -46,23 +46,23 @@ class Verdict(NamedTuple):
 
     @property
     def is_diagnosis(self) -> bool:
-        """Whether it was concluded from heartbeats, so that the stacks of all ranks are of interest."""
+        """Whether it is based on heartbeats, so that all ranks should write their stacks."""
         return self.kind in (FaultKind.SILENT, FaultKind.HANGING, FaultKind.NETWORK)
 
     @property
     def message(self) -> str:
-        """The error of the ranks that end because of it."""
+        """Error message of the ranks that it ends."""
         if self.kind is FaultKind.STORE:
             return self.cause
         return f"{self.cause}; the run ends here, continue it with --resume auto"
 
     def accuses(self, rank: int) -> bool:
-        """Whether the heartbeats of this rank are the reason."""
+        """Whether it is based on this rank's heartbeats."""
         return self.is_diagnosis and self.rank == rank
 
     @classmethod
     def of_error(cls, rank: int, error: Exception) -> Self:
-        """Return the verdict about a rank that ends with an error of its own."""
+        """Return the verdict about a rank that raised an error."""
         status: int = ExitStatus.DIED
         if isinstance(error, UserError):
             status = error.status
@@ -74,10 +74,10 @@ class Verdict(NamedTuple):
 
     @classmethod
     def parse(cls, values: Sequence[Any]) -> Self:
-        """Return the verdict whose `values` were sent. Its status is one of FAILURES, whatever was sent.
+        """Parse the values of a verdict. Its status is one of FAILURES, whatever was sent.
 
         Raises:
-            TypeError, ValueError: They are not those of a verdict.
+            TypeError, ValueError: The values are not a verdict.
         """
         kind, cause, rank, thread, status = values
         if not isinstance(cause, str) or not isinstance(rank, int | None):

@@ -1,14 +1,13 @@
-"""Ends all ranks of a run soon after one fails, dies, freezes or hangs, by an error that names it.
+"""Ends all ranks of a run soon after one fails, dies, freezes or hangs, with an error naming it.
 
-A collective that waits for a dead rank may hang forever (NCCL) or fail without naming it (gloo). So
-a thread of each rank sends heartbeats to the store at which the ranks met, and rank 0 judges them
-(peer_monitor.py, diagnosis.py). The first rank that finds a fault publishes its verdict (verdict.py)
-there, and the threads of all ranks act on it. When a rank hangs, every rank that still can writes the
-stacks of its threads (process_end.py).
+A collective waiting for a dead rank may hang forever (NCCL) or fail without naming it (gloo). So a thread of each rank sends
+heartbeats to the ranks' store, and rank 0 judges them (peer_monitor.py, diagnosis.py). The first rank that finds a fault
+publishes a verdict (verdict.py), and the threads of all ranks act on it. When a rank hangs, every rank that still can writes
+its stacks (process_end.py).
 
-The store is in rank 0's process. While that is frozen, a call to the store never returns, whatever
-its timeout. So a second thread, which calls nothing that could block, ends the process when the
-first one has sent no heartbeat for too long (store_guard.py).
+The store is in rank 0's process. While that is frozen, calls to the store never return, whatever their timeout. So a second
+thread, which calls nothing that could block, ends the process if the first one is stuck in sending a heartbeat
+(store_guard.py).
 """
 
 import logging
@@ -46,20 +45,19 @@ LOG = logging.getLogger(__name__)
 class Watch:
     """Context manager around all work that communicates with other ranks.
 
-    The process group must exist. An exception that leaves the block is reported to the other ranks.
-    Threads end a rank that is stuck.
+    The process group must exist. An exception leaving the block is reported to the other ranks. Threads end a stuck rank.
 
     Args:
         topology: All ranks.
-        timeouts: Times of the watch, the same on all ranks.
-        stacks: File to which this rank appends the stacks of its threads when a rank hangs.
-        open_store: Opens a connection to the store of the ranks. The default connection may be blocked by the main thread.
+        timeouts: Watch timeouts, the same on all ranks.
+        stacks: File to append this rank's stacks to when a rank hangs.
+        open_store: Opens a connection to the ranks' store. The default connection may be blocked by the main thread.
 
     Attributes:
-        pace: Present phase of this rank, for the work in the block to update.
+        pace: This rank's pace. The work in the block enters its phases there.
 
     Raises:
-        RankFailed: In place of a failed collective, with the name of the rank at fault.
+        RankFailed: Instead of a failed collective's error, naming the rank at fault.
     """
 
     def __init__(
@@ -96,11 +94,7 @@ class Watch:
         return self
 
     def authenticate(self, secret: bytes) -> None:
-        """Accept only messages of ranks that know this secret, from now on.
-
-        Args:
-            secret: Secret that all ranks share.
-        """
+        """Accept only messages of ranks that know this secret, from now on."""
         if self._topology.world_size > 1:
             self._messages.authenticate(secret)
 
@@ -108,7 +102,7 @@ class Watch:
         if self._topology.world_size == 1:
             return
         try:
-            # All ranks receive a KeyboardInterrupt, so nobody needs a report of it.
+            # All ranks receive a KeyboardInterrupt, so it needs no report.
             if isinstance(error, Exception):
                 self._report(error)
         finally:
@@ -124,7 +118,7 @@ class Watch:
 
     def _report(self, error: Exception) -> None:
         """Report this rank's error to the others, or raise RankFailed if another rank caused it."""
-        # A launcher that sees a rank end sends SIGTERM to the others. They report first.
+        # When a rank ends, its launcher sends SIGTERM to the others. Let them report first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if is_collective_error(error):
             self._messages.report_failed_collective(describe_error(error))
@@ -138,7 +132,7 @@ class Watch:
             raise RankFailed(self._verdict.message, self._verdict.status) from error
 
     def _leave(self, timeout: float) -> None:
-        """Leave the store. Rank 0, which holds it, waits up to `timeout` seconds for the others."""
+        """Leave the store. Rank 0, whose process has it, waits up to `timeout` seconds for the others."""
         with suppress(StoreEnded):
             if not self._topology.is_main:
                 self._messages.leave()
@@ -147,18 +141,18 @@ class Watch:
             wait_until(lambda: all(self._messages.has_left(rank) for rank in others), timeout, interval=0.02)
 
     def _exchange_messages(self) -> None:
-        """Thread that uses the store: every period, and when the timeout becomes shorter."""
-        looked = time.monotonic()
+        """Send heartbeats and check the peers every period, in a thread. Also send when the timeout becomes shorter."""
+        checked = time.monotonic()
         while self._verdict is None:
-            self.pace.timeout_shortened.wait(looked + self._timeouts.period - time.monotonic())
+            self.pace.timeout_shortened.wait(checked + self._timeouts.period - time.monotonic())
             self.pace.timeout_shortened.clear()
             if self._finished.is_set():
                 return
             try:
                 self._sender.send()
-                if time.monotonic() >= looked + self._timeouts.period:
-                    self._look()
-                    looked = time.monotonic()
+                if time.monotonic() >= checked + self._timeouts.period:
+                    self._check_peers()
+                    checked = time.monotonic()
             except StoreEnded:
                 cause = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
                 self._verdict = Verdict(FaultKind.STORE, cause)
@@ -173,9 +167,9 @@ class Watch:
         if not self._finished.wait(self._timeouts.grace):
             self._process_end.end(self._verdict)
 
-    def _look(self) -> None:
-        """Read the messages of the other ranks, and take over a verdict."""
-        verdict = self._monitor.look()
+    def _check_peers(self) -> None:
+        """Read the other ranks' messages, and accept a verdict."""
+        verdict = self._monitor.check()
         if verdict is None:
             return
         if verdict.is_diagnosis:

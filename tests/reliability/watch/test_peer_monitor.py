@@ -47,11 +47,11 @@ def test_a_silent_rank_ends_all(ranks: list[WatchMessages]) -> None:
     other = create_monitor(ranks, 1, [])
     for number in range(2):
         send_heartbeats(ranks[:2], number)
-        assert main.look() is None
-        assert other.look() is None
+        assert main.check() is None
+        assert other.check() is None
     send_heartbeats(ranks[:2], number=2)
-    verdict = main.look()
-    assert other.look() == verdict, "a rank that does not watch rank 2"
+    verdict = main.check()
+    assert other.check() == verdict, "a rank that does not watch rank 2"
     assert verdict == Verdict(
         FaultKind.SILENT,
         "rank 2 (which never started) died, is frozen or was cut off in starting: no heartbeat for 4 s",
@@ -65,14 +65,14 @@ def test_a_rank_that_has_left_may_be_silent(ranks: list[WatchMessages]) -> None:
     ranks[2].leave()
     for number in range(6):
         send_heartbeats(ranks[:2], number)
-        assert monitor.look() is None
+        assert monitor.check() is None
 
 
 def test_the_first_verdict_holds(ranks: list[WatchMessages]) -> None:
     first = Verdict(FaultKind.ERROR, "rank 1 failed: its disk is full", rank=1, status=ExitStatus.USER_ERROR)
     assert ranks[1].publish_verdict(first)
     assert not ranks[2].publish_verdict(first._replace(cause="rank 2 failed"))
-    assert create_monitor(ranks, 0, []).look() == first
+    assert create_monitor(ranks, 0, []).check() == first
 
 
 def test_a_verdict_never_means_success(ranks: list[WatchMessages]) -> None:
@@ -88,7 +88,7 @@ def test_a_failed_collective_of_living_ranks(ranks: list[WatchMessages]) -> None
     verdict = None
     for number in range(5):
         send_heartbeats(ranks, number)
-        verdict = monitor.look()
+        verdict = monitor.check()
     assert verdict is not None
     assert verdict.cause.startswith("all ranks are alive, but a collective failed")
     assert verdict.cause.endswith("rank 2: RuntimeError: gloo: connection lost")
@@ -99,7 +99,7 @@ def test_each_straggler_is_reported_once(ranks: list[WatchMessages]) -> None:
     monitor = create_monitor(ranks, 0, warnings)
     for number in range(3):
         send_heartbeats(ranks, number, 0.3, 0.4 + STRAGGLER_SHARE, 0.3)
-        assert monitor.look() is None
+        assert monitor.check() is None
     assert len(warnings) == 1
     assert warnings[0].startswith("rank 1 (host n1, process 8) keeps the others waiting")
 
@@ -121,7 +121,7 @@ def test_values_that_are_not_of_the_watch(name: str, values: list[object]) -> No
     send_heartbeats(ranks, number=1)
     Messages(store, "watch/").put(name, *values)
     with pytest.raises(ForeignMessage):
-        create_monitor(ranks, 0, []).look()
+        create_monitor(ranks, 0, []).check()
 
 
 def test_a_store_that_has_ended() -> None:
@@ -130,4 +130,4 @@ def test_a_store_that_has_ended() -> None:
             raise dist.DistNetworkError("Connection reset by peer")
 
     with pytest.raises(StoreEnded, match="reset by peer"):
-        create_monitor([WatchMessages(EndedStore(), 0)], 0, []).look()
+        create_monitor([WatchMessages(EndedStore(), 0)], 0, []).check()
