@@ -1,4 +1,4 @@
-"""Inputs of the model on this rank's device."""
+"""Moving batches to the device."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Stops a run on request: after a signal, the step in progress is finished and a checkpoint is written."""
+"""Stopping a run on a signal, after finishing the current step and saving."""
 
 import signal
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from types import FrameType
 
 
 class Interrupt:
-    """Request to stop a run. A signal reaches single ranks, and all ranks agree to stop after the same step.
+    """Request to stop. A signal reaches single ranks, and all ranks agree to stop after the same step.
 
-    Launchers often answer one Ctrl-C with SIGINT and SIGTERM to every rank. Both mean the same single request. A second SIGINT
-    ends the process at once.
+    After one Ctrl-C, launchers often send SIGINT and SIGTERM to every rank: both are the same request. A second SIGINT ends the
+    process at once.
 
     Args:
         sum_over_ranks: Sums numbers over all ranks (Engine.sum_over_ranks).
@@ -33,19 +33,15 @@ class Interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def agree(self, num_requests: float) -> None:
-        """Agree to stop if a rank was asked to.
-
-        Args:
-            num_requests: Number of ranks with a request, the same on all ranks.
-        """
+        """Agree to stop if any rank was asked to. `num_requests` is the number of such ranks, the same on all ranks."""
         self.is_agreed = num_requests > 0
 
     def poll(self) -> None:
-        """Agree to stop if a rank has been asked to by now. Collective."""
+        """Ask all ranks, and agree to stop if one was asked to. Collective."""
         (num_requests,) = self._sum_over_ranks(self.is_requested)
         self.agree(num_requests)
 
     def is_from_user(self) -> bool:
-        """Whether a user asked to stop, by SIGINT, rather than a scheduler. Collective."""
+        """Whether a user asked to stop (SIGINT), instead of a scheduler. Collective."""
         (num_users,) = self._sum_over_ranks(self._is_from_user)
         return num_users > 0

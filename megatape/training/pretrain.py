@@ -1,4 +1,4 @@
-"""Trains a configuration on one process of a run: from the launcher's variables to the exit status."""
+"""Training on one rank, from the launcher's variables to the exit status."""
 
 import gc
 import logging
@@ -43,28 +43,27 @@ def pretrain(
     timeouts: WatchTimeouts | None = None,
     ends_process: bool = False,
 ) -> ExitStatus:
-    """Train as configured on this process's rank.
+    """Train as configured, on this process's rank.
 
     Args:
-        config: Configuration of the run.
-        start: Starting point of the run, by default a new run.
-        timeouts: Times of the watch over the ranks, by default those of the environment.
-        ends_process: Whether the process ends afterwards. Once training has ended, it then ignores signals to stop, because a
+        config: Configuration.
+        start: Starting point, by default a new run.
+        timeouts: Watch timeouts, by default from the environment.
+        ends_process: Whether the process ends afterwards. It then ignores signals to stop once training has ended, because a
             second one would replace the exit status.
 
     Returns:
-        The exit status. If all ranks raise the same UserError, one rank of each host prints it. If a single rank raises one,
-        that rank prints it.
+        The exit status. A UserError is printed by one rank of each host if all ranks raise it, else by the rank raising it.
 
     Raises:
-        UserError: The variables of the launcher or of the timeouts are invalid.
-        Exception: Any other error of this rank, with its traceback. If another rank failed first, its error is named instead,
-            and the traceback is in the folder `hangs` of the run.
+        UserError: The launcher's variables or DEEPSPEED_TIMEOUT are invalid.
+        Exception: Any other error of this rank. If another rank failed first, that error is printed instead, and this rank's
+            traceback is in the folder `hangs` of the run directory.
     """
     if not logging.getLogger("megatape").hasHandlers():
         # A user's own program has not set up logging.
         show_lines()
-    # DeepSpeed forces garbage collections, which need not visit the objects made by imports.
+    # DeepSpeed forces garbage collections. They need not visit objects created by imports.
     gc.freeze()
     start = start or Start()
     timeouts = timeouts or timeouts_of_environment()
@@ -93,11 +92,6 @@ def pretrain(
 def _join_process_group(topology: Topology, timeouts: WatchTimeouts, tensor_size: int) -> None:
     """Join the process group of all ranks.
 
-    Args:
-        topology: All ranks.
-        timeouts: Times of the watch over the ranks.
-        tensor_size: Number of tensor-parallel ranks.
-
     Raises:
         UserError: The ranks cannot connect to each other.
     """
@@ -119,7 +113,7 @@ def _train(
     topology: Topology,
     folder: RunFolder,
 ) -> ExitStatus:
-    """Open data and folder, and train, under the watch over the ranks. Arguments as for `pretrain`."""
+    """Open the data, take the lease, build a trainer and train, all inside the watch."""
     memory = MemoryPlan(
         topology,
         partial(TrainingLayout.from_config, config, topology.world_size),
@@ -134,7 +128,7 @@ def _train(
 
     with Watch(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
         watch.authenticate(share_secret(folder.directory, topology))
-        # Paths used before the first step come from the configuration, so errors about them are the user's.
+        # Before the first step all paths come from the configuration, so errors about them are the user's.
         with path_errors(), explained_memory_errors(memory):
             settings = shared_values(config) | start.shared_values()
             data = open_together(settings, open_rank, config.logging.sinks, topology)
@@ -151,7 +145,7 @@ def _train(
 
 
 def _append(path: Path, text: str) -> None:
-    """Append text to a file of the run. Errors are ignored."""
+    """Append text to a file, ignoring errors."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8", opener=without_links) as file:

@@ -1,4 +1,4 @@
-"""State of a run in the state.json of its checkpoints, beside weights and optimizer state."""
+"""State that checkpoints store in state.json, beside weights and optimizer state."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from megatape.training.steps.spike_policy import SpikePolicy
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about a run that checkpoints record, so that a resumed run can report or refuse changes.
+    """Facts recorded in checkpoints, so that a resumed run can report changes, or end because of them.
 
     Attributes:
         world_size: Number of ranks.
         fingerprints: Hashes of tokenizer and training data.
         attention: Attention backend of the first layer.
-        config: Configuration of the run, without secrets.
+        config: Configuration without secrets.
         tokenizer: Name -> content of the tokenizer's files.
     """
 
@@ -34,10 +34,10 @@ class RunState:
     """State of a run beside weights and optimizer state. A SavedRun (checkpoint/interfaces.py).
 
     Attributes:
-        progress: Counts of the run.
-        policy: Spike policy of the run.
-        callbacks: Callbacks of the run.
-        facts: Facts about the run.
+        progress: Counts of steps, samples and updates.
+        policy: Spike policy.
+        callbacks: Callbacks, some of which have a state.
+        facts: Facts recorded in checkpoints.
     """
 
     progress: TrainState
@@ -47,7 +47,7 @@ class RunState:
 
     @property
     def step(self) -> int:
-        """Present step."""
+        """Number of completed steps."""
         return self.progress.step
 
     @property
@@ -56,11 +56,11 @@ class RunState:
         return self.facts.tokenizer
 
     def protected(self, checkpoints: Iterable[int], newest: int) -> Collection[int]:
-        """Return the steps of checkpoints to keep for a rollback. Arguments as for SavedRun."""
+        """Return the steps of checkpoints kept for a rollback, see SavedRun."""
         return self.policy.protected(checkpoints, newest)
 
     def saved_state(self) -> State:
-        """Return the state for a checkpoint."""
+        """Return the state to store in a checkpoint."""
         return State(
             step=self.progress.step,
             updates=self.progress.updates,

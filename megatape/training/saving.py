@@ -1,7 +1,8 @@
-"""Saves a run at its interval, and before it ends."""
+"""When to save: at each interval, and before the run ends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.errors import DataError, NotSaved
@@ -10,11 +11,11 @@ from megatape.training.steps.output import StepOutput
 
 
 class SaveSchedule:
-    """Decides after which steps a run is saved. Collective, like its methods.
+    """Saves when it is due. Collective, like its methods.
 
     Args:
-        checkpoints: Checkpoints of the run.
-        interval: Number of steps from one save to the next (checkpoint.interval).
+        checkpoints: Saves and loads checkpoints.
+        interval: Steps between saves (checkpoint.interval).
     """
 
     def __init__(self, checkpoints: CheckpointManager, interval: int) -> None:
@@ -26,11 +27,11 @@ class SaveSchedule:
         """Finish a save in the background, and save if it is due.
 
         Args:
-            output: Result of the step.
+            output: Step result.
             is_final: Whether the run may end after the step.
 
         Returns:
-            Whether training has waited for a save.
+            Whether training has waited for saving.
         """
         self._checkpoints.poll(output.status.requests.num_saves_ended)
         if output.step % self._interval == 0:
@@ -45,38 +46,35 @@ class SaveSchedule:
         return False
 
     def after_rollback(self) -> None:
-        """Forget a save that was due, because the run is at a checkpoint."""
+        """Cancel a save that was due, because the run is back at a checkpoint."""
         self._is_due = False
 
-    def save_rest(self, state: TrainState) -> str:
-        """Save the steps since the last checkpoint, if there are any. Returns the checkpoint's folder, or "".
+    def save_remaining(self, state: TrainState) -> Path | None:
+        """Save the steps since the last checkpoint. Returns the new checkpoint, None if there were none.
 
         Raises:
             NotSaved: The checkpoint cannot be written.
         """
         if state.step <= self._checkpoints.saved_step:
-            return ""
-        return str(self._checkpoints.ensure_saved())
+            return None
+        return self._checkpoints.ensure_saved()
 
     @contextmanager
     def saving_on_data_error(self, state: TrainState) -> Iterator[None]:
         """Save the steps since the last checkpoint if the block cannot read its data.
 
-        Args:
-            state: Progress of the run.
-
         Raises:
-            DataError: The error of the block, with a description of the save.
+            DataError: The block's error, with a description of the save.
             NotSaved: The checkpoint cannot be written.
         """
         try:
             yield
         except DataError as error:
             try:
-                checkpoint = self.save_rest(state)
+                checkpoint = self.save_remaining(state)
             except NotSaved as failure:
                 raise NotSaved(f"{error}; {failure}") from None
-            saved = "nothing to save"
-            if checkpoint:
-                saved = f"checkpoint {checkpoint}"
-            raise DataError(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
+            outcome = "nothing to save"
+            if checkpoint is not None:
+                outcome = f"checkpoint {checkpoint}"
+            raise DataError(f"{error}; {outcome}; once the data can be read, --resume auto continues") from None

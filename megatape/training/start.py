@@ -1,4 +1,4 @@
-"""Starting point of a run, as its user chooses it."""
+"""The user's choices about starting or resuming a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,11 @@ class Start:
     """Starting point of a run, beside its configuration.
 
     Attributes:
-        resume: "auto" for the newest valid checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
-            None for a new run.
+        resume: "auto" for the newest valid checkpoint in the run directory (a new run if there is none), a checkpoint's folder,
+            or None for a new run.
         allow_changes: Whether a resumed run may change settings that must be confirmed (`confirmed` in docs/config.md).
-        base: Present folder of the base of the checkpoint that the run starts from, if it has moved.
-        profile: Number of steps to trace, 0 for none.
+        base: Where the checkpoint's base is now, if it has moved.
+        profile: Number of steps to trace.
     """
 
     resume: str | None = None
@@ -32,7 +32,7 @@ class Start:
 
     @property
     def checkpoint(self) -> Path | None:
-        """Checkpoint that the user named, None for a new run or the newest checkpoint."""
+        """Checkpoint named by the user, None for a new run or the newest checkpoint."""
         if self.resume is None or self.resume == NEWEST:
             return None
         return Path(self.resume)

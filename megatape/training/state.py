@@ -1,4 +1,4 @@
-"""Progress of a run: the counts that checkpoints store besides weights and optimizer state."""
+"""Progress of a run: counts stored in checkpoints."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from megatape.data.training.selection import NEW_SELECTION, Selection
 
 @dataclass
 class TrainState:
-    """Counts of a run.
+    """Counts of steps, samples and updates.
 
     Attributes:
         sequence_length: Tokens per sample.
-        step: Number of completed steps, including skipped ones.
-        samples: Number of samples in these steps, over all ranks.
-        updates: Number of steps that changed the weights, as the optimizer counts them.
+        step: Completed steps, including skipped ones.
+        samples: Samples in these steps, over all ranks.
+        updates: Steps that changed the weights, as counted by the optimizer.
         last_step: Samples of the last step, None before the first step.
-        selection: Selection of the evaluations' samples. A run keeps its first selection, so that its whole curve is measured
-            on the same samples.
+        selection: How validation samples are selected. A run keeps its first selection, so that its whole curve is measured on
+            the same samples.
     """
 
     sequence_length: int
@@ -29,7 +29,7 @@ class TrainState:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in the samples seen so far."""
+        """Tokens in the samples seen so far."""
         return self.samples * self.sequence_length
 
     def advance(self, samples: range, digest: int, updated: bool) -> None:
@@ -37,7 +37,7 @@ class TrainState:
 
         Args:
             samples: Samples of the step.
-            digest: Digest of the samples.
+            digest: Their digest.
             updated: Whether the step changed the weights.
         """
         self.last_step = StepSamples(first=samples[0], last=samples[-1], digest=digest)

@@ -251,7 +251,7 @@ class Trainer:
 
     def _end(self) -> bool:
         """Save unsaved steps, and report how the run ends. Returns the result of `train`."""
-        self._saves.save_rest(self.state)
+        self._saves.save_remaining(self.state)
         if not self._interrupt.is_agreed:
             self.environment.log.record("finished")
             return False

@@ -1,4 +1,4 @@
-"""Interface of callbacks, which follow a run. CONTRIBUTING.md says how to add one."""
+"""Interface of callbacks, which follow a run. CONTRIBUTING.md explains how to add one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunContext:
-    """Context that a run passes to its callbacks and sinks.
+    """Context passed to callbacks and sinks.
 
     Attributes:
-        config: Resolved configuration of the run.
-        folder: Folder of the run.
-        topology: All ranks, and this one.
-        engine: Model under DeepSpeed.
-        log: Log of the run, which prints lines and records events. With its `attempt`, a failed write costs a warning and not
-            the run.
-        speed: Rates of all ranks together. The metrics callback counts its steps.
+        config: Resolved configuration.
+        folder: Run directory.
+        topology: All ranks.
+        engine: Model and optimizer under DeepSpeed.
+        log: Prints lines and records events. Inside its `attempt`, a failed write causes a warning instead of ending the run.
+        speed: Rates of all ranks together. The metrics callback counts the steps.
         unigram_entropy: Unigram entropy of the training text, nats. A model above this loss uses no context.
-        profiled_steps: Number of steps to trace, 0 for none.
+        profiled_steps: Number of steps to trace.
     """
 
     config: "Config"
@@ -47,35 +46,35 @@ class RunContext:
 class Callback:
     """Base class of callbacks. Every rank calls each method at the same point, and all methods are optional.
 
-    An exception ends the run. Writes into the run's folder go through `run.log.attempt`.
+    An exception ends the run. Write into the run directory through `run.log.attempt`.
 
     Args:
-        run: Context of the run.
+        run: Run context.
     """
 
     def __init__(self, run: RunContext) -> None:
         self.run = run
 
     def on_start(self, step: int) -> None:
-        """Handle the start of training after `step`, before the first step of this process and after a rollback."""
+        """Handle starting after `step`: before the first step of this process, and after a rollback."""
 
     def before_step(self, step: int) -> None:
-        """Handle the beginning of a step, counted from 1."""
+        """Handle the start of a step, counted from 1."""
 
     def on_step(self, metrics: "StepMetrics") -> None:
-        """Handle a completed step, after its evaluation if one was due. Steps undone by a rollback are not passed."""
+        """Handle a completed step, after its evaluation if one was due. Not called for steps undone by a rollback."""
 
     def on_evaluate(self, step: int, validation: "Validation") -> None:
-        """Handle the evaluation of a step. Called before on_step."""
+        """Handle an evaluation after a step. Called before on_step."""
 
     def on_checkpoint(self, checkpoint: Path) -> None:
-        """Handle a written checkpoint. Its step is in its name: in the background, the run has gone on since."""
+        """Handle a new checkpoint. Its step is in its name: while saving in the background, training has gone on."""
 
     def on_error(self, error: BaseException) -> None:
-        """Handle an exception that ends the run."""
+        """Handle an exception ending the run."""
 
     def flush(self) -> bool:
-        """Write the rest of what could not be written before, because a checkpoint is about to be saved.
+        """Write what could not be written before, because a checkpoint is about to be saved.
 
         Returns:
             Whether everything is written that must not be older than the checkpoint.
@@ -86,11 +85,11 @@ class Callback:
         """Release resources at the end of a run, even a failed one."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a JSON object for checkpoints to store, {} for nothing. All callbacks share a limit (collection.py)."""
+        """Return a JSON object to store in checkpoints, {} for none. All callbacks share a size limit (collection.py)."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the object in a checkpoint, {} if it has none. Called before on_start."""
+        """Continue from the object stored in a checkpoint, or {}. Called before on_start."""
 
 
 if not TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The callbacks of a run as one, with their states in checkpoints."""
+"""Calls all callbacks of a run, and collects their states for checkpoints."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -12,7 +12,7 @@ from megatape.training.callbacks.callback import Callback
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.utils.json_files import MAX_DEPTH, MAX_JSON_BYTES, check_depth, json_content
 
-# In a checkpoint's state.json, the states of callbacks are nested two levels deep and may take half of the size.
+# In state.json, callback states are nested two levels deep and may take half of the size.
 MAX_STATE_BYTES = MAX_JSON_BYTES // 2
 MAX_STATE_DEPTH = MAX_DEPTH - 2
 
@@ -21,8 +21,8 @@ class Callbacks(AbstractContextManager["Callbacks"]):
     """Several callbacks as one. Context manager around training.
 
     Args:
-        members: Callbacks, by name of their registry entry.
-        log: Log of the run.
+        members: Registry name -> callback.
+        log: Run log.
     """
 
     def __init__(self, members: dict[str, Callback], log: RunLog) -> None:
@@ -40,7 +40,7 @@ class Callbacks(AbstractContextManager["Callbacks"]):
                     self._log.record("failed", str(error) or type(error).__name__)
                     self._each(lambda callback: callback.on_error(error))
         except LeaseLost:
-            # The folder belongs to another run. The first error is more important.
+            # The run directory belongs to another run. The first error is more important.
             if error is None:
                 raise
 
@@ -70,10 +70,7 @@ class Callbacks(AbstractContextManager["Callbacks"]):
         return all(flushed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each callback that has one, by name.
-
-        A state that could not be read again is dropped with a warning, because it would make the checkpoint unreadable.
-        """
+        """Return the callbacks' states by name. A state that would make the checkpoint unreadable is dropped with a warning."""
         states = {}
         room = MAX_STATE_BYTES
         for name, callback in self._members.items():
@@ -93,17 +90,15 @@ class Callbacks(AbstractContextManager["Callbacks"]):
         return states
 
     def _warn(self, text: str) -> None:
-        """Print a warning, but only the first time."""
         if text not in self._warned:
             self._warned.add(text)
             self._log.warning(text)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the states in a checkpoint, by name."""
+        """Continue from the states stored in a checkpoint."""
         for name, callback in self._members.items():
             callback.load_state_dict(state.get(name, {}))
 
     def _each(self, call: Callable[[Callback], object]) -> None:
-        """Call each callback."""
         for callback in self._members.values():
             call(callback)

@@ -1,4 +1,4 @@
-"""Passes the metrics of steps to the sinks in logging.sinks."""
+"""Passes step metrics to the sinks in logging.sinks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,12 +9,12 @@ from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.sink import Sink
 
-# The sink from which a run resumes. Its errors end the run, except those of its file, which cost a warning.
+# Sink needed for resuming. Its errors end the run, except for failed writes, which cause a warning.
 RECORD = "jsonl"
 
 
 class Metrics(Callback):
-    """Callback with the sinks of the main rank. Other ranks have none."""
+    """Callback with the main rank's sinks. Other ranks have none."""
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
@@ -50,7 +50,7 @@ class Metrics(Callback):
         self._each(lambda sink: sink.close())
 
     def _each(self, call: Callable[[Sink], object]) -> bool:
-        """Call each sink. Returns whether the record was written."""
+        """Call each sink. Returns whether RECORD was written."""
         is_recorded = True
         for name, sink in self._sinks.items():
             try:

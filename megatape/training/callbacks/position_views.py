@@ -1,4 +1,4 @@
-"""Writes a file of position tensors at each evaluation, for encodings whose blocks change them."""
+"""Writes a position view at each evaluation, for encodings whose blocks change position tensors."""
 
 from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.training.position_views.view import PositionView
@@ -7,14 +7,14 @@ from megatape.training.validation.result import Validation
 
 
 class PositionViews(Callback):
-    """Writer of the files positions/step-00000100.safetensors and so on. A view that cannot be written waits in memory."""
+    """Writes positions/step-00000100.safetensors and so on. Views that cannot be written wait in memory."""
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
         self._start_step = 0
-        # Whether files of steps after the start, from an earlier process, have been removed.
+        # Whether an earlier process's files about steps after the start have been removed.
         self._is_current = False
-        # Views to write, by step.
+        # Step -> view to write.
         self._waiting: dict[int, PositionView] = {}
 
     def on_start(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Traces some training steps with named ranges, and summarizes their time and traffic."""
+"""Traces training steps with named ranges, and summarizes time and traffic."""
 
 from contextlib import ExitStack
 from operator import attrgetter
@@ -28,17 +28,17 @@ RANGES: dict[type[nn.Module], str] = {
 }
 BACKWARD = " backward"
 
-# Number of steps before the first profiled one: DeepSpeed gathers ahead only after it has seen the order of the modules.
+# Steps before the first profiled one. DeepSpeed prefetches weights only after seeing the order of modules.
 WARM_UP = 3
 
-# Number of single operations in the summary.
+# Operations listed in the summary.
 OPERATIONS = 10
 
 
 class Profile(Callback):
-    """Profiler of `profiled_steps` steps, or none at 0, after WARM_UP steps.
+    """Profiles `profiled_steps` steps after WARM_UP steps.
 
-    Every rank writes a trace for Perfetto or chrome://tracing, and the main rank prints a summary. The trace also contains
+    Every rank writes a trace for Perfetto or chrome://tracing, and the main rank prints a summary. The trace includes
     evaluations and checkpoints between the profiled steps.
     """
 
@@ -46,20 +46,21 @@ class Profile(Callback):
         super().__init__(run)
         self.steps = run.profiled_steps
         self.path = run.folder.trace(run.topology.rank)
-        # Number of steps begun by this process.
-        self.begun = 0
+        # Steps started by this process.
+        self.num_started = 0
         self.recording = ExitStack()
 
     def close(self) -> None:
         self.recording.close()
-        if self.steps and self.begun <= WARM_UP:
-            self.run.log.info(f"nothing profiled: the run took {plural(self.begun, 'step')}, and the first {WARM_UP} warm up")
+        if self.steps and self.num_started <= WARM_UP:
+            steps = plural(self.num_started, "step")
+            self.run.log.info(f"nothing profiled: the run took {steps}, and the first {WARM_UP} warm up")
 
     def before_step(self, step: int) -> None:
-        self.begun += 1
-        if self.steps and self.begun == WARM_UP + 1:
+        self.num_started += 1
+        if self.steps and self.num_started == WARM_UP + 1:
             self._start()
-        elif self.begun == WARM_UP + self.steps + 1:
+        elif self.num_started == WARM_UP + self.steps + 1:
             self.recording.close()
 
     def _start(self) -> None:
@@ -70,7 +71,7 @@ class Profile(Callback):
         recorder = profile(activities=activities)
         mesh = self.run.engine.mesh
         traffic = CountTraffic(mesh["tensor"], mesh["sequence"], mesh["context"], mesh["replicate"])
-        # The stack closes in the opposite order, so the report follows the end of all recording.
+        # The stack closes in reverse order, so `finish` is called after recording has ended.
         self.recording.callback(self.finish, recorder, traffic)
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)
@@ -81,7 +82,7 @@ class Profile(Callback):
 
     def finish(self, recorder: profile, traffic: CountTraffic) -> None:
         """Write the trace and print the summary."""
-        steps = min(self.steps, self.begun - WARM_UP)
+        steps = min(self.steps, self.num_started - WARM_UP)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             recorder.export_chrome_trace(str(self.path))
@@ -110,17 +111,11 @@ class Range:
 
 
 def _name_passes(module: nn.Module, name: str, recording: ExitStack) -> None:
-    """Open ranges around a module's passes until the recording ends.
-
-    Args:
-        module: Module to watch.
-        name: Name of the ranges.
-        recording: Stack to close at the end of the recording.
-    """
+    """Open ranges around a module's passes while recording."""
     forward = Range(name)
     backward = Range(name + BACKWARD)
     recording.enter_context(module.register_forward_pre_hook(forward.enter))
-    # always_call: activation checkpointing stops a recomputation in the middle, by an exception, when it has all it needs.
+    # always_call: activation checkpointing stops recomputing by raising an exception, as soon as it has all it needs.
     recording.enter_context(module.register_forward_hook(forward.leave, always_call=True))
     # Skip embeddings: their input has no gradient, so no hook fires when their backward pass ends.
     if not isinstance(module, VocabularyEmbedding):
@@ -129,12 +124,12 @@ def _name_passes(module: nn.Module, name: str, recording: ExitStack) -> None:
 
 
 def summarize(recorder: profile, traffic: CountTraffic, steps: int) -> str:
-    """Return a table of the mean milliseconds and bytes of a step on this rank.
+    """Return a table of milliseconds and bytes per step on this rank.
 
     Args:
         recorder: Profiler of the steps.
         traffic: Bytes sent in the steps.
-        steps: Number of steps.
+        steps: Number of profiled steps.
     """
     device = "cpu"
     if torch.cuda.is_available():

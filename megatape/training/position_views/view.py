@@ -1,4 +1,4 @@
-"""Position views: summary tensors of one fixed text, written at each evaluation, one file per step."""
+"""Position views: summaries of one text's position tensors, one file per evaluation."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from megatape.run_folder import RunFolder
 from megatape.utils.atomic import write_atomically
 from megatape.utils.files import open_regular
 
-# Maximum number of tokens of the text whose dot products are kept.
+# Maximum number of selected tokens, whose dot products are stored.
 MAX_TOKENS = 64
 
 # Tensors of a file.
@@ -23,9 +23,9 @@ TENSORS = ("places", "products", "norms", "gains")
 
 @dataclass(frozen=True)
 class PositionView:
-    """Summary of the position tensors e of a text as each layer's attention reads them.
+    """Summary of a text's position tensors e, as read by each layer's attention.
 
-    The first layer reads the initial angles. P is the number of selected tokens, at most MAX_TOKENS, at equal distances.
+    The first layer reads the initial angles. P <= MAX_TOKENS tokens are selected, at equal distances.
 
     Attributes:
         tokens: Texts of the selected tokens [P].
@@ -44,7 +44,7 @@ class PositionView:
     gains: np.ndarray
 
     def save(self, folder: RunFolder, step: int) -> None:
-        """Write the file of a step.
+        """Write the file for a step.
 
         Raises:
             OSError: The file cannot be written.
@@ -62,7 +62,7 @@ class PositionView:
             UserError: The file is corrupted.
         """
         try:
-            # safe_open would wait for the writer of a pipe.
+            # safe_open alone would wait for the writer of a pipe.
             with open_regular(path), safe_open(path, "numpy") as file:
                 tokens = json.loads(file.metadata()["tokens"])
                 tensors = {name: file.get_tensor(name) for name in TENSORS}
@@ -84,7 +84,7 @@ class PositionView:
             magnified: Width and height of a dot product in pixels.
 
         Returns:
-            An image, uint8 [height, width, 3].
+            Image, uint8 [height, width, 3].
         """
         products = self.products.astype(np.float32)
         limits = np.quantile(np.abs(products), 0.99, axis=(1, 2), keepdims=True)

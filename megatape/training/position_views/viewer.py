@@ -1,4 +1,4 @@
-"""Computes the position view of a text: summaries of the position tensor in each layer."""
+"""Computes the position view of a text."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,10 +16,10 @@ from megatape.zero.kinds import WEIGHT
 
 
 class PositionViewer:
-    """Computes the position view of a sample during training.
+    """Computes position views while training.
 
     Args:
-        engine: Engine of the run.
+        engine: Model under DeepSpeed.
         decode: Returns the text of token ids.
     """
 
@@ -28,7 +28,7 @@ class PositionViewer:
         self._decode = decode
 
     def view(self, sample: Batch) -> PositionView | None:
-        """Compute the view on the main rank, None on the others. Collective."""
+        """Compute the view of a sample on the main rank, None on the others. Collective."""
         return compute_position_view(self._engine, on_device(sample, self._engine.device), self._decode)
 
 
@@ -37,7 +37,7 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
     """Compute the position view of a text. Collective.
 
     Args:
-        engine: Engine of the run.
+        engine: Model under DeepSpeed.
         text: One sample, the same on all ranks.
         decode: Returns the text of token ids.
 
@@ -86,10 +86,10 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
 
 
 def _gather_gains(engine: Engine) -> dict[int, np.ndarray]:
-    """Gather the gains of attention's updates on the main rank, by layer. Returns {} on other ranks. Collective."""
+    """Gather layer -> gains of attention's update on the main rank; {} on other ranks. Collective."""
     gains = {}
     for name in engine.state.parameters:
-        # Names are blocks.LAYER.position.gain.
+        # Names look like blocks.LAYER.position.gain.
         if not name.endswith(".position.gain"):
             continue
         gain = engine.state.gather(name, WEIGHT, 0)
@@ -100,10 +100,10 @@ def _gather_gains(engine: Engine) -> dict[int, np.ndarray]:
 
 
 def _stack_gains(gains: Mapping[int, np.ndarray], num_rows: int) -> np.ndarray:
-    """Return the gains as rows of a matrix [num_rows, K], with zeros for layers without gains."""
+    """Return the gains as a matrix [num_rows, K], with zeros for layers without gains."""
     empty = np.zeros(0, np.float32)
     zeros = np.zeros_like(next(iter(gains.values()), empty))
-    # The first row is dropped. It gives a matrix without rows its width and type.
+    # The first row gives a matrix without rows its width and type, and is dropped.
     rows = [zeros]
     for layer in range(num_rows):
         rows.append(gains.get(layer, zeros))

@@ -1,4 +1,4 @@
-"""Records the software, ranks and device of a run, for readers of its folder."""
+"""Record of a run's software, ranks and device, for readers of events.jsonl."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,12 @@ from megatape.utils.software import package_version, versions
 
 @dataclass(frozen=True)
 class EnvironmentRecord:
-    """Software, ranks and device of this process, and the command that started it.
+    """Software, ranks, device and command of this process.
 
     Attributes:
         topology: All ranks.
-        attention: Attention backend of the run.
-        sample_flops: FLOPs of the forward and backward pass over one sample.
+        attention: Attention backend.
+        sample_flops: FLOPs of the forward and backward pass per sample.
     """
 
     topology: Topology

@@ -9,7 +9,7 @@ from megatape.accounting.gpus import find_gpu
 
 
 def peak_flops(precision: str) -> float | None:
-    """Return the peak FLOP/s of this rank's GPU in bfloat16; None if it is unknown (CPUs, other GPUs, float32)."""
+    """Return the peak FLOP/s of this rank's GPU in bfloat16, None if unknown (CPUs, other GPUs, float32)."""
     if precision != "bfloat16" or not torch.cuda.is_available():
         return None
     gpu = find_gpu(torch.cuda.get_device_name())
@@ -19,7 +19,7 @@ def peak_flops(precision: str) -> float | None:
 
 
 def device_name() -> str:
-    """Return the name of this rank's GPU as its driver reports it, or of the processor."""
+    """Return the name of this rank's GPU, as reported by its driver, or of the processor."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -30,9 +30,9 @@ def device_name() -> str:
 
 
 def peak_memory() -> int:
-    """Return the peak number of bytes allocated on the GPU, or resident in this process on a CPU."""
+    """Return peak bytes: allocated on the GPU, or on a CPU, resident in this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    # ru_maxrss would not do: it starts with the memory of the process before exec, which is its parent's.
+    # Not ru_maxrss, which starts with the parent's memory, from before exec.
     (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Steps that metrics.jsonl records from an earlier process of the run."""
+"""Reading the steps recorded in metrics.jsonl by an earlier process."""
 
 import json
 
@@ -8,18 +8,14 @@ from megatape.training.reporting.step_metrics import NUMBERS, StepMetrics
 
 
 def recorded_steps(environment: RunEnvironment) -> dict[int, str]:
-    """Read metrics.jsonl: step -> line. Returns no lines if it cannot be read."""
+    """Read metrics.jsonl: step -> line. Empty if it cannot be read."""
     recorded: dict[int, str] = {}
     environment.log.attempt(lambda: recorded.update(read_metrics(environment.folder.metrics)))
     return recorded
 
 
 def unevaluated_step(environment: RunEnvironment, step: int) -> StepMetrics | None:
-    """Return the metrics of a step that a stop kept from its evaluation. Collective.
-
-    Returns:
-        The recorded metrics, or None if the step has none or was evaluated.
-    """
+    """Return the recorded metrics of a step if a stop prevented its evaluation, else None. Collective."""
     line = environment.on_main(lambda: recorded_steps(environment).get(step, "{}"))
     record = json.loads(line)
     if "validation_loss" in record or not record.keys() >= set(NUMBERS):

@@ -1,4 +1,4 @@
-"""Speed of a run: tokens per second, utilization of the devices, and remaining time."""
+"""Training speed: tokens per second, utilization, and remaining time."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class Rates(NamedTuple):
 
     Attributes:
         tokens: Tokens per second.
-        utilization: Model FLOPs utilization, None if the peak rate of the device is unknown.
+        utilization: Model FLOPs utilization, None if the device's peak rate is unknown.
     """
 
     tokens: float
@@ -21,17 +21,17 @@ class Rates(NamedTuple):
 
 
 class Speed:
-    """Speed of a run's steps.
+    """Measures the speed of training.
 
     Args:
-        model: Configuration of the model.
-        training: Configuration of training.
-        batches: Batch sizes of the run.
+        model: Model configuration.
+        training: Training configuration.
+        batches: Batch sizes.
         sequence_length: Tokens per sample.
         world_size: Number of ranks.
 
     Attributes:
-        sample_flops: FLOPs of the forward and backward pass over one sample.
+        sample_flops: FLOPs of the forward and backward pass per sample.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Speed:
         self._length = sequence_length
         self._batches = batches
         self._num_samples = batches.consumed(training.steps)
-        # The backward pass costs twice the forward pass. Recomputation under activation checkpointing is no useful work.
+        # The backward pass costs twice the forward pass. Recomputing activations does not count as useful work.
         self.sample_flops = 3 * forward_flops(model, sequence_length, training.num_shifted_groups)
         self._peak: float | None = None
         peak = peak_flops(training.precision)
         if peak is not None:
             self._peak = peak * world_size
-        # Samples and seconds of the steps since this process started.
+        # Since this process started.
         self._samples = 0
         self._seconds = 0.0
 
@@ -59,14 +59,14 @@ class Speed:
         """Count a step.
 
         Args:
-            step: Number of the step, from 1.
-            seconds: Duration of the step.
+            step: Step number, from 1.
+            seconds: Step duration.
         """
         self._samples += self._batches.of_step(step)
         self._seconds += seconds
 
     def of_step(self, step: int, seconds: float) -> Rates:
-        """Return the rates of a step. Arguments as for `add_step`."""
+        """Return the rates of a single step, see `add_step`."""
         return self._rates(self._batches.of_step(step), seconds)
 
     def mean(self) -> Rates:
@@ -74,7 +74,7 @@ class Speed:
         return self._rates(self._samples, self._seconds)
 
     def seconds_left(self, step: int) -> float:
-        """Return the seconds that the steps after `step` take at the mean speed."""
+        """Return the seconds remaining after `step`, at the mean speed."""
         remaining = self._num_samples - self._batches.consumed(step)
         return self._seconds / self._samples * remaining
 

@@ -1,4 +1,4 @@
-"""Reports the start of a run: what it trains, warnings about its configuration, and the event in its folder."""
+"""Reports the start of training: a description, warnings, and an event."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from megatape.utils.units import plural
 
 
 class StartReport:
-    """Report about the start of training. The main rank writes it.
+    """Report about the start of training, written by the main rank.
 
     Args:
-        environment: Environment of the run.
-        record: Software, ranks and device of the run.
-        device_type: Type of the ranks' devices.
-        introduction: Lines about what the run trains.
+        environment: Run environment.
+        record: Software, ranks and device.
+        device_type: Device type, such as "cuda".
+        description: Lines describing the run.
         warnings: Warnings about the configuration.
     """
 
@@ -25,26 +25,26 @@ class StartReport:
         environment: RunEnvironment,
         record: EnvironmentRecord,
         device_type: str,
-        introduction: str,
+        description: str,
         warnings: list[str],
     ) -> None:
         self._environment = environment
         self._record = record
         self._device_type = device_type
-        self._introduction = introduction
+        self._description = description
         self._warnings = warnings
 
     def write(self, step: int, origin: Path | None) -> None:
-        """Print introduction and warnings, and record the event "started" or "resumed".
+        """Print description and warnings, and record the event "started" or "resumed".
 
         Args:
             step: Step after which training starts.
-            origin: Folder of the checkpoint that the run continues from, None for a new run.
+            origin: Checkpoint that the run continues from, None for a new run.
         """
         environment = self._environment
         if not environment.topology.is_main:
             return
-        environment.log.info(self._introduction)
+        environment.log.info(self._description)
         for warning in self._warnings:
             environment.log.warning(warning)
         event: Event = "started"

@@ -1,4 +1,4 @@
-"""Metrics of one optimizer step, in the form in which sinks and metrics.jsonl receive them."""
+"""Metrics of one step, as passed to sinks and written to metrics.jsonl."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,25 +6,25 @@ from typing import Any, Self
 
 from megatape.training.validation.result import Validation
 
-# Numbers of StepMetrics in every line of metrics.jsonl.
+# Fields of StepMetrics in every line of metrics.jsonl.
 NUMBERS = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """Metrics of one optimizer step.
+    """Metrics of one step.
 
     Attributes:
-        step: Number of the step, from 1.
+        step: Step number, from 1.
         loss: Mean loss over the step's targets, nats.
         grad_norm: Gradient norm before clipping.
         lr: Scheduled learning rate.
-        tokens: Number of tokens since the start of the run, including skipped steps.
-        samples: Number of samples since the start of the run, including skipped steps.
-        seconds: Duration of the step.
-        peak_memory: Peak memory of the main rank's process in bytes, see hardware.peak_memory.
-        validation: Result of the evaluation after the step, None without one.
-        corpora: Number of samples of each corpus of a mixture.
+        tokens: Tokens since the start of the run, including skipped steps.
+        samples: Samples since the start of the run, including skipped steps.
+        seconds: Step duration.
+        peak_memory: Peak memory of the main rank in bytes, see hardware.peak_memory.
+        validation: Evaluation after the step, None if none was due.
+        corpora: Samples of each corpus in a mixture, since the start of the run.
         skipped: Reason for skipping the step, or "".
         digest: Digest of the step's samples (order.samples_digest).
     """
@@ -43,7 +43,7 @@ class StepMetrics:
     digest: int = 0
 
     def values(self) -> dict[str, float]:
-        """Return the numbers for a sink that draws curves, by name."""
+        """Return name -> number for sinks that draw curves."""
         values = {
             "loss/train": self.loss,
             "gradient norm": self.grad_norm,
@@ -61,7 +61,7 @@ class StepMetrics:
         return values
 
     def record(self) -> dict[str, Any]:
-        """Return the line of metrics.jsonl. Numbers that are not finite are null."""
+        """Return the step's line in metrics.jsonl. Non-finite numbers are null."""
         record: dict[str, Any] = {}
         for name in NUMBERS:
             number = getattr(self, name)
@@ -83,7 +83,7 @@ class StepMetrics:
 
     @classmethod
     def parse(cls, record: dict[str, Any]) -> Self:
-        """Return the metrics in a line of metrics.jsonl, without a validation.
+        """Parse a line of metrics.jsonl, without its validation.
 
         Raises:
             KeyError: An earlier version wrote the line.

@@ -1,4 +1,4 @@
-"""Prints a line per step on the terminal."""
+"""Prints steps on the terminal."""
 
 import logging
 
@@ -8,15 +8,15 @@ from megatape.utils.units import format_count, format_duration
 
 LOG = logging.getLogger(__name__)
 
-# Prefixes of the International System.
+# SI prefixes.
 UNITS = ("", "k", "M", "G")
 
-# Characters of the progress bar.
+# Width of the progress bar in characters.
 BAR_WIDTH = 20
 
 
 class Console(Sink):
-    """Sink that prints progress, loss, gradient norm, mean speed since this process started, and remaining time."""
+    """Sink printing progress, loss, gradient norm, mean speed since this process started, and remaining time."""
 
     def write(self, metrics: StepMetrics) -> None:
         step = metrics.step

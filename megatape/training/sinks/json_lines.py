@@ -1,4 +1,4 @@
-"""Writes metrics.jsonl, the record of a run, from which it resumes and by which it is audited."""
+"""Writes metrics.jsonl, the record needed for resuming and auditing a run."""
 
 import errno
 import io
@@ -14,10 +14,10 @@ from megatape.utils.json_lines import json_line
 
 
 class JsonLines(Sink):
-    """Sink that writes an object per step, StepMetrics.record.
+    """Sink writing StepMetrics.record as one line per step.
 
-    Lines that cannot be written, for example on a full disk, are written with a later one: a missing step would look like
-    samples that the run has not seen. The first written step replaces its own line and those of later steps.
+    Lines that cannot be written, for example on a full disk, are written together with a later one: a missing step would look
+    like samples not seen by the run. The first written step replaces its own line and those of later steps.
     """
 
     every_step = True
@@ -26,12 +26,12 @@ class JsonLines(Sink):
         super().__init__(run)
         self._path = run.folder.metrics
         self._file: io.FileIO | None = None
-        # First step to write. Its line and later ones are replaced.
+        # First step to write. It replaces its own line and later ones.
         self._first_step: int | None = None
         # Whether outdated lines have been removed from the file.
         self._is_current = False
-        # Content to write, from where the disk was full.
-        self._rest = b""
+        # Bytes not written yet.
+        self._unwritten = b""
 
     def start(self, step: int) -> None:
         try:
@@ -39,26 +39,26 @@ class JsonLines(Sink):
         finally:
             self._first_step = None
             self._is_current = False
-            self._rest = b""
+            self._unwritten = b""
 
     def write(self, metrics: StepMetrics) -> None:
         self._first_step = self._first_step or metrics.step
-        self._rest += json_line(metrics.record(), self._path)
+        self._unwritten += json_line(metrics.record(), self._path)
         self.flush()
 
     def flush(self) -> None:
-        if not self._rest:
+        if not self._unwritten:
             return
         if self._file is None:
             self._file = self._open()
         try:
-            written = self._file.write(self._rest)
+            written = self._file.write(self._unwritten)
         except OSError:
-            # After some errors of a file server this open file never works again.
+            # After some errors of a file server, this open file never works again.
             self._close_file()
             raise
-        self._rest = self._rest[written:]
-        if self._rest:
+        self._unwritten = self._unwritten[written:]
+        if self._unwritten:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def close(self) -> None:
@@ -77,17 +77,17 @@ class JsonLines(Sink):
     def _open(self) -> io.FileIO:
         """Open the file for appending.
 
-        The first time, replace the lines of steps that are made again, atomically so that a kill loses none, and remove lines
-        that are not metrics.
+        The first time, drop lines that are not metrics or belong to steps made again. The file is replaced atomically, so
+        that a kill loses no line.
         """
         if not self._is_current:
             assert self._first_step is not None
-            kept = ""
+            earlier_lines = ""
             for step, line in read_metrics(self._path).items():
                 if step < self._first_step:
-                    kept += f"{line}\n"
-            write_atomically(self._path, kept.encode() + self._rest)
-            self._rest = b""
+                    earlier_lines += f"{line}\n"
+            write_atomically(self._path, earlier_lines.encode() + self._unwritten)
+            self._unwritten = b""
             self._is_current = True
-        # An unbuffered file reports how much of a line a full disk has taken.
+        # An unbuffered file tells how much of a line fit on a full disk.
         return io.FileIO(self._path, "a")

@@ -1,4 +1,4 @@
-"""Interface of sinks, which receive the metrics of a run. CONTRIBUTING.md says how to add one."""
+"""Interface of sinks, which receive the metrics of a run. CONTRIBUTING.md explains how to add one."""
 
 from typing import TYPE_CHECKING
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 class Sink:
-    """Base class of sinks, which receive the metrics of steps on the main rank, in order.
+    """Base class of sinks, which receive step metrics on the main rank, in order.
 
     Args:
-        run: Context of the run.
+        run: Run context.
 
     Attributes:
-        every_step: Whether the sink receives every step, or only the first, every logging.interval-th and evaluated ones.
+        every_step: Whether to receive every step, instead of the first, every logging.interval-th and evaluated ones.
     """
 
     every_step = False
@@ -24,15 +24,15 @@ class Sink:
         self.run = run
 
     def start(self, step: int) -> None:
-        """Discard records of steps after `step`, after which training continues. Called again after a rollback."""
+        """Discard records of steps after `step`, where training continues. Called again after a rollback."""
 
     def write(self, metrics: "StepMetrics") -> None:
-        """Write the metrics of a step. An error costs a warning and never the run, except in the sink jsonl, its record."""
+        """Write a step's metrics. An error causes a warning; only in the sink jsonl, the run's record, it can end the run."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Write the rest of what could not be written before."""
+        """Write what could not be written before."""
 
     def close(self) -> None:
-        """Write the rest, and release resources. Called at every end of a run."""
+        """Write what is left, and release resources. Called whenever a run ends."""
         self.flush()

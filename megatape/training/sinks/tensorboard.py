@@ -1,4 +1,4 @@
-"""Writes metrics for TensorBoard, which shows them in a browser."""
+"""Writes metrics for TensorBoard."""
 
 import time
 from contextlib import suppress
@@ -10,12 +10,12 @@ from megatape.training.position_views.view import PositionView
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.sink import Sink
 
-# Seconds to wait after a failed write before trying again.
+# Seconds to wait before retrying a failed write.
 RETRY_SECONDS = 600.0
 
 
 class TensorBoard(Sink):
-    """Sink of losses, gradient norm, learning rate, speed, memory, and the position view: norms, dot products, gains."""
+    """Sink for losses, gradient norm, learning rate, speed, memory, and the position view: norms, dot products, gains."""
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
@@ -36,7 +36,7 @@ class TensorBoard(Sink):
             if metrics.validation and metrics.validation.positions:
                 _add_positions(self._writer, metrics.validation.positions, metrics.step)
         except OSError:
-            # A writer whose thread failed never writes again. A new one starts a new file.
+            # After its thread has failed, a writer never writes again. A new one starts a new file.
             self._failed = time.monotonic()
             with suppress(OSError):
                 self.close()
@@ -49,7 +49,6 @@ class TensorBoard(Sink):
             writer.close()
 
     def _values(self, metrics: StepMetrics) -> dict[str, float]:
-        """Return the numbers of a step, by name."""
         tokens, utilization = self.run.speed.of_step(metrics.step, metrics.seconds)
         values = metrics.values() | {"speed/tokens per second": tokens}
         if utilization is not None:
@@ -58,7 +57,6 @@ class TensorBoard(Sink):
 
 
 def _add_positions(writer: SummaryWriter, view: PositionView, step: int) -> None:
-    """Write the position view of a step."""
     for layer, norm in enumerate(view.norms, 1):
         writer.add_scalar(f"position tensor/norm in layer {layer}", norm, step)
     for layer, gains in enumerate(view.gains, 1):

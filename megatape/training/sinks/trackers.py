@@ -1,4 +1,4 @@
-"""Writes metrics to trackers, packages that keep the metrics of many runs: Weights & Biases and Trackio."""
+"""Writes metrics to experiment trackers: Weights & Biases and Trackio."""
 
 import os
 import secrets
@@ -13,13 +13,13 @@ from megatape.utils.url_secrets import mask_secrets_in_json
 
 
 class Tracker(Sink):
-    """Base class of sinks that write to a tracker. A run has one record there, which a resumed run continues.
+    """Base class of sinks writing to a tracker. A run has one record there, which a resumed run continues.
 
-    The run's folder stores the id of the record and its last step. Steps up to that one, made again by a resumed run or after
-    a rollback, are not written again.
+    The run directory stores the record's id and its last step. Earlier steps made again, when resuming or after a rollback, are
+    not written again.
 
     Attributes:
-        name: Name of the sink's registry entry.
+        name: Registry name of the sink.
     """
 
     name: str
@@ -34,9 +34,9 @@ class Tracker(Sink):
     def start(self, step: int) -> None:
         if self._record is None:
             if self._path.exists():
-                kept = read_json(self._path)
-                self._id = str(kept["id"])
-                self._last_step = int(kept["step"])
+                stored = read_json(self._path)
+                self._id = str(stored["id"])
+                self._last_step = int(stored["step"])
             self._record = self.open(self._id)
 
     def write(self, metrics: StepMetrics) -> None:
@@ -54,12 +54,12 @@ class Tracker(Sink):
             record.finish()
 
     def open(self, record_id: str) -> Any:
-        """Open or continue the record with this id. The result has methods `log` and `finish`."""
+        """Open or continue the record with this id. The result has the methods `log` and `finish`."""
         raise NotImplementedError
 
 
 class WeightsAndBiases(Tracker):
-    """Sink of Weights & Biases (https://docs.wandb.ai), with a record named after the run's folder.
+    """Sink for Weights & Biases (https://docs.wandb.ai). The record is named after the run directory.
 
     Project and mode come from its own variables, such as WANDB_MODE=offline.
     """
@@ -67,7 +67,7 @@ class WeightsAndBiases(Tracker):
     name = "wandb"
 
     def open(self, record_id: str) -> Any:
-        # Imported here, because only a run that asks for it needs the package.
+        # Imported late, because only runs that ask for it need the package.
         import wandb
 
         directory = self.run.folder.directory.absolute()
@@ -83,7 +83,7 @@ class WeightsAndBiases(Tracker):
 
 
 class Trackio(Tracker):
-    """Sink of Trackio (https://huggingface.co/docs/trackio), a local dashboard, with a record named after the folder and an id.
+    """Sink for Trackio (https://huggingface.co/docs/trackio), a local dashboard. The record is named after the run directory.
 
     Its folder comes from TRACKIO_DIR, and its project from TRACKIO_PROJECT.
     """
@@ -91,7 +91,7 @@ class Trackio(Tracker):
     name = "trackio"
 
     def open(self, record_id: str) -> Any:
-        # Imported here, because only a run that asks for it needs the package.
+        # Imported late, because only runs that ask for it need the package.
         import trackio
 
         folder = self.run.folder.directory.absolute()

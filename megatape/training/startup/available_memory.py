@@ -1,19 +1,32 @@
-"""Measures the memory that a rank can use: on its GPU, or its share of the host's within the limits of control groups."""
+"""Measures the memory available to a rank: on its GPU, or its share of the host's, within the limits of control groups."""
 
 import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 
-def available_memory(local_ranks: int) -> float:
-    """Return the bytes that this rank can still allocate: on its GPU, or as its share of the host's memory.
+class ControlGroup(NamedTuple):
+    """Memory files of a control group.
 
-    Args:
-        local_ranks: Number of ranks on this host.
+    Attributes:
+        folder: Folder of the group.
+        limit: Name of the file with its limit.
+        usage: Name of the file with its usage.
+        prefix: Prefix of statistics that include the groups below it.
     """
+
+    folder: Path
+    limit: str
+    usage: str
+    prefix: str
+
+
+def available_memory(local_ranks: int) -> float:
+    """Return the bytes that this rank can still allocate: on its GPU, or its share of the host's with `local_ranks` ranks."""
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()
         return float(free + torch.cuda.memory_reserved())
@@ -21,11 +34,7 @@ def available_memory(local_ranks: int) -> float:
 
 
 def memory_capacity(local_ranks: int) -> float:
-    """Return the bytes of this rank's GPU, or its share of the host's memory.
-
-    Args:
-        local_ranks: Number of ranks on this host.
-    """
+    """Return the bytes of this rank's GPU, or its share of the host's memory with `local_ranks` ranks."""
     if torch.cuda.is_available():
         _, total = torch.cuda.mem_get_info()
         return float(total)
@@ -37,7 +46,7 @@ def memory_capacity(local_ranks: int) -> float:
 
 
 def host_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the bytes that processes can still allocate on this host, including swap, within the limits of control groups.
+    """Return the bytes that this host's processes can still allocate, including swap, within the limits of control groups.
 
     Args:
         proc: Mount point of procfs.
@@ -45,25 +54,26 @@ def host_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup"
     """
     fields = _meminfo(proc)
     free = float(fields["MemAvailable"] + fields.get("SwapFree", 0))
-    for folder, limit, used, prefix in _memory_groups(proc, groups):
+    for group in _memory_groups(proc, groups):
+        # The limit is the text "max" if there is none.
         with suppress(OSError, ValueError):
-            maximum = int((folder / limit).read_text())  # "max" if there is no limit
-            usage = int((folder / used).read_text())
-            free = min(free, max(0, maximum - usage + _cached(folder, prefix)))
+            limit = int((group.folder / group.limit).read_text())
+            usage = int((group.folder / group.usage).read_text())
+            free = min(free, max(0, limit - usage + _cached_bytes(group)))
     return free
 
 
 def host_capacity(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the bytes of this host's memory, or of the smallest limit of a control group. Arguments as for `host_memory`."""
+    """Return the bytes of this host's memory, or the smallest limit of a control group. See `host_memory`."""
     capacity = float(_meminfo(proc)["MemTotal"])
-    for folder, limit, _, _ in _memory_groups(proc, groups):
+    for group in _memory_groups(proc, groups):
         with suppress(OSError, ValueError):
-            capacity = min(capacity, int((folder / limit).read_text()))
+            capacity = min(capacity, int((group.folder / group.limit).read_text()))
     return capacity
 
 
 def _meminfo(proc: Path) -> dict[str, int]:
-    """Return the bytes of each field of /proc/meminfo."""
+    """Return field -> bytes in /proc/meminfo."""
     fields = {}
     for line in (proc / "meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -71,31 +81,26 @@ def _meminfo(proc: Path) -> dict[str, int]:
     return fields
 
 
-def _memory_groups(proc: Path, groups: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """Yield the control groups of this process and those above: folder, files of limit and usage, prefix of statistics."""
+def _memory_groups(proc: Path, groups: Path) -> Iterator[ControlGroup]:
+    """Yield this process's control groups and those above them."""
     with suppress(OSError):
         for line in (proc / "self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            folder = Path(path.lstrip("/"))
-            for group in (folder, *folder.parents):
+            innermost = Path(path.lstrip("/"))
+            for group in (innermost, *innermost.parents):
                 if not controllers:
-                    yield groups / group, "memory.max", "memory.current", ""
+                    yield ControlGroup(groups / group, limit="memory.max", usage="memory.current", prefix="")
                 elif "memory" in controllers.split(","):
-                    files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-                    yield groups / "memory" / group, *files
+                    folder = groups / "memory" / group
+                    yield ControlGroup(folder, limit="memory.limit_in_bytes", usage="memory.usage_in_bytes", prefix="total_")
 
 
-def _cached(folder: Path, prefix: str) -> int:
-    """Return the bytes of a control group's page cache, which the kernel frees when memory is short.
-
-    Args:
-        folder: Folder of the control group.
-        prefix: Prefix of the names in its statistics that include the groups below it.
-    """
-    names = (f"{prefix}inactive_file", f"{prefix}active_file")
+def _cached_bytes(group: ControlGroup) -> int:
+    """Return the bytes of a control group's page cache, which the kernel frees when memory is short."""
+    names = (f"{group.prefix}inactive_file", f"{group.prefix}active_file")
     total = 0
     with suppress(OSError):
-        for line in (folder / "memory.stat").read_text().splitlines():
+        for line in (group.folder / "memory.stat").read_text().splitlines():
             key, _, value = line.partition(" ")
             if key in names:
                 total += int(value)

@@ -1,4 +1,4 @@
-"""Builds the readers of a run's samples: the loader of training, and the evaluator."""
+"""Builds the readers of samples: the training loader, and the evaluator."""
 
 from megatape.config import Config, DataConfig, ModelConfig, TrainingConfig
 from megatape.config.batches import BatchSizes
@@ -25,10 +25,10 @@ def build_loader(
     """Build the reader of this rank's training samples.
 
     Args:
-        config: Data section of the configuration.
-        model: Configuration of the model.
-        training: Configuration of training, with the micro-batch size.
-        batches: Batch sizes of the run.
+        config: Data configuration.
+        model: Model configuration.
+        training: Training configuration, with the micro-batch size.
+        batches: Batch sizes.
         samples: Training samples, opened by this rank.
         axis: Ranks that read different samples.
     """
@@ -47,13 +47,13 @@ def build_loader(
 
 
 def build_evaluator(config: Config, data: RunData, engine: Engine, pace: Pace) -> Evaluator:
-    """Build the evaluator of a run.
+    """Build the evaluator.
 
     Args:
-        config: Configuration of the run.
-        data: Data opened by this rank.
-        engine: Engine of the run.
-        pace: Receives the phases of this rank, for the watch over the ranks.
+        config: Configuration.
+        data: Data, opened by this rank.
+        engine: Model under DeepSpeed.
+        pace: Receives this rank's phases, for the watch.
     """
     encoding = encoding_of(config.model)
     viewer = None

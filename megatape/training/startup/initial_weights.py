@@ -17,16 +17,16 @@ from megatape.registry import INITIAL_WEIGHTS
 def open_initial_weights(
     directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment
 ) -> tuple[InitialWeights, StoredWeights | None]:
-    """Open and verify the weights to start from. Each rank hashes its share of the files. Collective.
+    """Open and verify the weights to start from. Each rank hashes a share of the files. Collective.
 
     Args:
         directory: Folder of the weights.
-        model: Model section of the run.
-        frozen: Names of the frozen parameters.
-        environment: Environment of the run.
+        model: Model configuration.
+        frozen: Names of frozen parameters.
+        environment: Run environment.
 
     Returns:
-        The weights, and those of them that are frozen: the base of the run's checkpoints, None if there are none.
+        The weights, and the frozen ones among them: the base of the run's checkpoints, None without frozen weights.
     """
     share = _Share(directory, model, frozen, environment)
     hashes_of_ranks = on_all(path_errors()(share.open), environment.topology, context="training.init_from: ")
@@ -41,11 +41,11 @@ def open_initial_weights(
 
 
 class _Share:
-    """The weights to start from, and this rank's share in hashing their files. Arguments as for `open_initial_weights`.
+    """The weights to start from, and this rank's share of their files to hash.
 
     Attributes:
-        weights: The weights, None until `open` has opened them.
-        base: Frozen ones among the weights, None until then.
+        weights: The weights, None before `open`.
+        base: Frozen ones among them, None before `open`.
     """
 
     def __init__(self, directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment) -> None:
@@ -60,7 +60,7 @@ class _Share:
         """Open the weights, and verify this rank's share of their files.
 
         Returns:
-            Size and hash, as JSON, of each file of this share that has none on record.
+            File -> size and hash, as JSON, for files of this share without a recorded hash.
 
         Raises:
             UserError, OSError: The weights are missing, corrupted or another model's.
@@ -77,5 +77,5 @@ class _Share:
         # An export has no record of hashes, so hash its files now.
         used = {record.file for record in base.tensors.values()}
         unhashed = sorted(used - base.files.keys())
-        own = unhashed[topology.rank :: topology.world_size]
-        return {name: hash_file(base.directory / name).model_dump() for name in own}
+        share = unhashed[topology.rank :: topology.world_size]
+        return {name: hash_file(base.directory / name).model_dump() for name in share}

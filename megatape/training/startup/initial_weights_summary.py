@@ -1,4 +1,4 @@
-"""Describes in a few lines the weights of another model that a run starts from."""
+"""Describes the weights that a run starts from, in a few lines."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +20,8 @@ def summarize_initial_weights(
 
     Args:
         weights: Weights to start from.
-        model: Model section of the run.
-        num_fresh: Number of parameters that the weights lack.
+        model: Model configuration.
+        num_fresh: Number of parameters missing in the weights.
         tokenizer: Tokenizer of the data.
     """
     yield f"starting from the weights in {weights.directory}"

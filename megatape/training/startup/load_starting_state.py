@@ -1,4 +1,4 @@
-"""Brings a run into the state that it starts from: that of a checkpoint, or a new one at step 0."""
+"""Loads the state that a run starts from: a checkpoint, or a new state at step 0."""
 
 from functools import partial
 
@@ -14,20 +14,19 @@ from megatape.training.trainer import Trainer
 
 
 def load_starting_state(trainer: Trainer, config: Config, data: RunData, start: Start) -> None:
-    """Bring a run into the state that it starts from. Collective.
+    """Load the state that a run starts from. Collective.
 
     Args:
-        trainer: The run.
-        config: Configuration of the run.
-        data: Data of the run.
-        start: Starting point of the run.
+        trainer: Trainer to load it into.
+        config: Configuration.
+        data: Data, opened by this rank.
+        start: Starting point.
 
     Raises:
         UserError, FileNotFoundError: The run must not continue from the checkpoint, or cannot start with these weights.
     """
     environment = trainer.environment
-    # Our modules draw from generators of their own. This generator, which checkpoints store, is for a user's encodings and
-    # backends.
+    # Our modules have their own generators. This one is for users' encodings and backends, and checkpoints store it.
     torch.manual_seed(config.training.seed + environment.topology.rank)
     if start.resumes:
         check = partial(check_continues, config, data, trainer.attention, start.allow_changes, environment)

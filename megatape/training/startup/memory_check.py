@@ -1,4 +1,4 @@
-"""Checks before the first step that every rank has the memory that a run needs."""
+"""Checks before the first step that every rank has enough memory."""
 
 import time
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from megatape.training.startup.available_memory import available_memory, memory_
 from megatape.training.startup.memory_plan import MemoryPlan
 from megatape.utils.units import format_bytes
 
-# A run is only planned before it starts if a rough upper bound of its memory reaches this share of the available memory.
+# Plan the run only if a rough upper bound of its memory reaches this share of the available memory.
 SMALL = 0.25
 
-# Seconds to wait for memory that other processes may be about to free.
+# Seconds to wait for memory that ending processes may free.
 PATIENCE = 20.0
 
 
@@ -21,9 +21,9 @@ def check_memory(plan: MemoryPlan, measure: Callable[[], float] | None = None, p
     """Check that every rank has the memory that the run certainly needs. Collective.
 
     Args:
-        plan: Planned memory of the run.
-        measure: Returns the bytes available to this rank, by default its free memory.
-        patience: Seconds to wait for ending processes, such as those of the run's previous start, to free their memory.
+        plan: Memory plan.
+        measure: Returns the bytes available to this rank.
+        patience: Seconds to wait for ending processes, such as those of the run's previous start, to free memory.
 
     Raises:
         OutOfMemory: The memory of a rank does not suffice. Raised on all ranks.
@@ -40,11 +40,11 @@ def check_memory(plan: MemoryPlan, measure: Callable[[], float] | None = None, p
         return
     if certain <= memory_capacity(topology.local_size):
         available = _wait_for(certain, available, measure, patience)
-    least, holder = min(gather_values((available, plan.holder()), topology))
+    least, device = min(gather_values((available, plan.device_name()), topology))
     if certain <= least:
         return
     error = OutOfMemory(
-        f"the run needs at least {format_bytes(certain)} of memory a rank, and {format_bytes(least)} are free on {holder}: "
+        f"the run needs at least {format_bytes(certain)} of memory a rank, and {format_bytes(least)} are free on {device}: "
         f"{plan.remedy(least)}"
     )
     error.everywhere = True
@@ -52,14 +52,7 @@ def check_memory(plan: MemoryPlan, measure: Callable[[], float] | None = None, p
 
 
 def _wait_for(needed: float, available: float, measure: Callable[[], float], patience: float) -> float:
-    """Wait until enough memory is available, or patience ends. Returns the bytes that are available then.
-
-    Args:
-        needed: Bytes to wait for.
-        available: Bytes available now.
-        measure: Returns the bytes available to this rank.
-        patience: Maximum number of seconds to wait.
-    """
+    """Wait until enough memory is available, or patience ends. Returns the bytes available then."""
     deadline = time.monotonic() + patience
     while available < needed and time.monotonic() < deadline:
         time.sleep(min(1.0, patience))

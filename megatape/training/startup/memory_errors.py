@@ -1,4 +1,4 @@
-"""Explains errors about exhausted memory in one line."""
+"""Explains out-of-memory errors in one line."""
 
 import errno
 import re
@@ -19,12 +19,12 @@ MESSAGES = re.compile(r"can't allocate memory|out of memory|not enough memory|ba
 
 @contextmanager
 def explained_memory_errors(plan: MemoryPlan, steps: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Convert the block's errors about exhausted memory to OutOfMemory, with a message based on the plan.
+    """Convert the block's out-of-memory errors to OutOfMemory, with a message based on the plan.
 
     Args:
-        plan: Planned memory of the run.
+        plan: Memory plan.
         steps: Returns the number of steps made by this process. After the first one the error counts as a death, so that the
-            run is restarted while it advances.
+            run is restarted as long as it advances.
     """
     try:
         yield
@@ -39,16 +39,11 @@ def explained_memory_errors(plan: MemoryPlan, steps: Callable[[], int] = lambda:
 
 
 def _explain(plan: MemoryPlan, num_steps: int) -> str:
-    """Describe exhausted memory in one line: where and when, the plan, and a remedy.
-
-    Args:
-        plan: Planned memory of the run.
-        num_steps: Number of steps made by this process.
-    """
+    """Describe in one line where and when memory was exhausted, what was planned, and what to change."""
     when = "before the end of the first step"
     if num_steps:
         when = f"in step {num_steps + 1} of this process"
-    text = f"out of memory {when}, on {plan.holder()}"
+    text = f"out of memory {when}, on {plan.device_name()}"
     # Planning needs host memory as well.
     with suppress(MemoryError, RuntimeError, OSError):
         memory = plan.memory()
@@ -61,10 +56,7 @@ def _explain(plan: MemoryPlan, num_steps: int) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the memory of a GPU or of this rank's host is exhausted.
-
-    RankFailed has the text of another rank's error, which that rank reports itself.
-    """
+    """Whether a GPU's memory or this host's memory is exhausted. RankFailed is about another rank's error, so never is."""
     if isinstance(error, OutOfMemory | RankFailed):
         return False
     if isinstance(error, torch.OutOfMemoryError | MemoryError):

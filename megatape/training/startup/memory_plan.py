@@ -1,4 +1,4 @@
-"""Memory that a run is planned to need, and the smallest change of settings with which it fits."""
+"""Memory plan of a run, and the smallest change of settings that makes it fit."""
 
 import socket
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from megatape.accounting.parameters import count_parameters
 from megatape.distributed.topology import Topology
 from megatape.utils.units import format_bytes
 
-# Share of the planned activations that a run certainly keeps. Measured peaks are 0.80 to 0.97 of the plan
+# Share of the planned activations that a run certainly needs. Measured peaks are 0.80 to 0.97 of the plan
 # (docs/benchmarks.md).
 CERTAIN_ACTIVATIONS = 0.75
 
@@ -22,13 +22,13 @@ ACTIVATION_PARTS = (MemoryPart.ACTIVATIONS, MemoryPart.POSITION_ENCODING, Memory
 
 
 class MemoryPlan:
-    """Planned memory of a rank. Planning takes a while, so everything is computed when it is asked for.
+    """Planned memory of a rank. Planning takes a while, so everything is computed on request.
 
     Args:
         topology: All ranks.
-        layout: Returns the layout of the run. Raises UserError if its batches do not divide evenly.
-        find_change: Returns the smallest change of settings that fits, and the memory planned with it, or None. Its arguments
-            are whether the run uses GPUs, and the bytes available to a rank.
+        layout: Returns the training layout. Raises UserError if batches do not divide evenly.
+        find_change: Returns the smallest change of settings that fits and its planned memory, or None. Its arguments are
+            whether the run uses GPUs, and the bytes available to a rank.
 
     Attributes:
         topology: All ranks.
@@ -58,7 +58,7 @@ class MemoryPlan:
         return 40.0 * count_parameters(model).total + 8.0 * tokens * widths
 
     def certain_bytes(self) -> float:
-        """Return the bytes that the run certainly needs on this rank's device or, on a CPU, in total."""
+        """Return the bytes certainly needed on this rank's device or, on a CPU, in total."""
         memory = self.memory()
         activations = sum(memory.device[part] for part in ACTIVATION_PARTS)
         certain = memory.device_total - (1 - CERTAIN_ACTIVATIONS) * activations
@@ -66,22 +66,18 @@ class MemoryPlan:
             certain += memory.host_total
         return certain
 
-    def holder(self) -> str:
-        """Return the name of the device that has this rank's memory."""
+    def device_name(self) -> str:
+        """Return the name of this rank's device and host."""
         host = socket.gethostname()
         if self._on_gpu:
             return f"a {torch.cuda.get_device_name()} of host {host}"
         return f"host {host}"
 
     def remedy(self, available: float) -> str:
-        """Return the smallest change that fits, as options of the command line.
-
-        Args:
-            available: Bytes available to a rank.
-        """
-        found = self._find_change(self._on_gpu, available)
-        if found is None:
+        """Return the smallest change that fits into this many bytes per rank, as command-line options."""
+        fitting_change = self._find_change(self._on_gpu, available)
+        if fitting_change is None:
             return "use more ranks, or settings that megatape plan --search finds"
-        changes, memory = found
+        changes, memory = fitting_change
         options = " ".join(f"--set {key}={value}" for key, value in changes.items())
         return f"{options} needs {format_bytes(memory.device_total)}"

@@ -1,4 +1,4 @@
-"""Opens the data of a run on all ranks, and checks that they agree on configuration, arguments, code and data."""
+"""Opens the data on all ranks, and checks that they agree on configuration, arguments, code and data."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from megatape.registry import SINKS
 from megatape.utils.project_files import install_command
 from megatape.utils.software import source_hash, versions
 
-# Number of characters of a hash that ranks compare and messages show.
+# Length of hashes in comparisons and messages.
 HASH_LENGTH = 12
 
 
@@ -28,13 +28,13 @@ def open_together(
     """Open this rank's data, and check that all ranks agree. Collective.
 
     Args:
-        settings: Values of configuration and command line on which all ranks must agree, by name.
+        settings: Name -> value in configuration or command line, on which all ranks must agree.
         open_rank: Opens this rank's data, after checks that need no other rank. May raise UserError or OSError.
-        sinks: Names of logging.sinks, whose packages the main rank needs.
+        sinks: Names in logging.sinks. The main rank needs their packages.
         topology: All ranks.
 
     Raises:
-        RankMismatch: One rank cannot open its data, or settings, code or data differ between ranks. Raised on all ranks.
+        RankMismatch: A rank cannot open its data, or settings, code or data differ. Raised on all ranks.
     """
     data = None
     fault = ""
@@ -57,9 +57,6 @@ def open_together(
 def check_packages(sinks: Sequence[str]) -> None:
     """Check that the packages of sinks are installed.
 
-    Args:
-        sinks: Names of logging.sinks.
-
     Raises:
         UserError: A package is missing.
     """
@@ -73,7 +70,7 @@ def check_packages(sinks: Sequence[str]) -> None:
 
 
 def _code_versions() -> dict[str, Any]:
-    """Return the versions of the code on this rank, by description."""
+    """Return description -> version of the code on this rank."""
     versions_by_name = {"the code's hash": source_hash()[:HASH_LENGTH], "Python/torch/DeepSpeed": versions()}
     for name, value in file_hashes().items():
         versions_by_name[f"the hash of the module {name}"] = value[:HASH_LENGTH]
@@ -81,7 +78,7 @@ def _code_versions() -> dict[str, Any]:
 
 
 def _data_hashes(data: RunData) -> dict[str, str]:
-    """Return the hashes of this rank's data, by description."""
+    """Return description -> hash of this rank's data."""
     hashes = {f"the hash of the {name}": value[:HASH_LENGTH] for name, value in data.fingerprints.items()}
     for name, dataset in data.validation.items():
         description = "the hash of the validation data"

@@ -1,4 +1,4 @@
-"""Resuming a run: the check of the checkpoint that it continues from, or a new beginning if none was saved."""
+"""Resuming: finding and checking the checkpoint to continue from, or starting again if none was saved."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,15 +29,15 @@ def check_continues(
     environment: RunEnvironment,
     reader: CheckpointReader,
 ) -> None:
-    """Check that a run may continue from a checkpoint, and report it with each change of the recipe. Collective.
+    """Check that a run may continue from a checkpoint, and report it with each changed setting. Collective.
 
     Args:
-        config: Configuration of the run.
-        data: Data of the run.
-        attention: Name of the run's attention backend.
+        config: Configuration.
+        data: Data, opened by this rank.
+        attention: Attention backend.
         allow_changes: Whether settings that must be confirmed may change (`confirmed` in docs/config.md).
-        environment: Environment of the run.
-        reader: The checkpoint.
+        environment: Run environment.
+        reader: Reader of the checkpoint.
 
     Raises:
         UserError: The run would train another model, see other samples, or change a setting that must be confirmed.
@@ -52,7 +52,7 @@ def check_continues(
     environment.on_main(lambda: check_order(origin, state.last_step, data.train.order))
     check_annealing(origin, theirs.data.annealing, config.data.annealing, reader.tokens)
     lines = recipe_changes(origin, changed, allow_changes)
-    # Checkpoints of earlier versions do not record the backend.
+    # Earlier versions did not record the backend.
     before = state.attention or attention
     if before != attention:
         lines.append(f"attention by {before} -> {attention}, which rounds differently")
@@ -75,11 +75,11 @@ def check_continues(
 def resumed_checkpoint(
     checkpoint: Path | None, environment: RunEnvironment, check: Callable[[CheckpointReader], None]
 ) -> CheckpointReader | None:
-    """Return the checkpoint that a run continues from, or None if it starts again because none was saved. Collective.
+    """Return the checkpoint to continue from, or None to start again because none was saved. Collective.
 
     Args:
-        checkpoint: Folder of the checkpoint, None for the newest valid one of the run.
-        environment: Environment of the run.
+        checkpoint: Checkpoint's folder, None for the run's newest valid one.
+        environment: Run environment.
         check: Raises UserError if the run must not continue from a checkpoint.
 
     Raises:
@@ -102,8 +102,8 @@ def _start_again(environment: RunEnvironment) -> None:
     num_recorded = environment.on_main(lambda: check_restart(environment.folder))
     if num_recorded == 0:
         return
-    kept = environment.on_main(lambda: str(set_metrics_aside(environment.folder)))
+    backup = environment.on_main(lambda: str(set_metrics_aside(environment.folder)))
     environment.log.info(
         f"no checkpoint was written before the run ended after step {num_recorded}: starting again from step 0; its metrics "
-        f"are kept in {kept}"
+        f"are kept in {backup}"
     )

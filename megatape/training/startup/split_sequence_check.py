@@ -1,7 +1,7 @@
-"""Start-up check of position encodings from outside the package: are samples that ranks divide computed as on one rank?
+"""Checks that a user's encoding computes sequences split across ranks like whole ones.
 
-The entry of such an encoding may claim by mistake that it supports sequence- or context-parallel ranks. A sum along the
-sequence would then begin anew on each rank, and training would go on with other losses, without an error.
+Its registry entry may claim by mistake that it supports sequence- or context-parallel ranks. A sum along the sequence would
+then start again on each rank, and training would go on with other losses, without an error.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from megatape.registry import ENCODINGS
 # Attention backend that supports every encoding on every device
 BACKENDS = ("blocked",)
 
-# Largest relative difference: errors of float32's rounding are far smaller, and those of a wrong claim far larger.
+# Maximum relative difference: rounding errors of float32 are far smaller, and those of a wrong claim far larger.
 TOLERANCE = 0.01
 
 # Standard deviation of random weights around their initial values
 SPREAD = 0.1
 
-# Sizes of the tiny model and of its samples
+# Sizes of the tiny model and its samples
 VOCAB_SIZE = 64
 MAX_CHUNK_TOKENS = 8
 
-# Errors of tensors whose shapes do not fit, and of what follows from that.
+# Errors raised when shapes do not fit
 FAULTS = (RuntimeError, ValueError, IndexError, TypeError)
 
-# Claims of a registry entry, by the axis of the mesh that needs them: setting, and argument of EncodingEntry.
+# Mesh axis -> setting, and claim of a registry entry (argument of EncodingEntry)
 CLAIMS = {
     "sequence": ("parallel.sp", "divides_heads=True"),
     "context": ("parallel.cp", 'whole_samples=""'),
@@ -43,20 +43,20 @@ CLAIMS = {
 
 
 def check_split_sequences(model: ModelConfig, data: DataConfig, mesh: Mesh, topology: Topology, device: torch.device) -> None:
-    """Check that an encoding supports the axes that divide samples, as its registry entry claims. Collective.
+    """Check that an encoding supports the axes that split sequences, as its registry entry claims. Collective.
 
-    All ranks compute a tiny model with the encoding, whole and divided. Encodings of the package are not checked, because its
-    tests do that.
+    All ranks compute a tiny model with the encoding on whole and on split sequences. Built-in encodings are skipped, because
+    our tests check them.
 
     Args:
-        model: Model of the run.
-        data: Data of the run.
-        mesh: Axes of the run.
+        model: Model configuration.
+        data: Data configuration.
+        mesh: Mesh of the ranks.
         topology: All ranks.
-        device: Device of this rank.
+        device: Device to run on.
 
     Raises:
-        UserError: On all ranks, outputs or gradients differ from those of one rank.
+        UserError: Outputs or gradients differ from those of one rank. Raised on all ranks.
     """
     name = model.encoding
     if ENCODINGS[name].is_built_in:
@@ -65,7 +65,7 @@ def check_split_sequences(model: ModelConfig, data: DataConfig, mesh: Mesh, topo
         axis = mesh[axis_name]
         if axis.size == 1:
             continue
-        failure = _division_failure(model, data, axis, topology, device)
+        failure = _find_difference(model, data, axis, topology, device)
         if failure is not None:
             raise UserError(
                 f"encoding {name} does not support {setting} {axis.size}, though its registry entry claims it by {claim}: on a "
@@ -74,8 +74,8 @@ def check_split_sequences(model: ModelConfig, data: DataConfig, mesh: Mesh, topo
             )
 
 
-def _division_failure(model: ModelConfig, data: DataConfig, axis: Axis, topology: Topology, device: torch.device) -> str | None:
-    """Return how a tiny model differs when this axis divides its samples, or None if it does not. Collective."""
+def _find_difference(model: ModelConfig, data: DataConfig, axis: Axis, topology: Topology, device: torch.device) -> str | None:
+    """Return how a tiny model's results differ when this axis splits its sequences, or None. Collective."""
     model_config = _tiny(model, axis.size)
     inputs = _inputs(data, axis, device)
     num_tokens = inputs[0].shape[1]
@@ -88,11 +88,11 @@ def _division_failure(model: ModelConfig, data: DataConfig, axis: Axis, topology
 
     sequence = axis if axis.name == "sequence" else SINGLE
     context = axis if axis.name == "context" else SINGLE
-    divided = build_model(model_config, sequence_axis=sequence, context_axis=context, backends=BACKENDS).to(device)
-    divided.load_state_dict(whole.state_dict())
-    own_result = _run_divided(divided, inputs, divided.local(weight), divided.local(logits))
+    split = build_model(model_config, sequence_axis=sequence, context_axis=context, backends=BACKENDS).to(device)
+    split.load_state_dict(whole.state_dict())
+    local_result = _run_split(split, inputs, split.local(weight), split.local(logits))
 
-    results = gather_values(own_result, topology)
+    results = gather_values(local_result, topology)
     for failure, _ in results:
         if failure is not None:
             return failure
@@ -102,22 +102,22 @@ def _division_failure(model: ModelConfig, data: DataConfig, axis: Axis, topology
     return None
 
 
-def _run_divided(
-    divided: Transformer, inputs: tuple[Tensor, Tensor, Tensor | None], weight: Tensor, expected_logits: Tensor
+def _run_split(
+    split: Transformer, inputs: tuple[Tensor, Tensor, Tensor | None], weight: Tensor, expected_logits: Tensor
 ) -> tuple[str | None, list[float]]:
-    """Run a model whose samples ranks divide.
+    """Run a model on sequences split across ranks.
 
     Args:
-        divided: The model.
-        inputs: Arguments of the model, whole samples.
-        weight: Factors that make a loss of this rank's logits.
+        split: Model that splits sequences.
+        inputs: Model inputs, whole samples.
+        weight: Turns this rank's logits into a loss.
         expected_logits: Correct logits of this rank's tokens.
 
     Returns:
         How this rank's logits differ from the expected ones, or None; and `_signed_sums` of its gradients, none if it fails.
     """
     try:
-        logits, gradients = _run(divided, inputs, weight)
+        logits, gradients = _run(split, inputs, weight)
     except FAULTS as error:
         text = f"{type(error).__name__}: {error}"
         return f"the encoding fails ({text.splitlines()[0]})", []
@@ -130,12 +130,12 @@ def _run_divided(
 
 
 def _gradients_differ(expected_gradients: list[Tensor], sums_by_rank: Sequence[list[float]], num_copies: int) -> bool:
-    """Whether the gradients of some parameter, added up over ranks, differ from those of one rank.
+    """Whether a parameter's gradient, summed over ranks, differs from that of one rank.
 
     Args:
-        expected_gradients: Gradients of one rank, by parameter.
+        expected_gradients: One rank's gradients, by parameter.
         sums_by_rank: `_signed_sums` of each rank.
-        num_copies: Number of groups of ranks that compute the same.
+        num_copies: Groups of ranks that compute the same.
     """
     expected_sums = _signed_sums(expected_gradients)
     for number, gradient in enumerate(expected_gradients):
@@ -147,7 +147,7 @@ def _gradients_differ(expected_gradients: list[Tensor], sums_by_rank: Sequence[l
 
 
 def _tiny(model: ModelConfig, num_ranks: int) -> ModelConfig:
-    """Return the configuration of a small model with the same encoding, whose heads this number of ranks can divide."""
+    """Return the configuration of a small model with the same encoding, whose heads fit this number of ranks."""
     num_kv_heads = 2 * num_ranks
     groups = min(model.num_heads // model.num_kv_heads, 2)
     return model.model_copy(
@@ -168,7 +168,7 @@ def _tiny(model: ModelConfig, num_ranks: int) -> ModelConfig:
 
 
 def _randomize(model: Transformer) -> None:
-    """Draw all weights around their initial values, the same on all ranks, so that every one of them matters."""
+    """Draw all weights around their initial values, the same on all ranks, so that each of them matters."""
     generator = torch.Generator().manual_seed(0)
     for weight in model.parameters():
         declared = spec_of(weight)
@@ -184,7 +184,7 @@ def _randomize(model: Transformer) -> None:
 
 
 def _inputs(data: DataConfig, axis: Axis, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return random tokens, their positions, and the first token of each one's document if the run masks documents."""
+    """Return random tokens, their position ids, and document starts if the run masks documents."""
     num_chunks = axis.size
     if axis.name == "context":
         num_chunks = 2 * axis.size
@@ -201,16 +201,7 @@ def _inputs(data: DataConfig, axis: Axis, device: torch.device) -> tuple[Tensor,
 
 
 def _run(model: Transformer, inputs: tuple[Tensor, Tensor, Tensor | None], weight: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Run a model forward and backward.
-
-    Args:
-        model: The model.
-        inputs: Arguments of the model.
-        weight: Factors that make a loss of the logits.
-
-    Returns:
-        The logits, and the gradient of each parameter.
-    """
+    """Run a model forward and backward, with the loss sum(logits * weight). Returns the logits and all gradients."""
     logits = model(*inputs)
     loss = (logits * weight).sum()
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
@@ -220,7 +211,7 @@ def _run(model: Transformer, inputs: tuple[Tensor, Tensor, Tensor | None], weigh
 def _signed_sums(gradients: list[Tensor]) -> list[float]:
     """Return the sum of each gradient times random signs.
 
-    These sums are linear in the gradients, so they add up over ranks as gradients do, and they are small enough to exchange.
+    These sums are linear in the gradients, so they can be summed over ranks in their place, and they are small to exchange.
     """
     generator = torch.Generator().manual_seed(3)
     sums = []

@@ -1,4 +1,4 @@
-"""Finds out which attention backends and kernels work on all ranks, before a run uses them."""
+"""Selects attention backends and kernels by testing them on all ranks before a run uses them."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ from megatape.registry import AUTO
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of tokens of the sample on which a backend or kernel is tested: two blocks of queries.
+# Maximum number of tokens in the sample of a smoke test: two blocks of queries.
 TOKENS = 256
 
-# Reason why a rank cannot use our kernels, if other ranks can
+# Reason why a rank cannot use our kernels, if other ranks can.
 MISSING = "the package triton is not installed"
 
 
@@ -42,14 +42,14 @@ def working_backends(
 ) -> Backends:
     """Return the first backends that work on all ranks and together support all layers, in order of preference. Collective.
 
-    If a backend fails on one rank, no rank uses it, and the main rank logs the reason in one line.
+    If a backend fails on one rank, no rank uses it, and the main rank logs the reason.
 
     Args:
         requirements: Requirements of the layers, the most demanding ones first.
-        forced: Name of the backend to use (training.attention), or AUTO.
-        model: Configuration of the model.
-        num_tokens: Number of tokens in a sample. Backends are tested on at most TOKENS.
-        device: Device of this rank.
+        forced: Backend to use (training.attention), or AUTO.
+        model: Model configuration.
+        num_tokens: Tokens per sample. Backends are tested on at most TOKENS.
+        device: Device to run on.
         topology: All ranks.
         rotation_by_kernel: Whether our own kernels rotate queries and keys, from `rotates_by_kernel`.
 
@@ -72,36 +72,36 @@ def working_backends(
     )
 
     working: list[str] = []
-    faults: dict[str, str] = {}
+    failures: dict[str, str] = {}
     unsupported = set(requirements)
     for name in backends_by_priority(forced, most_demanding):
         backend = get_backend(name)
         supported = [layer for layer in requirements if backend.unsupported_reason(layer) is None]
         if not unsupported or not supported:
             continue
-        fault = ""
+        reason = None
         if device.type == "cuda" and (name == forced or backend.is_preferred_for(most_demanding)):
-            # Test it in a child process of one rank per node, before it can harm the other ranks.
-            own_fault = None
+            # Test it in a child process of one rank per node first, where it cannot harm the ranks.
+            child_reason = None
             if topology.local_rank == 0:
-                own_fault = smoke_test_in_child(name, supported, trial)
-            fault = _describe_ranks(own_fault, topology)
-        if not fault:
-            fault = _describe_ranks(smoke_test_backend(name, supported, trial), topology)
-        if fault:
-            faults[name] = fault
-        else:
-            working.append(name)
-            unsupported -= set(supported)
+                child_reason = smoke_test_in_child(name, supported, trial)
+            reason = _summarize(child_reason, topology)
+        if reason is None:
+            reason = _summarize(smoke_test_backend(name, supported, trial), topology)
+        if reason is not None:
+            failures[name] = reason
+            continue
+        working.append(name)
+        unsupported -= set(supported)
 
-    described = "; ".join(f"{name}: it {fault}" for name, fault in faults.items())
+    description = "; ".join(f"{name}: it {reason}" for name, reason in failures.items())
     if unsupported:
-        raise UserError(f"no attention backend works here: {described}")
-    if forced in faults:
-        able = ", ".join(working)
-        raise UserError(f"training.attention is {forced}, but it {faults[forced]}: choose {AUTO}, or one of {able}")
-    if faults and topology.is_main:
-        LOG.info("attention by %s instead of %s", select_backend(most_demanding, tuple(working)), described)
+        raise UserError(f"no attention backend works here: {description}")
+    if forced in failures:
+        alternatives = ", ".join(working)
+        raise UserError(f"training.attention is {forced}, but it {failures[forced]}: choose {AUTO}, or one of {alternatives}")
+    if failures and topology.is_main:
+        LOG.info("attention by %s instead of %s", select_backend(most_demanding, tuple(working)), description)
     return tuple(working)
 
 
@@ -111,10 +111,10 @@ def rotates_by_kernel(
     """Whether our own kernels rotate queries and keys before PyTorch's attention, on all ranks. Collective.
 
     Args:
-        model: Configuration of the model.
-        dtype: Type of the activations.
-        num_tokens: Number of tokens in a sample. Kernels are tested on at most TOKENS.
-        device: Device of this rank.
+        model: Model configuration.
+        dtype: Activation type.
+        num_tokens: Tokens per sample. Kernels are tested on at most TOKENS.
+        device: Device to run on.
         topology: All ranks.
     """
     test = partial(smoke_test_rotation, model, dtype, min(num_tokens, TOKENS), device)
@@ -132,11 +132,11 @@ def updates_by_kernel(
     """Whether our own kernels update the position state, on all ranks. Collective.
 
     Args:
-        model: Configuration of the model.
-        dtype: Type of the activations.
+        model: Model configuration.
+        dtype: Activation type.
         tensor_size: Number of tensor-parallel ranks.
-        num_tokens: Number of tokens in a sample. Kernels are tested on at most TOKENS.
-        device: Device of this rank.
+        num_tokens: Tokens per sample. Kernels are tested on at most TOKENS.
+        device: Device to run on.
         topology: All ranks.
     """
     tokens = min(num_tokens, TOKENS)
@@ -148,10 +148,10 @@ def loss_by_kernel(model: ModelConfig, dtype: torch.dtype, z_loss: float, device
     """Whether our own kernel computes the loss, on all ranks. Collective.
 
     Args:
-        model: Configuration of the model.
-        dtype: Type of the activations.
+        model: Model configuration.
+        dtype: Activation type.
         z_loss: Weight of the z-loss.
-        device: Device of this rank.
+        device: Device to run on.
         topology: All ranks.
     """
     formula = LossFormula(model.vocab_size, SINGLE, model.logit_softcap, z_loss)
@@ -162,14 +162,14 @@ def loss_by_kernel(model: ModelConfig, dtype: torch.dtype, z_loss: float, device
 def _kernel_works_everywhere(test: Callable[[], str | None], device: torch.device, topology: Topology, fallback: str) -> bool:
     """Whether every rank has a kernel, and its smoke test succeeds on all of them. Collective.
 
-    If the kernel fails on one rank or is missing there, no rank uses it, and the main rank logs the reason. If all ranks lack
-    it, as CPUs do, nothing is logged.
+    If the kernel fails or is missing on one rank, no rank uses it, and the main rank logs the reason. If all ranks lack it, as
+    CPUs do, nothing is logged.
 
     Args:
         test: Smoke test, which returns the reason why the kernel fails, or None.
-        device: Device of this rank.
+        device: Device to run on.
         topology: All ranks.
-        fallback: Description of what is used instead, for the log.
+        fallback: What is used instead, for the log.
     """
     has_kernel = has_kernels(device)
     if not any(gather_values(has_kernel, topology)):
@@ -177,22 +177,22 @@ def _kernel_works_everywhere(test: Callable[[], str | None], device: torch.devic
     reason: str | None = MISSING
     if has_kernel:
         reason = test()
-    description = _describe_ranks(reason, topology)
-    if description and topology.is_main:
-        LOG.info("%s: it %s", fallback, description)
-    return not description
+    summary = _summarize(reason, topology)
+    if summary is not None and topology.is_main:
+        LOG.info("%s: it %s", fallback, summary)
+    return summary is None
 
 
 def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> Product | None:
-    """Return the matrix product in FP8, or None without FP8. Collective.
+    """Return the matrix product in FP8, None if training.fp8 is "none". Collective.
 
     Args:
-        recipe: Recipe of training.fp8.
-        device: Device of this rank.
+        recipe: FP8 recipe (training.fp8).
+        device: Device to run on.
         topology: All ranks.
 
     Raises:
-        UserError: A rank lacks torchao, or its device does not multiply in FP8. Raised on all ranks.
+        UserError: A rank lacks torchao, or its device does not support FP8. Raised on all ranks.
     """
     if recipe == "none":
         return None
@@ -203,15 +203,15 @@ def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology)
     return products[0]
 
 
-def _describe_ranks(fault: str | None, topology: Topology) -> str:
-    """Return a description of the ranks with a fault, and of the first rank's fault; "" for none. Collective.
+def _summarize(reason: str | None, topology: Topology) -> str | None:
+    """Name the ranks where a smoke test failed, with the first rank's reason; None if it failed nowhere. Collective.
 
     Args:
-        fault: Fault of this rank, or None.
+        reason: Reason why it failed on this rank, or None.
         topology: All ranks.
     """
-    faults = gather_values(fault, topology)
-    ranks = [rank for rank, text in enumerate(faults) if text]
+    reasons = gather_values(reason, topology)
+    ranks = [rank for rank, text in enumerate(reasons) if text is not None]
     if not ranks:
-        return ""
-    return f"failed when {name_ranks(ranks)} tried it ({faults[ranks[0]]})"
+        return None
+    return f"failed when {name_ranks(ranks)} tried it ({reasons[ranks[0]]})"

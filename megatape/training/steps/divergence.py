@@ -1,4 +1,4 @@
-"""Ends a run whose weights have diverged."""
+"""Ends a run that has diverged."""
 
 import math
 
@@ -15,9 +15,9 @@ class DivergenceCheck:
 
     Args:
         max_skipped_steps: Maximum number of consecutive skipped steps (training.max_skipped_steps).
-        folder: Folder of the run.
-        checkpoints: Checkpoints of the run, for the remedy in messages.
-        log: Log of the run.
+        folder: Run directory.
+        checkpoints: The run's checkpoints, for advice in messages.
+        log: Run log.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class DivergenceCheck:
         self._folder = folder
         self._checkpoints = checkpoints
         self._log = log
-        # Number of skipped steps since the last one that was not skipped. Planned skips do not count.
+        # Consecutive skipped steps so far. Planned skips do not count.
         self._num_skipped = 0
 
     def check_step(self, output: StepOutput) -> None:
-        """Count a skipped step. Call it after the metrics of the step are written.
+        """Count a skipped step. Call this after writing the step's metrics.
 
         Raises:
             TrainingDiverged: Too many consecutive steps were skipped.
@@ -52,27 +52,26 @@ class DivergenceCheck:
         if self._num_skipped <= self._max_skipped_steps:
             return
         skipped = plural(self._num_skipped, "skipped step")
-        fault = (
+        reason = (
             f"{output.description}: {output.skipped}. That makes {skipped} in a row, training.max_skipped_steps allows "
             f"{self._max_skipped_steps}"
         )
         if output.skip_reason is SkipReason.NO_TARGETS:
-            raise DataError(f"{fault}. Train on data whose samples have targets: check data.samples and data.prompt_end")
-        raise TrainingDiverged(f"{fault}. {self._remedy()}")
+            raise DataError(f"{reason}. Train on data whose samples have targets: check data.samples and data.prompt_end")
+        raise TrainingDiverged(f"{reason}. {self._advice()}")
 
     def check_validation(self, loss: float, step: int) -> None:
-        """Check the validation loss after a step, so that a run whose steps are all skipped does not end as a success.
+        """Check the validation loss, so that a run whose steps are all skipped does not end as a success.
 
         Raises:
             TrainingDiverged: The loss is not finite.
         """
         if not math.isfinite(loss):
             raise TrainingDiverged(
-                f"the validation loss after step {step} is {loss}: the weights have diverged. {self._remedy()}"
+                f"the validation loss after step {step} is {loss}: the weights have diverged. {self._advice()}"
             )
 
-    def _remedy(self) -> str:
-        """Return advice for a user whose weights have diverged."""
+    def _advice(self) -> str:
         changes = "lower optimizer.learning_rate or training.gradient_clip, or lengthen the warm-up"
         if not self._checkpoints.saved_step:
             return f"There is no checkpoint from before: {changes}, check model.init_std, and start again"

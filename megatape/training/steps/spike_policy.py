@@ -1,4 +1,4 @@
-"""Spike policy: log, skip or roll back."""
+"""Spike policy: whether to log a spike, skip its step, or roll back."""
 
 import math
 from collections import deque
@@ -11,17 +11,17 @@ from megatape.config import TrainingConfig
 from megatape.config.batches import BatchSizes
 from megatape.zero.update import Decision, Skip, Take, Update
 
-# The rule is that of OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): a loss or gradient norm more than
-# SIGMAS standard deviations above the mean of the last WINDOW steps is a spike. It needs MIN_STEPS steps.
+# Same rule as OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): a loss or gradient norm more than SIGMAS
+# standard deviations above the mean of the last WINDOW steps is a spike, once there are MIN_STEPS steps.
 WINDOW = 128
 MIN_STEPS = 64
 SIGMAS = 6.0
 
-# A checkpoint followed by this many clean steps is a rollback target. After a rollback, the samples of up to this many steps
-# before the spike are skipped.
+# A checkpoint followed by this many clean steps is stable: a rollback may return to it. Afterwards, the samples of up to this
+# many steps before the spike are skipped.
 STABLE_STEPS = 64
 
-# Maximum number of remembered steps with a spike or a fault.
+# Maximum number of remembered unstable steps.
 REMEMBERED = 1024
 
 # First and last sample.
@@ -29,21 +29,21 @@ SampleRange = tuple[int, int]
 
 
 class Rollback(Skip):
-    """Decision to skip a step, and to return to a stable checkpoint if there is one."""
+    """Decision to skip a step, and to return to a stable checkpoint if one exists."""
 
 
 class SpikePolicy:
-    """Decisions of training.on_spike and training.skip_samples. They are the same on all ranks.
+    """Decides by training.on_spike and training.skip_samples. The decisions are the same on all ranks.
 
-    The policy remembers losses and gradient norms of the last steps, including spikes, so a lasting level becomes the usual
-    one. Checkpoints store them, so that a resumed run makes the same decisions.
+    The policy remembers recent losses and gradient norms, including spikes, so a lasting level becomes the usual one.
+    Checkpoints store them, so that a resumed run makes the same decisions.
 
     Args:
-        config: Configuration of training.
-        batches: Batch sizes of the run.
+        config: Training configuration.
+        batches: Batch sizes.
 
     Attributes:
-        rolled_back: Samples that rollbacks skip.
+        rolled_back: Samples skipped after rollbacks.
     """
 
     def __init__(self, config: TrainingConfig, batches: BatchSizes) -> None:
@@ -53,7 +53,7 @@ class SpikePolicy:
             "loss": deque(maxlen=WINDOW),
             "gradient norm": deque(maxlen=WINDOW),
         }
-        # The last steps with a spike or a fault. A tuple, because a save in the background reads it.
+        # Recent steps with a spike or a fault. A tuple, because a save in the background reads it.
         self._unstable_steps: tuple[int, ...] = ()
         self.rolled_back: list[SampleRange] = []
 
@@ -63,7 +63,7 @@ class SpikePolicy:
         return any(first < samples.stop and samples.start <= last for first, last in ranges)
 
     def decide(self, loss: float, grad_norm: float) -> Decision:
-        """Return the decision about a computed step. The engine skips steps that are not finite.
+        """Decide about a computed step. The engine skips non-finite steps itself.
 
         Args:
             loss: Mean loss over the step's targets, nats.
@@ -82,9 +82,9 @@ class SpikePolicy:
         """Remember a computed step.
 
         Args:
-            step: Number of the step, from 1.
+            step: Step number, from 1.
             loss: Mean loss over the step's targets, nats.
-            update: Result of its update.
+            update: Result of the update.
         """
         if update.fault is None:
             self._window["loss"].append(loss)
@@ -93,13 +93,10 @@ class SpikePolicy:
             self._unstable_steps = (*self._unstable_steps, step)[-REMEMBERED:]
 
     def may_roll_back(self, samples: int) -> bool:
-        """Whether to roll back after a spike.
+        """Whether to roll back after a spike, given the number of samples seen so far.
 
-        No within STABLE_STEPS steps after skipped samples: the last rollback did not help, and the run would roll back at every
-        step.
-
-        Args:
-            samples: Number of samples seen so far.
+        Not within STABLE_STEPS steps after skipped samples: the last rollback did not help, and the run would roll back again
+        and again.
         """
         if not self.rolled_back:
             return True
@@ -107,26 +104,24 @@ class SpikePolicy:
         return self._batches.steps(samples) - self._batches.steps(last_skipped + 1) > STABLE_STEPS
 
     def stable_checkpoints(self, checkpoints: Iterable[int], step: int) -> list[int]:
-        """Return the steps of stable checkpoints, newest first.
-
-        A checkpoint is stable once STABLE_STEPS steps without a spike or fault have followed it.
+        """Return the stable checkpoints, newest first: those followed by STABLE_STEPS steps without a spike or fault.
 
         Args:
-            checkpoints: Steps of the checkpoints.
-            step: Present step.
+            checkpoints: Steps of all checkpoints.
+            step: Current step.
         """
         stable = [saved for saved in self._candidates(checkpoints) if saved + STABLE_STEPS <= step]
         return stable[::-1]
 
     def protected(self, checkpoints: Iterable[int], step: int) -> list[int]:
-        """Return the steps of the checkpoints to keep for a rollback: the newest stable one, and the oldest that may be next.
+        """Return the checkpoints to keep for a rollback: the newest stable one, and the oldest that may become stable next.
 
-        All candidates would be STABLE_STEPS checkpoints at an interval of 1. With none, checkpoint.keep could remove each of
-        them before enough steps have followed it.
+        Keeping all candidates could mean STABLE_STEPS checkpoints. Keeping none, checkpoint.keep could remove each of them
+        before it becomes stable.
 
         Args:
-            checkpoints: Steps of the checkpoints.
-            step: Present step.
+            checkpoints: Steps of all checkpoints.
+            step: Current step.
         """
         if self._config.on_spike != "rewind":
             return []
@@ -135,14 +130,14 @@ class SpikePolicy:
         return candidates[max(num_stable - 1, 0) : num_stable + 1]
 
     def skip_after_rollback(self, state: SpikeState, samples: range) -> SampleRange:
-        """Continue from the state of a checkpoint, and skip the samples of the steps that led to a spike.
+        """Continue from a checkpoint's state, and skip the samples that led to a spike.
 
         Args:
-            state: State that the checkpoint stores, see `saved_state`.
+            state: State stored in the checkpoint, see `saved_state`.
             samples: Samples seen since the checkpoint.
 
         Returns:
-            The samples to skip.
+            First and last sample to skip.
         """
         earlier = self.rolled_back
         first_step = max(0, self._batches.steps(samples.stop) - STABLE_STEPS)
@@ -153,12 +148,12 @@ class SpikePolicy:
         return skipped
 
     def saved_state(self) -> SpikeState:
-        """Return the state for a checkpoint."""
+        """Return the state to store in a checkpoint."""
         window = {name: list(values) for name, values in self._window.items()}
         return SpikeState(spikes=window, left_out=self.rolled_back, troubled=list(self._unstable_steps))
 
     def restore(self, state: SpikeState) -> None:
-        """Continue from the state of a checkpoint. Those of earlier versions store less."""
+        """Continue from a checkpoint's state. Earlier versions stored less."""
         for name, values in self._window.items():
             values.clear()
             values.extend(state.spikes.get(name, []))
@@ -184,10 +179,7 @@ class SpikePolicy:
         return None
 
     def _candidates(self, checkpoints: Iterable[int]) -> list[int]:
-        """Return the steps of checkpoints that are stable or may become so, in order.
-
-        A checkpoint followed by a spike or fault within STABLE_STEPS steps may have led to it.
-        """
+        """Return checkpoints without an unstable step in the next STABLE_STEPS steps, which they may have led to, in order."""
         candidates = []
         for saved in sorted(checkpoints):
             followers = range(saved + 1, saved + STABLE_STEPS + 1)

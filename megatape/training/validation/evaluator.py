@@ -1,4 +1,4 @@
-"""Evaluation during training: the loss on the validation splits."""
+"""Evaluating while training: the loss on the validation splits."""
 
 import math
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from megatape.zero.evaluation_losses import EvaluationLosses
 
 
 class Evaluator:
-    """Measures the loss of a run on its validation splits. Collective, like `evaluate`.
+    """Measures the loss on the validation splits. Collective, like `evaluate`.
 
     Args:
-        engine: Engine of the run.
-        reader: Reader of this rank's share of the splits.
-        num_samples: Number of validation samples of each corpus (evaluation.samples), for messages.
+        engine: Model under DeepSpeed.
+        reader: Reads this rank's share of the samples.
+        num_samples: Validation samples per corpus (evaluation.samples), for messages.
         shares: First share of each corpus in the mixture.
-        viewer: Computes the position view, None for an encoding whose blocks change no position tensor.
-        pace: Receives the phases of this rank, for the watch over the ranks.
+        viewer: Computes the position view, None for encodings whose blocks change no position tensor.
+        pace: Receives this rank's phases, for the watch.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Evaluator:
         self._pace = pace
 
     def evaluate(self, step: int, selection: Selection) -> Validation:
-        """Compute the loss on the validation splits of all ranks, and the position view.
+        """Compute the validation loss, and the position view.
 
         Args:
-            step: Step after which the run is evaluated.
-            selection: Selection of the samples.
+            step: Step after which to evaluate, for messages.
+            selection: How samples are selected.
 
         Raises:
-            DataError: A rank cannot read its share, or the samples of a split have no targets. Raised on all ranks.
+            DataError: A rank cannot read its samples, or a split has no targets. Raised on all ranks.
         """
         with self._pace.waiting("the reading of validation data"):
             batches = self._reader.read(selection)
@@ -61,7 +61,7 @@ class Evaluator:
         check_readable(num_unreadable, batches.error, f"the validation data after step {step}", self._engine.topology)
 
         losses = self._losses(batches)
-        if not all(of_split.groups for of_split in losses.values()):
+        if not all(split_losses.groups for split_losses in losses.values()):
             raise DataError(
                 f"the evaluation after step {step}: the {self._num_samples:,} validation samples of a corpus have "
                 "no targets: raise evaluation.samples, or prepare other validation data"
@@ -71,11 +71,11 @@ class Evaluator:
         view = None
         if self._viewer is not None and batches.viewed is not None and math.isfinite(loss):
             view = self._viewer.view(batches.viewed)
-        corpora = {corpus: of_split.mean for corpus, of_split in losses.items()}
+        corpora = {corpus: split_losses.mean for corpus, split_losses in losses.items()}
         return Validation(loss, view, without_unnamed(corpora), _input_losses(losses), ema_loss, selection)
 
     def _ema_loss(self, batches: ValidationBatches) -> float | None:
-        """Compute the loss of the average of the weights, None if the run keeps no average. Collective."""
+        """Compute the loss of the averaged weights, None if the run keeps no average. Collective."""
         average = self._engine.state.average
         if average is None:
             return None
@@ -83,7 +83,7 @@ class Evaluator:
             return self._mean(self._losses(batches))
 
     def _losses(self, batches: ValidationBatches) -> dict[str, EvaluationLosses]:
-        """Compute the losses on each split, by corpus. Collective."""
+        """Compute corpus -> losses on its split. Collective."""
         losses = {}
         for corpus, split in batches.splits.items():
             num_targets = dict.fromkeys(split.groups, 0)
@@ -94,19 +94,19 @@ class Evaluator:
         return losses
 
     def _mean(self, losses: Mapping[str, EvaluationLosses]) -> float:
-        """Return the mean of the corpora's losses by their first shares."""
-        return sum(self._shares[corpus] * of_split.mean for corpus, of_split in losses.items())
+        """Average the corpora's losses, weighted by their first shares."""
+        return sum(self._shares[corpus] * split_losses.mean for corpus, split_losses in losses.items())
 
 
 def _input_losses(losses: Mapping[str, EvaluationLosses]) -> dict[str, float]:
-    """Return the losses on the inputs of data directories that have several, by name."""
+    """Return input -> loss, for data directories with several inputs."""
     by_input: dict[str, float] = {}
-    for corpus, of_split in losses.items():
-        if len(of_split.groups) == 1:
+    for corpus, split_losses in losses.items():
+        if len(split_losses.groups) == 1:
             continue
         prefix = ""
         if corpus:
             prefix = f"{corpus}: "
-        for group, loss in of_split.groups.items():
+        for group, loss in split_losses.groups.items():
             by_input[f"{prefix}{group}"] = loss
     return by_input

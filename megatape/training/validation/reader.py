@@ -1,4 +1,4 @@
-"""Reads this rank's share of the validation data."""
+"""Reads this rank's share of the validation samples."""
 
 from megatape.data.training.batch import Batch
 from megatape.data.training.evaluation_reader import EvaluationReader
@@ -11,15 +11,15 @@ from megatape.training.validation.batches import SplitBatches, ValidationBatches
 
 
 class ValidationReader:
-    """Reader of a rank's share of the validation splits, and of the sample of the position view.
+    """Reads a rank's share of the validation samples, and the sample of the position view.
 
     Args:
-        data: Data opened by this rank.
-        positions: Position ids that the encoding gives the tokens of samples.
-        micro_batch_size: Number of samples in a micro-batch.
+        data: Data, opened by this rank.
+        positions: Position ids of tokens, as the encoding wants them.
+        micro_batch_size: Samples per micro-batch.
         seed: Seed of random positions.
         axis: Ranks that read different samples.
-        has_view: Whether the evaluation has a position view.
+        has_view: Whether to read the sample of the position view.
     """
 
     def __init__(
@@ -39,14 +39,7 @@ class ValidationReader:
         self._has_view = has_view
 
     def read(self, selection: Selection) -> ValidationBatches:
-        """Read the selected samples of each split, all before any of them is used.
-
-        Args:
-            selection: Selection of the samples.
-
-        Returns:
-            The batches, or the reason why they cannot be read.
-        """
+        """Read the selected samples of all splits before using any of them. The result may be an error instead."""
         splits = {}
         viewed = None
         try:
@@ -59,14 +52,14 @@ class ValidationReader:
         return ValidationBatches(splits, viewed)
 
     def _read_split(self, corpus: str, selection: Selection) -> SplitBatches:
-        """Read the share of a corpus's split. Raises UserError or OSError."""
+        """Read this rank's share of a split. Raises UserError or OSError."""
         split = self._data.validation[corpus]
         groups = self._data.evaluated[selection][corpus]
         reader = EvaluationReader(self._micro_batch_size, self._axis.rank, self._axis.size, self._positions, self._seed)
         return SplitBatches(list(groups), list(reader.batches(split, groups)))
 
     def _read_viewed(self) -> Batch:
-        """Read the sample of the position view, the first one of the first split. The same on all ranks."""
+        """Read the sample of the position view: the first one of the first split, the same on all ranks."""
         split = next(iter(self._data.validation.values()))
         reader = EvaluationReader(batch_size=1, positions=self._positions, seed=self._seed)
         (part,) = reader.batches(split, {"": [0]})

@@ -1,4 +1,4 @@
-"""Result of an evaluation during training."""
+"""Result of an evaluation while training."""
 
 from dataclasses import dataclass, field
 
@@ -11,12 +11,12 @@ class Validation:
     """Losses in nats per target, and the position view.
 
     Attributes:
-        loss: Mean loss; of a mixture, the mean of the corpora's losses by their first shares.
-        positions: Position view on the main rank. None elsewhere, and for an encoding whose blocks change no position tensor.
-        corpora: Loss on each corpus of a mixture.
-        inputs: Loss on each input of a data directory that has several. Of a mixture, the name begins with the corpus.
-        ema_loss: Loss of the average of the weights; None if the run keeps no average.
-        selection: Selection of the samples (data/training/selection.py).
+        loss: Mean loss. In a mixture, the corpora's losses are weighted by their first shares.
+        positions: Position view on the main rank. None elsewhere, and for encodings whose blocks change no position tensor.
+        corpora: Corpus of a mixture -> loss.
+        inputs: Input -> loss, for data directories with several inputs. In a mixture, names begin with the corpus.
+        ema_loss: Loss of the averaged weights, None if the run keeps no average.
+        selection: How samples were selected (data/training/selection.py).
     """
 
     loss: float
@@ -28,5 +28,5 @@ class Validation:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Losses on the corpora and inputs, by name."""
+        """Losses by name of corpus or input."""
         return self.corpora | self.inputs

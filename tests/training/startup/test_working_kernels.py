@@ -127,7 +127,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Topology:
     """Simulate rank 1 of a run of two, whose other rank finds no fault."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(working_kernels.LOG, "info", lambda text, *values: print(text % values))
-    monkeypatch.setattr(working_kernels, "gather_values", lambda fault, topology: ["", fault])
+    monkeypatch.setattr(working_kernels, "gather_values", lambda fault, topology: [None, fault])
     return Topology(rank=0, world_size=2, local_rank=0)
 
 
