@@ -1,1 +1,1 @@
-"""Attention of trained models: shifted positions, and pictures of patterns."""
+"""Attention of trained models: stability under shifts, and pictures of patterns."""

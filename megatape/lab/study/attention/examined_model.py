@@ -1,4 +1,4 @@
-"""Models that a study examines, loaded from checkpoints, each with its text. Shapes as in model/transformer.py, on one rank."""
+"""Models to examine, loaded from checkpoints, each with its text. Shapes as in model/transformer.py, on one rank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from megatape.utils.paths import real_paths
 
 @dataclass(frozen=True)
 class ExaminedModel:
-    """A float32 model on the CPU, and sequences for it.
+    """A float32 model on the CPU, with sequences for it.
 
     Attributes:
-        label: Encoding of the model, with the checkpoint if several models have that encoding.
-        source: Description of the checkpoint and the text.
-        model: The model.
+        label: Encoding name, with the checkpoint if several models have that encoding.
+        source: Description of checkpoint and text.
+        model: Model with the checkpoint's weights.
         tokens: Sequences [S, N]. Each starts with the token `bos`.
-        bos: Id of the token that begins a text.
+        bos: Id of the first token of a text.
     """
 
     label: str
@@ -36,7 +36,7 @@ class ExaminedModel:
     bos: int
 
     def positions(self, length: int) -> Tensor:
-        """Return position ids [1, length] as in evaluation."""
+        """Return the position ids of an evaluation, [1, length]."""
         evaluated = self.model.encoding.positions(random_offset=False).evaluation(length, 0)
         return torch.as_tensor(evaluated)[None]
 
@@ -45,10 +45,10 @@ def load_models(checkpoints: Sequence[Path], data: Path | None, samples: int, le
     """Load a model from each checkpoint, with text.
 
     Args:
-        checkpoints: Folders of checkpoints.
-        data: Data directory. None for the data of each checkpoint's run.
+        checkpoints: Checkpoint folders.
+        data: Data directory. None for the data of each run.
         samples: Number of sequences.
-        length: Tokens of a sequence. None for data.sequence_length of each run.
+        length: Tokens per sequence. None for data.sequence_length of each run.
 
     Raises:
         UserError: A checkpoint is listed twice, or a checkpoint or the data is invalid.
@@ -70,10 +70,9 @@ def load_models(checkpoints: Sequence[Path], data: Path | None, samples: int, le
 
 
 def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: int) -> tuple[Tensor, int]:
-    """Return the first samples of the validation split, and the token that begins each.
+    """Return the first samples of the validation split as token ids [S, N], and the id of their first token.
 
-    Returns:
-        Token ids [S, N], and the id of <s>, or of </s> if the tokenizer has no <s>.
+    The first token is <s>, or </s> if the tokenizer has no <s>.
     """
     dataset = TokenDataset(StoredSplit(directory, "validation"), length)
     tokenizer = checkpoint.tokenizer()
@@ -85,9 +84,9 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
         )
     sequences = [dataset.tokens(index)[:length] for index in range(samples)]
     tokens = torch.from_numpy(np.stack(sequences))
-    # The same token precedes a text in training.
-    begin = tokenizer.bos_id
-    if begin is None:
-        begin = tokenizer.eos_id
-    tokens[:, 0] = begin
-    return tokens, begin
+    # In training, texts are preceded by the same token.
+    first = tokenizer.bos_id
+    if first is None:
+        first = tokenizer.eos_id
+    tokens[:, 0] = first
+    return tokens, first

@@ -1,7 +1,6 @@
-"""Inputs of the attention of each layer of a model, and the probabilities and dot products that follow from them.
+"""Inputs of each layer's attention, and the probabilities and dot products recomputed from them.
 
-Probabilities are recomputed from the inputs, because the model does not return them. Shapes as in model/transformer.py, on one
-rank.
+Probabilities are recomputed because the model does not return them. Shapes as in model/transformer.py, on one rank.
 """
 
 import math
@@ -24,10 +23,10 @@ class LayerInputs:
     """Inputs of a layer's attention.
 
     Attributes:
-        attention: Attention of the layer.
-        encoding: Encoding of the model.
+        attention: Attention module of the layer.
+        encoding: The model's encoding.
         h: Normalized hidden states [B, N, D].
-        positions: Position state.
+        positions: Position state entering the layer.
     """
 
     attention: Attention
@@ -37,18 +36,18 @@ class LayerInputs:
 
     @property
     def e(self) -> Tensor | None:
-        """The state, [B, N, L, W] if blocks move it."""
+        """Position tensors, [B, N, L, W] if blocks move them."""
         if not self.encoding.carries_state:
             return self.positions.initial
         return self.positions.tensor(self.encoding.config.num_kv_heads)
 
 
 class ForwardPass(NamedTuple):
-    """Forward pass of a model.
+    """Recorded forward pass.
 
     Attributes:
         logits: Logits [B, N, V].
-        layers: Inputs of attention in each layer.
+        layers: Attention inputs of each layer.
     """
 
     logits: Tensor
@@ -57,10 +56,10 @@ class ForwardPass(NamedTuple):
 
 @torch.no_grad()
 def run(model: Transformer, tokens: Tensor, positions: Tensor) -> ForwardPass:
-    """Run a model, and record the inputs of attention in every layer.
+    """Run a model, recording the attention inputs of every layer.
 
     Args:
-        model: The model.
+        model: Model to run.
         tokens: Token ids [B, N].
         positions: Position ids [B, N].
     """
@@ -105,10 +104,9 @@ def probabilities(layer: LayerInputs) -> Tensor:
 
 
 def dot_products(layer: LayerInputs) -> Tensor | None:
-    """Return the inner products of the position tensors of all pairs of tokens.
+    """Return the inner products of all pairs of position tensors, divided by the number of planes.
 
-    They are divided by the number of planes. Rotary positions give the mean of cos((n - m) theta_k) over planes, which is 1 on
-    the diagonal.
+    Rotary positions give the mean of cos((n - m) theta_k) over planes, which is 1 on the diagonal.
 
     Returns:
         [B, L, N, N], or [B, 1, N, N] if all channels are equal. None for an encoding without position tensors.

@@ -1,4 +1,4 @@
-"""Plot of the position tensors' dot products and of attention, layer by layer, as in the paper's Figure 7.
+"""Plot of position dot products and attention, layer by layer, as in the paper's Figure 7.
 
 Shapes as in model/transformer.py.
 """
@@ -20,28 +20,23 @@ from megatape.lab.study.attention.layer_inputs import dot_products, probabilitie
 # Maximum number of layers to show.
 MAX_COLUMNS = 6
 PANEL_INCHES = 2.0
-# Share of the absolute values that a color scale covers. A few large ones, such as those of a first token that draws all
-# attention, would leave the rest white.
+# Share of absolute values covered by a color scale. Covering a few large ones, such as those of a first token drawing all
+# attention, would leave the others white.
 SCALE_QUANTILE = 0.99
 
 
 class Row(NamedTuple):
-    """Row of the plot.
-
-    Attributes:
-        label: Label of the row.
-        images: Image [N, N] of each layer.
-    """
+    """Row of the plot, with an image [N, N] for each layer."""
 
     label: str
     images: list[Tensor]
 
 
 def draw(models: list[ExaminedModel], out: Path) -> Iterator[str]:
-    """Write the plot as PNG files for light and dark backgrounds, and yield a description of it.
+    """Write the plot as PNG files for light and dark backgrounds, and yield its description.
 
-    The plot has a row of dot products for each model with position tensors, taken as they enter a layer; then a row for each
-    other model with its attention minus the first model's. All are means over sequences and over channels or heads.
+    Each model with position tensors has a row of their dot products when entering a layer. Then each model except the first
+    has a row of its attention minus the first model's. All are means over sequences and over channels or heads.
 
     Args:
         models: Models with the same text.
@@ -49,7 +44,7 @@ def draw(models: list[ExaminedModel], out: Path) -> Iterator[str]:
 
     Raises:
         UserError: `out` is not a PNG, or the models cannot be compared.
-        FileNotFoundError: There is no folder for the file.
+        FileNotFoundError: The folder for the file is missing.
     """
     if out.suffix != ".png":
         raise UserError(f"out is {out}: give a name that ends in .png")
@@ -71,7 +66,7 @@ def draw(models: list[ExaminedModel], out: Path) -> Iterator[str]:
 
 
 def _rows(models: list[ExaminedModel], layers: list[int]) -> list[Row]:
-    """Return the dot products of each model, then the attention of the other models minus the first one's."""
+    """Return the dot products of each model, then the other models' attention minus the first model's."""
     patterns = {examined.label: maps(examined, layers) for examined in models}
     first = models[0].label
     _, first_attention = patterns[first]
@@ -81,26 +76,26 @@ def _rows(models: list[ExaminedModel], layers: list[int]) -> list[Row]:
             rows.append(Row(f"dot products:\n{label}", products))
     for label, (_, attention) in patterns.items():
         if label != first:
-            difference = [own - base for own, base in zip(attention, first_attention, strict=True)]
+            difference = [image - base for image, base in zip(attention, first_attention, strict=True)]
             rows.append(Row(f"attention:\n{label}\n- {first}", difference))
     return rows
 
 
 def shown(num_layers: int) -> list[int]:
-    """Return the layers to show, counted from 1: the last one, and the MAX_COLUMNS - 1 largest powers of two below it."""
+    """Return the layers to show, counting from 1: the last one, and the MAX_COLUMNS - 1 largest powers of two below it."""
     powers = [2**power for power in range(num_layers.bit_length()) if 2**power < num_layers]
     return [*powers[-MAX_COLUMNS + 1 :], num_layers]
 
 
 def maps(examined: ExaminedModel, layers: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the means over sequences and over channels or heads.
+    """Return means over sequences and over channels or heads.
 
     Args:
         examined: Model with its text.
-        layers: Layers, counted from 1.
+        layers: Layers, counting from 1.
 
     Returns:
-        Dot products and attention, each [N, N] per layer. An encoding without position tensors has no dot products.
+        Dot products and attention, each [N, N] per layer. Dot products are empty for an encoding without position tensors.
     """
     num_sequences, length = examined.tokens.shape
     positions = examined.positions(length)
@@ -121,7 +116,7 @@ def maps(examined: ExaminedModel, layers: list[int]) -> tuple[list[Tensor], list
 
 
 def draw_panels(figure: Figure, rows: Sequence[Row], layers: list[int]) -> None:
-    """Draw a panel for each row and layer. Each row has a color scale of its own."""
+    """Draw a panel for each row and layer, with a color scale for each row."""
     width = PANEL_INCHES * len(layers) + 2
     height = PANEL_INCHES * len(rows) + 0.5
     figure.set_size_inches(width, height)
@@ -129,7 +124,7 @@ def draw_panels(figure: Figure, rows: Sequence[Row], layers: list[int]) -> None:
     for layer, panel in zip(layers, panels[0], strict=True):
         panel.set_title(f"layer {layer}")
     for line, (label, images) in zip(panels, rows, strict=True):
-        # Not torch.quantile, which takes at most 2**24 numbers.
+        # NumPy computes the quantile because torch.quantile takes at most 2**24 numbers.
         magnitudes = torch.stack(images).abs().numpy()
         limit = float(np.quantile(magnitudes, SCALE_QUANTILE)) or 1.0
         for panel, image in zip(line, images, strict=True):

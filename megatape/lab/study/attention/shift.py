@@ -1,4 +1,4 @@
-"""Shift stability: changes of a model's output if other tokens precede a text, or if its position ids start later.
+"""Shift stability: how a model's output changes if tokens are added in front of a text, or if its position ids start later.
 
 added tokens   S more <s> before the sequence: the same tokens at positions S, S + 1, ..., with S more tokens to attend to
 shifted ids    the same sequence at positions S, S + 1, ...: functions of relative positions do not change
@@ -25,7 +25,7 @@ SHIFTED = "shifted ids"
 
 @dataclass(frozen=True)
 class Change:
-    """Changes by a shift, over the original tokens.
+    """Change caused by a shift, measured at the original tokens.
 
     Attributes:
         attention: `attention_difference` of each layer.
@@ -38,11 +38,40 @@ class Change:
     logits: float
 
 
-def attention_difference(before: Tensor, after: Tensor) -> float:
-    """Return the fraction of its attention that a query moves to other keys, averaged over sequences, heads and queries.
+@dataclass(frozen=True)
+class Changes:
+    """Changes of a model by both kinds of shift: means over its sequences, and the maximum for the logits."""
 
-    This is the total variation distance of the two distributions: half the sum over keys of |A' - A|, where A is 0 for added
-    keys.
+    added: Change
+    shifted: Change
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measured quantity with its tables.
+
+    Attributes:
+        title: Title, with the unit.
+        paper: The paper's values by kind of shift and encoding.
+        select: Selects the value of each layer. Tables show a hundredfold.
+    """
+
+    title: str
+    paper: dict[str, dict[str, list[float]]]
+    select: Callable[[Change], list[float]]
+
+
+MEASURES = (
+    Measure("attention difference, 10^-2", SHIFT_ATTENTION, lambda change: change.attention),
+    Measure("difference of position dot products, %", SHIFT_DOT_PRODUCTS, lambda change: change.dot_products),
+)
+
+
+def attention_difference(before: Tensor, after: Tensor) -> float:
+    """Return the fraction of attention that a query moves to other keys, averaged over sequences, heads and queries.
+
+    This is the total variation distance between the two distributions: half the sum of |A' - A| over keys, with A = 0 for
+    added keys.
 
     Args:
         before: Probabilities [B, H, N, N].
@@ -56,7 +85,7 @@ def attention_difference(before: Tensor, after: Tensor) -> float:
 
 
 def dot_product_difference(before: Tensor, after: Tensor) -> float:
-    """Return the norm of the change of all pairs' dot products over the norm before.
+    """Return the norm of the change in all pairs' dot products, divided by the norm before.
 
     Args:
         before: Dot products [B, L, N, N].
@@ -68,7 +97,7 @@ def dot_product_difference(before: Tensor, after: Tensor) -> float:
 
 
 def compare(before: ForwardPass, after: ForwardPass) -> Change:
-    """Compare two forward passes of a model, the second with S >= 0 more tokens in front."""
+    """Compare two forward passes of a model, the second with S >= 0 tokens added in front."""
     attention = []
     products = []
     for layer, later_layer in zip(before.layers, after.layers, strict=True):
@@ -82,8 +111,8 @@ def compare(before: ForwardPass, after: ForwardPass) -> Change:
     return Change(attention, products, float(largest_change / before.logits.abs().max()))
 
 
-def changes(examined: ExaminedModel, shift: int) -> dict[str, Change]:
-    """Return the change for both kinds of shift: means over the model's sequences, and the maximum for the logits.
+def changes(examined: ExaminedModel, shift: int) -> Changes:
+    """Measure the changes by both kinds of shift.
 
     Raises:
         UserError: The shift is not in 1 .. length - 1.
@@ -93,26 +122,27 @@ def changes(examined: ExaminedModel, shift: int) -> dict[str, Change]:
         raise UserError(f"shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
     positions = examined.positions(length)
     longer_positions = examined.positions(length + shift)
-    added = torch.full((1, shift), examined.bos)
-    found: dict[str, list[Change]] = {ADDED: [], SHIFTED: []}
-    # One sequence at a time, because the probabilities of a layer take [H, N, N].
+    added_tokens = torch.full((1, shift), examined.bos)
+    added: list[Change] = []
+    shifted: list[Change] = []
+    # Run one sequence at a time, because the probabilities of a layer take [H, N, N].
     for sequence in examined.tokens:
         tokens = sequence[None]
         before = run(examined.model, tokens, positions)
-        with_added = run(examined.model, torch.cat([added, tokens], dim=1), longer_positions)
-        found[ADDED].append(compare(before, with_added))
-        shifted = run(examined.model, tokens, positions + shift)
-        found[SHIFTED].append(compare(before, shifted))
-    return {kind: _mean(of_sequences) for kind, of_sequences in found.items()}
+        with_added = run(examined.model, torch.cat([added_tokens, tokens], dim=1), longer_positions)
+        added.append(compare(before, with_added))
+        with_shift = run(examined.model, tokens, positions + shift)
+        shifted.append(compare(before, with_shift))
+    return Changes(_mean(added), _mean(shifted))
 
 
-def _mean(of_sequences: list[Change]) -> Change:
-    attention = zip(*(change.attention for change in of_sequences), strict=True)
-    products = zip(*(change.dot_products for change in of_sequences), strict=True)
+def _mean(changes: list[Change]) -> Change:
+    attention = zip(*(change.attention for change in changes), strict=True)
+    products = zip(*(change.dot_products for change in changes), strict=True)
     return Change(
         attention=[fmean(values) for values in attention],
         dot_products=[fmean(values) for values in products],
-        logits=max(change.logits for change in of_sequences),
+        logits=max(change.logits for change in changes),
     )
 
 
@@ -125,42 +155,46 @@ def report(models: list[ExaminedModel], shift: int) -> Iterator[str]:
         sizes[f"{count} sequences of {length} tokens"] = None
     yield f"{', '.join(sizes)}, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."
 
-    found = {examined.label: changes(examined, shift) for examined in models}
-    encodings = {examined.label: examined.model.config.encoding for examined in models}
-    num_layers = max(examined.model.config.num_layers for examined in models)
-    measures: list[tuple[str, dict[str, dict[str, list[float]]], Callable[[Change], list[float]]]] = [
-        ("attention difference, 10^-2", SHIFT_ATTENTION, lambda change: change.attention),
-        ("difference of position dot products, %", SHIFT_DOT_PRODUCTS, lambda change: change.dot_products),
-    ]
-    for title, paper, select in measures:
-        for kind in (ADDED, SHIFTED):
-            rows = []
-            for label, change in found.items():
-                values = select(change[kind])
-                rows.append([f"`{label}`", *(f"{100 * value:.3g}" for value in values)])
-                published = paper[kind].get(encodings[label])
-                if published:
-                    rows.append(["paper", *_paper_cells(published, len(values))])
-            yield f"{kind}: {title}, by layer\n\n{_layer_table(rows, num_layers)}"
+    changes_of = [changes(examined, shift) for examined in models]
+    added = [change.added for change in changes_of]
+    shifted = [change.shifted for change in changes_of]
+    for measure in MEASURES:
+        yield f"{ADDED}: {measure.title}, by layer\n\n{_layer_table(models, added, measure, ADDED)}"
+        yield f"{SHIFTED}: {measure.title}, by layer\n\n{_layer_table(models, shifted, measure, SHIFTED)}"
 
     rows = []
-    for label, change in found.items():
-        rows.append([f"`{label}`", f"{change[ADDED].logits:.2g}", f"{change[SHIFTED].logits:.2g}"])
+    for examined, change in zip(models, changes_of, strict=True):
+        rows.append([f"`{examined.label}`", f"{change.added.logits:.2g}", f"{change.shifted.logits:.2g}"])
     table = markdown(["", ADDED, SHIFTED], rows)
     yield f"largest difference of the logits over the largest logit\n\n{table}"
 
 
-def _paper_cells(published: list[float], num_layers: int) -> list[str]:
-    """Return the paper's values by layer, empty for layers that it does not show."""
-    value_of = dict(zip(SHIFT_LAYERS, published, strict=False))
-    return [str(value_of.get(layer, "")) for layer in range(1, num_layers + 1)]
+def _layer_table(models: list[ExaminedModel], changes: list[Change], measure: Measure, kind: str) -> str:
+    """Return a table with a column for each layer, and the paper's values below a model's. Shallow models have empty cells.
 
-
-def _layer_table(rows: list[list[str]], num_layers: int) -> str:
-    """Return a table with a column for each layer. Models with fewer layers have empty cells."""
+    Args:
+        models: Models of the study.
+        changes: Change of each model.
+        measure: Quantity to show.
+        kind: Kind of shift, as in the paper's tables.
+    """
+    num_layers = max(examined.model.config.num_layers for examined in models)
+    rows = []
+    for examined, change in zip(models, changes, strict=True):
+        values = measure.select(change)
+        rows.append([f"`{examined.label}`", *(f"{100 * value:.3g}" for value in values)])
+        published = measure.paper[kind].get(examined.model.config.encoding)
+        if published:
+            rows.append(["paper", *_paper_cells(published, len(values))])
     padded = []
     for row in rows:
         num_missing = 1 + num_layers - len(row)
         padded.append(row + [""] * num_missing)
     header = ["", *(str(layer) for layer in range(1, num_layers + 1))]
     return markdown(header, padded)
+
+
+def _paper_cells(published: list[float], num_layers: int) -> list[str]:
+    """Return the paper's values by layer, empty for layers that it does not show."""
+    value_of = dict(zip(SHIFT_LAYERS, published, strict=False))
+    return [str(value_of.get(layer, "")) for layer in range(1, num_layers + 1)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megatape.lab.study.attention.examined_model import ExaminedModel
-from megatape.lab.study.attention.shift import ADDED, SHIFTED, attention_difference, changes, dot_product_difference, report
+from megatape.lab.study.attention.shift import attention_difference, changes, dot_product_difference, report
 from megatape.model.transformer import Transformer
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_within
@@ -37,7 +37,7 @@ def test_dot_product_difference_by_hand() -> None:
 
 @pytest.mark.parametrize("encoding", ["rope", "tape", "tape_attention_only", "tape_mlp_only"])
 def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
-    change = changes(examined(encoding), 3)[SHIFTED]
+    change = changes(examined(encoding), 3).shifted
     for difference in (change.logits, *change.attention, *change.dot_products):
         assert_within(difference, bounds.SHIFTED)
     assert len(change.attention) == len(change.dot_products) == 3
@@ -46,7 +46,7 @@ def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ["tape_vector", "tape_no_equivariance", "tape_no_rotation_equivariance"])
 def test_shifted_ids_change_later_layers_without_equivariance(encoding: str) -> None:
     """The first layer attends before any position update."""
-    change = changes(examined(encoding), 3)[SHIFTED]
+    change = changes(examined(encoding), 3).shifted
     assert_within(change.attention[0], bounds.SHIFTED)
     assert_within(change.dot_products[0], bounds.SHIFTED)
     assert min(change.attention[1:]) > 1e-4
@@ -56,7 +56,7 @@ def test_shifted_ids_change_later_layers_without_equivariance(encoding: str) -> 
 
 def test_added_tokens_change_content_and_tape() -> None:
     """RoPE's position tensors do not depend on earlier tokens; TAPE's do, after the first layer."""
-    rope, tape = (changes(examined(encoding), 3)[ADDED] for encoding in ("rope", "tape"))
+    rope, tape = (changes(examined(encoding), 3).added for encoding in ("rope", "tape"))
     assert min(rope.attention + tape.attention) > 1e-2
     for difference in (*rope.dot_products, tape.dot_products[0]):
         assert_within(difference, bounds.SHIFTED)
