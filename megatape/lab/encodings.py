@@ -1,4 +1,4 @@
-"""Encodings that are compared: their names in options, and the same model with another one."""
+"""Encodings to compare: parsing their names, and swapping the encoding of a model."""
 
 from pydantic import ValidationError
 
@@ -7,7 +7,7 @@ from megatape.errors import UserError
 from megatape.lab.names import parse_names
 from megatape.registry import ENCODINGS
 
-# Encoding that the others are compared with.
+# Encoding to compare the others with.
 BASELINE: str = "rope"
 
 
@@ -17,7 +17,7 @@ def parse_encodings(text: str) -> list[str]:
 
 
 def with_encoding(config: ModelConfig, encoding: str) -> ModelConfig:
-    """Return the same model with another encoding, without scaling. Raises UserError if the shape does not allow it."""
+    """Return the model with another encoding and without scaling. Raises UserError if the shape does not allow it."""
     if encoding == config.encoding:
         return config
     try:

@@ -11,9 +11,9 @@ def parse_names(option: str, text: str, known: Collection[str], noun: str) -> li
 
     Args:
         option: Name of the option, for messages.
-        text: Names with commas.
+        text: Names separated by commas.
         known: Names to choose from.
-        noun: Kind of the names, such as "an encoding".
+        noun: Kind of name, such as "an encoding".
 
     Raises:
         UserError: A name is unknown or repeated.

@@ -1,10 +1,10 @@
-"""Figures of the paper (arXiv 2501.00712) that studies and benchmarks print beside their own. They are in paper.json.
+"""The paper's figures (arXiv 2501.00712), which studies and benchmarks print next to their own. paper.json holds them.
 
 * costs: Models with COST_LAYERS layers of SHAPE, on one sequence of COST_LENGTH tokens. TAPE's attention layer uses the
-  authors' fused kernel. Without it, the layer takes 5.63e-4 seconds.
-* extension: Llama 2 7B extended from 4096 to 8192 tokens, by method: perplexity (Table 4), passkeys in % of 20 prompts each
-  (Figure 5), and answers, which are lm-eval's scores at 8192 tokens. The paper does not state the number of examples.
-* scrolls: F1, exact match or ROUGE of models with 155M parameters.
+  authors' fused kernel. Without the kernel, the layer takes 5.63e-4 seconds.
+* extension: Llama 2 7B extended from 4096 to 8192 tokens, by method: perplexity (Table 4), right passkeys in % of 20 prompts
+  each (Figure 5), and answers, scored by lm-eval at 8192 tokens. The paper does not state the number of examples.
+* scrolls: F1, exact match or ROUGE for models with 155M parameters.
 * shift: Values at SHIFT_LAYERS, by kind of shift and encoding: attention in 10^-2, dot products in percent. The paper's
   "without equivariance" is our tape_no_equivariance.
 """
@@ -15,7 +15,7 @@ from importlib.resources import files
 
 _FIGURES = json.loads((files("megatape.lab") / "paper.json").read_text(encoding="utf-8"))
 
-# The 155M model, without layers and length.
+# Shape of the 155M model, without layers and length.
 SHAPE = {"hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
 COST_LAYERS = 12
 COST_LENGTH = 1024
@@ -23,13 +23,13 @@ COST_LENGTH = 1024
 
 @dataclass(frozen=True)
 class PaperCost:
-    """Costs of an encoding.
+    """Costs of a model with one encoding.
 
     Attributes:
         parameters: Number of weights, in units of 2^20.
-        flops: FLOPs of the forward pass, in units of 10^9.
-        multiply_adds: Multiply-adds of the forward pass, in units of 10^9.
-        attention_seconds: Seconds of an attention layer.
+        flops: Forward FLOPs, in units of 10^9.
+        multiply_adds: Forward multiply-adds, in units of 10^9.
+        attention_seconds: Seconds per attention layer.
     """
 
     parameters: float
@@ -56,7 +56,7 @@ Rows = dict[str, list[float]]
 COSTS = {encoding: PaperCost(**cost) for encoding, cost in _FIGURES["costs"].items()}
 
 _EXTENSION = _FIGURES["extension"]
-# The paper's names of the methods.
+# Method names used in the paper.
 EXTENSION_NAMES: dict[str, str] = _EXTENSION["names"]
 EXTENSION_PERPLEXITY = {text: PaperTable(**table) for text, table in _EXTENSION["perplexity"].items()}
 EXTENSION_PASSKEY = PaperTable(**_EXTENSION["passkey"])

@@ -1,4 +1,4 @@
-"""Style of all pictures and pages, for light and dark color schemes, and charts that several of them share."""
+"""Style of pictures and pages in light and dark color schemes, and charts shared by several of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
-# Width of the caps of error bars.
+# Width of error-bar caps.
 CAP_POINTS = 3
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """Colors as #rrggbb. Every kind of text has a contrast of at least 4.5 to 1 with ground and panel.
+    """Colors as #rrggbb. All text has a contrast of at least 4.5 to 1 with ground and panel.
 
     Attributes:
         ground: Background of pages and pictures.
         panel: Background of panels.
-        text: Text.
+        text: Ordinary text.
         quiet: Less important text.
         line: Lines and borders.
         link: Links.
-        curves: Colors of curves, in the order of use.
+        curves: Colors of curves, in order of use.
     """
 
     ground: str
@@ -58,13 +58,13 @@ DARK = Scheme(
 
 
 def save(path: Path, draw: Callable[["Figure"], object], title: str = "") -> None:
-    """Write a picture as PNG files, one for each scheme: `path`, and `dark_version(path)`.
+    """Write a picture as two PNG files: `path` for light backgrounds and `dark_version(path)` for dark ones.
 
     Args:
-        path: File that ends in .png.
-        draw: Draws on an empty figure. Curves have the scheme's colors in turn, then again with dashes. "C0" to "C9" name
+        path: File ending in .png.
+        draw: Draws on an empty figure. Curves take the scheme's colors in turn, then again with dashes. "C0" to "C9" name
             the colors.
-        title: Title above the picture. "$" does not start a formula.
+        title: Title above the picture, without formulas: "$" is an ordinary character.
     """
     from matplotlib.figure import Figure
 
@@ -78,13 +78,13 @@ def save(path: Path, draw: Callable[["Figure"], object], title: str = "") -> Non
 
 
 def dark_version(path: Path) -> Path:
-    """Return the file of the same picture with a dark background."""
+    """Return the path of a picture's dark version."""
     return path.with_stem(f"{path.stem}-dark")
 
 
 @contextmanager
 def style(scheme: Scheme) -> Iterator[None]:
-    """Set the style of the figures that are made and saved in the block."""
+    """Set the style for figures created and saved in the block."""
     import matplotlib
     from matplotlib.rcsetup import cycler
 
@@ -99,13 +99,13 @@ def style(scheme: Scheme) -> Iterator[None]:
         "ytick.major.size": 0,
         "legend.fontsize": "small",
     }
-    names_of_colour = {
+    names_of_color = {
         scheme.ground: ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor"),
         scheme.line: ("axes.edgecolor", "legend.edgecolor", "grid.color"),
         scheme.quiet: ("xtick.color", "ytick.color"),
         scheme.text: ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"),
     }
-    for color, names in names_of_colour.items():
+    for color, names in names_of_color.items():
         settings |= dict.fromkeys(names, color)
     with matplotlib.rc_context(settings):
         yield
@@ -117,10 +117,10 @@ class Grid:
 
     Attributes:
         shares: Shares by row (vertical axis) and column (horizontal axis).
-        measure: Name of the measure.
-        labels: Labels of the horizontal and the vertical axis.
-        ticks: Labels of columns and rows. None for 1, 2, ...
-        num_framed: Number of rows and columns, from the first, to frame. 0 for no frame.
+        measure: Measure name.
+        labels: Labels of the horizontal and vertical axes.
+        ticks: Column labels and row labels. None for 1, 2, ...
+        num_framed: Number of leading rows and columns to frame, 0 for no frame.
     """
 
     shares: list[list[float]]
@@ -131,7 +131,7 @@ class Grid:
 
 
 def heat_map(figure: "Figure", grid: Grid) -> None:
-    """Draw a grid, with its shares in percent."""
+    """Draw a grid as a heat map in percent."""
     rows = len(grid.shares)
     columns = len(grid.shares[0])
     figure.set_size_inches(6, 5)
@@ -157,8 +157,8 @@ def bars(figure: "Figure", values: dict[str, tuple[float, float | None]], unit: 
 
     Args:
         figure: Figure to draw on.
-        values: Value from 0 to 100 and standard error, or None, by name.
-        unit: Label of the axis.
+        values: Value from 0 to 100 and standard error (or None) by name.
+        unit: Axis label.
     """
     figure.set_size_inches(7, 1.5 + 0.4 * len(values))
     axes = figure.add_subplot()

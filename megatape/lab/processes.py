@@ -1,4 +1,4 @@
-"""Child processes of benchmarks and studies."""
+"""Child processes started by benchmarks and studies."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ from typing import IO, Any
 from megatape.reliability.signals import handled
 from megatape.utils.python_process import child_environment
 
-# Maximum length of a failure's message.
+# Maximum size of a failure message.
 MAX_ERROR_LINES = 3
 MAX_ERROR_LENGTH = 500
-# Seconds between two looks at a process group that is exiting.
+# Seconds between checks of an exiting process group.
 POLL_SECONDS = 0.2
 
 
@@ -26,14 +26,14 @@ def child(
     grace: float = 0,
     **options: Any,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a command, and kill whatever still runs of it when the block ends.
+    """Start a command, and kill its remaining processes when leaving the block.
 
-    By default, its standard input is empty, its output and errors go to one pipe, and it has a process group of its own. The
-    whole group is killed, and Ctrl-C in a terminal does not reach it.
+    By default, standard input is empty, output and errors go to one pipe, and the command has its own process group. The whole
+    group is killed, and Ctrl-C in a terminal does not reach it.
 
     Args:
         command: Program and arguments.
-        limit: Seconds after which the command is killed.
+        limit: Seconds before the command is killed. None for no limit.
         grace: Seconds for the group to exit after the block.
         options: Options of subprocess.Popen. `env` lists only changes of this process's environment.
     """
@@ -62,14 +62,14 @@ def child(
 
 
 def finish(process: subprocess.Popen[str], log: IO[str] | None = None) -> str:
-    """Wait for the end of a `child`, and return its output.
+    """Wait for a `child` to exit, and return its output.
 
     Args:
-        process: The child. Its output goes to a pipe.
-        log: File to write the output to as well.
+        process: Child writing its output to a pipe.
+        log: File that also gets the output.
 
     Raises:
-        ChildProcessError: It failed. The message has the last lines of its output.
+        ChildProcessError: The child failed. The message has the last lines of its output.
     """
     output, errors = process.communicate()
     if log:
@@ -80,13 +80,13 @@ def finish(process: subprocess.Popen[str], log: IO[str] | None = None) -> str:
 
 
 def ending(log: str) -> str:
-    """Return the last lines of a log, joined to one."""
+    """Join the last lines of a log into one."""
     last_lines = lines(log)[-MAX_ERROR_LINES:]
     return " / ".join(last_lines)[-MAX_ERROR_LENGTH:]
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines that are not blank, stripped."""
+    """Return the stripped lines of a text, skipping blank ones."""
     stripped = [line.strip() for line in text.splitlines()]
     return [line for line in stripped if line]
 

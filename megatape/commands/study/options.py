@@ -1,4 +1,4 @@
-"""Groups of options of studies."""
+"""Option groups shared by studies."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ class ExaminedModelOptions(ImportOptions):
     data: Path | None = option(None, metavar="FOLDER")
 
     def load(self) -> "list[ExaminedModel]":
-        """Load the models and their text.
+        """Load the models with their text.
 
         Raises:
             UserError: A checkpoint or the text is unsuitable.
@@ -42,7 +42,7 @@ class RunsOptions(CommandOptions):
 
     Attributes:
         out: folder for the runs, the table and the plot
-        jobs: runs in parallel
+        jobs: parallel runs
         launcher: launcher for each run, such as "deepspeed --num_accelerators 8"
     """
 
@@ -51,5 +51,5 @@ class RunsOptions(CommandOptions):
     out: Path = option(metavar="FOLDER")
     jobs: Count = option(1, metavar="J")
     launcher: Words | None = option(None, metavar="COMMAND")
-    # Command line, for the record.
+    # Command line, recorded in the tables.
     typed: str = option("", hidden=True)

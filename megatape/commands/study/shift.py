@@ -16,7 +16,7 @@ class Options(ExaminedModelOptions):
 
 
 def run(options: Options) -> None:
-    """Measure."""
+    """Measure the changes and print the tables."""
     models = options.load()
     from megatape.lab.study.attention.shift import report
 

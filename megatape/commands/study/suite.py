@@ -16,7 +16,7 @@ from megatape.utils.options import Count, Listed, Words, option
 if TYPE_CHECKING:
     from megatape.lab.study.suite.plan import Plan
 
-# Options that select runs. A plan file has their values.
+# Options selecting runs, which a plan file replaces.
 SELECTION = {"tasks", "encodings", "seeds", "size", "rates"}
 
 
@@ -24,21 +24,19 @@ class Options(RunsOptions, ImportOptions):
     """Tasks and encodings to compare, and how they are trained.
 
     Attributes:
-        jobs: runs in parallel, each with its share of the cores (default: one for each core, or for
-            each GPU; with --launcher 1)
+        jobs: parallel runs, each with its share of the cores (default: one per core, or one per GPU;
+            with --launcher 1)
         seeds: runs per task and encoding (default: 5; of demo 3)
         size: models and samples: demo for ten minutes of two cores, tiny for a core, small or base
             for a GPU
-        plan: train the plan of a file that --dry-run wrote, perhaps edited
-        dry_run: write the selected runs into the file of --plan (default: OUT/plan.json), and train
+        plan: train the plan in a file written by --dry-run, perhaps edited
+        dry_run: write the selected runs into the file of --plan (default: OUT/plan.json), training
             nothing
-        cell: train only the task and encoding number K, counted from 0, as the tasks of an array
-            job do
-        slurm: submit an array job with one task for each task and encoding; options of sbatch, as
+        cell: train only the task and encoding number K, counting from 0, as an array job's tasks do
+        slurm: submit an array job with one task per task and encoding; options of sbatch, such as
             "--partition gpu --time 60"
-        rates: learning rates, of which the best is chosen for each task and encoding on the
-            validation split (default: the grid of the size, docs/compare_encodings.md); one alone is
-            taken as it is
+        rates: learning rates to choose from for each task and encoding, on the validation split
+            (default: the size's grid, docs/compare_encodings.md); a single rate needs no search
     """
 
     at_most_one = (("plan", "cell", "slurm"),)
@@ -89,14 +87,14 @@ def run(options: Options) -> None:
 
 
 def _selected_plan(options: Options) -> "Plan":
-    """Return the plan that the options select."""
+    """Return the plan selected by the options."""
     from megatape.lab.study.suite.plan import parse_plan
 
     return parse_plan(options.size, options.tasks, options.encodings, options.seeds, options.rates)
 
 
 def _write_plan(options: Options) -> None:
-    """Write the runs that the options select into a file, and print their description."""
+    """Write the selected runs into a plan file, and print their description."""
     from megatape.lab.study.suite.plan import PLAN
 
     for name in ("cell", "slurm"):
@@ -110,21 +108,21 @@ def _write_plan(options: Options) -> None:
 
 
 def _read_plan(options: Options, file: Path) -> "Plan":
-    """Return the plan of a file. Raises UserError if other options select runs as well."""
+    """Read a plan file. Raises UserError if other options also select runs."""
     from megatape.lab.study.suite.plan import read_plan
 
-    given = sorted(options.model_fields_set & SELECTION)
-    if given:
-        raise UserError(f"{given[0]}: the file of `plan` has its own: remove one of them")
+    conflicts = sorted(options.model_fields_set & SELECTION)
+    if conflicts:
+        raise UserError(f"{conflicts[0]}: the file of `plan` has its own: remove one of them")
     return read_plan(file)
 
 
 def _submit(options: Options, plan: "Plan", sbatch: str) -> None:
-    """Submit an array job for all tasks and encodings.
+    """Submit an array job with a task for each pair of the plan.
 
     Args:
         options: Options of the command.
-        plan: Plan that they select.
+        plan: Plan selected by them.
         sbatch: Options of sbatch.
     """
     from megatape.tools.cluster.slurm.command_array import submit_array
