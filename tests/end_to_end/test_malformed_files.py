@@ -35,7 +35,7 @@ from megatape.data.training.example_dataset import read_answers
 from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
 from megatape.data.training.token_dataset import TokenDataset
 from megatape.hf.importing.record import read_record
-from megatape.lab.study.outcomes.outcome import Outcome
+from megatape.lab.study.results.text_result import TextResult
 from megatape.lab.tasks.engine.journal import Journal
 from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.reliability.lease import LeaseTimeouts
@@ -120,10 +120,15 @@ def gpu(folder: Path) -> Malformed:
 
 def outcome(folder: Path) -> Malformed:
     config = json.loads((FIXTURES / "run/config.json").read_text())
-    content = {"fingerprints": {"data": "x"}, "scaling": None, "figures": {"loss": 1.0}, "losses": {"3": 1.0}}
+    content = {
+        "fingerprints": {"data": "x"},
+        "scaling": None,
+        "figures": {"validation loss": 1.0, "perplexity at 4": 2.0},
+        "losses": {"3": 1.0},
+    }
     path = folder / "outcome.json"
     path.write_text(json.dumps(content | {"config": config, "curve": {"4": 2.0}, "axes": ["tokens", "perplexity"]}))
-    return Malformed(path, lambda: Outcome.read(path).summary, ("config",))
+    return Malformed(path, lambda: TextResult.read(path).summary, ("config",))
 
 
 def imported(folder: Path) -> Malformed:

@@ -30,7 +30,7 @@ def run(options: Options) -> None:
 
     paragraphs = compare(
         file=options.config,
-        settings=options.set,
+        overrides=options.set,
         encodings=options.encodings,
         seeds=options.seeds,
         study=Study(options.out, RunPool(options.jobs, options.launcher), options.typed),

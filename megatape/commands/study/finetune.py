@@ -12,7 +12,7 @@ class Options(RunsOptions, OverrideOptions, ImportOptions):
     """A model, and the methods to compare.
 
     Attributes:
-        base: model of transformers, or what megatape import made of one
+        base: transformers model, or its import by megatape import
         data: data directory, prepared with the base's tokenizer
         methods: methods to compare with the base (docs/compare_encodings.md)
         length: tokens per sample (default: twice those of the base)
@@ -41,7 +41,7 @@ def run(options: Options) -> None:
         methods=options.methods,
         length=options.length,
         steps=options.steps,
-        settings=options.set,
+        overrides=options.set,
     )
     study = Study(options.out, RunPool(options.jobs, options.launcher), options.typed)
     print_paragraphs(finetune(request, study))

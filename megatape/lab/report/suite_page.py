@@ -95,7 +95,7 @@ def _costs(row: str, plan: Plan, seconds: list[float]) -> dict[str, float]:
     (variant,) = parse_variants(row)
     task = plan.tasks[0]
     raw = SIZES[plan.size].config(task, "data", task.vocab_size)
-    config = parse_config(raw, "suite", [*variant.settings, "run.directory=none"])
+    config = parse_config(raw, "suite", [*variant.overrides, "run.directory=none"])
     model = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)})
     length = config.data.sequence_length
     parameters = count_parameters(model)

@@ -1,13 +1,28 @@
 """Studies: train or load models, measure them, and write tables.
 
-comparison/   encodings, on text or addition: `compare`
-finetuning/   methods that extend the context of a pretrained model: `finetune`
+comparison/   encodings on text or addition problems: `compare`
+finetuning/   methods extending the context of a pretrained model: `finetune`
 suite/        encodings on synthetic tasks, with statistics: `suite`
-attention/    attention and position tensors of trained models: `draw` and `report`
+attention/    attention and position tensors of trained models: `attention` and `shift`
 
-The first three train models. A Study (execution/study.py) starts the runs, `measure` of each study's measure.py makes the
-results of a run in a process of its own, and a report puts the results of all runs into a table.
+The first three train models. Each goes from a plan to a table in the same steps:
 
-execution/    runs in child processes, several at a time, each trained and then measured
-outcomes/     results of a run of the first two studies, with their tables and plots
+1. The plan lists the models to train: Comparison (comparison/compare.py), Extension (finetuning/finetune.py), or Plan
+   (suite/plan.py), whose tasks and encodings become Experiments (suite/runs/).
+2. Each model is a Run (execution/run.py). A Study (execution/study.py) locks its folder, and its RunPool trains several runs at
+   a time with `megatape pretrain`.
+3. A Measurement (execution/measurement.py) calls `measure` of the study's measure.py in a new process, after training. It
+   writes a result into the run folder.
+4. A report reads the results of all runs and writes tables and pictures: report.py of a study, or suite/analysis/ with the
+   statistics and suite/tables/ with the tables. The suite also gets a page, megatape/lab/report/suite_page.py.
+
+A finished step is never repeated, so the same command continues an interrupted study.
+
+One word for each kind of numbers:
+
+* Result: measurements of one run, in a file of its folder. TextResult (results/) is outcome.json of the first two studies, and
+  TaskResult (suite/scores/) is scores.json of the suite.
+* Figures: named numbers of a TextResult, such as perplexities. They become columns only in tables and files.
+* Record: score of one model on one split of a task, a line of results.jsonl. A TaskResult has one for each split.
+* Cell: scores of an encoding or a baseline on one split, by seed. The suite's statistics start from cells.
 """

@@ -1,1 +1,1 @@
-"""Comparing encodings: variants, measures, curves and the report."""
+"""Comparing encodings on text or addition problems."""

@@ -1,7 +1,7 @@
 """Trains the same model with several encodings and seeds, evaluates each, and compares the results.
 
 OUT/tape/seed-1234/             a run of `megatape pretrain`, with its log.txt
-    outcome.json                its results; outcome+yarn.json: the same with scaled frequencies
+    outcome.json                its result; outcome+yarn.json: its result with scaled frequencies
 OUT/comparison.md, comparison.png
 """
 
@@ -15,9 +15,10 @@ from megatape.lab.study.comparison.report import report
 from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
+from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.execution.study import Study
-from megatape.lab.study.outcomes.curves import Row
-from megatape.lab.study.outcomes.outcome import Outcome
+from megatape.lab.study.results.plots import Row
+from megatape.lab.study.results.text_result import TextResult
 from megatape.run_folder import RunFolder
 
 
@@ -27,20 +28,20 @@ class Comparison:
 
     Attributes:
         file: Configuration.
-        settings: Overrides of the configuration.
+        overrides: The user's values of --set.
         variants: Variants to compare.
-        seeds: Values of training.seed. With the same seed, all variants have the same samples in the same order, and weights of
-            the same name have the same initial values.
+        seeds: Values of training.seed. With the same seed, all variants see the same samples in the same order, and weights of
+            the same name start with the same values.
         study: Folder and resources.
     """
 
     file: str
-    settings: tuple[str, ...]
+    overrides: tuple[str, ...]
     variants: list[Variant]
     seeds: range
     study: Study
 
-    def runs(self) -> list[Run[Outcome]]:
+    def runs(self) -> list[Run[TextResult]]:
         """Return all runs, ordered by seed, so that every variant has results early.
 
         Raises:
@@ -56,36 +57,37 @@ class Comparison:
             runs += runs_of_seed
         return runs
 
-    def read_outcomes(self, variant: Variant) -> list[Outcome]:
-        """Read the outcomes of a variant that exist."""
-        outcomes = []
+    def read_results(self, variant: Variant) -> list[TextResult]:
+        """Read the existing results of a variant."""
+        results = []
         for seed in self.seeds:
             path = self._folder(variant.trained, seed).outcome(variant.scaling)
             if path.exists():
-                outcomes.append(Outcome.read(path))
-        return outcomes
+                results.append(TextResult.read(path))
+        return results
 
     def report(self) -> Iterator[str]:
-        """Write the table and the plot of the outcomes that exist, and yield the table. Without outcomes, do nothing."""
+        """Write the table and the plot of the existing results, and yield the table. Without results, do nothing."""
         rows = []
         notes = []
         for variant in self.variants:
-            outcomes = self.read_outcomes(variant)
-            if outcomes:
-                rows.append(Row(variant.label, outcomes))
+            results = self.read_results(variant)
+            if results:
+                rows.append(Row(variant.label, results))
             if variant.control:
                 notes.append(variant.describe_control(self._config_of(variant)))
         if rows:
             yield report(rows, notes, self.study.command, self.study.out)
 
-    def _run(self, variants: list[Variant], seed: int) -> Run[Outcome]:
-        """Return the run of a seed that variants share, which differ only in their scaling."""
-        # Their settings are equal.
+    def _run(self, variants: list[Variant], seed: int) -> Run[TextResult]:
+        """Return the run of a seed, shared by variants that differ only in their scaling."""
+        # All of them have the same overrides.
         variant = variants[-1]
         folder = self._folder(variant.trained, seed)
-        changes = variant.settings_for(self._config_of(variant))
-        settings = [*self.settings, *changes, f"training.seed={seed}", f"run.directory={folder.directory}"]
-        config = load_config(self.file, settings)
+        settings: Settings = {"training.seed": seed, "run.directory": str(folder.directory)}
+        of_variant = variant.overrides_for(self._config_of(variant))
+        overrides = [*self.overrides, *of_variant, *as_overrides(settings)]
+        config = load_config(self.file, overrides)
         measurements = []
         for each in variants:
             check_measurable(config, each.scaling)
@@ -94,27 +96,27 @@ class Comparison:
         return Run(
             name=f"{variant.trained}, seed {seed}",
             config=config,
-            train=self.study.pool.pretrain_command(self.file, settings),
+            train=self.study.pool.pretrain_command(self.file, overrides),
             measurements=tuple(measurements),
-            result=Outcome,
+            result=TextResult,
         )
 
     def _config_of(self, variant: Variant) -> Config:
-        """Load the configuration of a variant, before the width of a control and the settings that differ between runs."""
-        return load_config(self.file, [*self.settings, *variant.settings])
+        """Load the configuration of a variant, without the width of a control and the settings that differ between runs."""
+        return load_config(self.file, [*self.overrides, *variant.overrides])
 
     def _folder(self, trained: str, seed: int) -> RunFolder:
         return RunFolder(self.study.out / trained.replace(":", "_") / f"seed-{seed}")
 
 
-def compare(file: str, settings: Sequence[str], encodings: str, seeds: int, study: Study) -> Iterator[str]:
+def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, study: Study) -> Iterator[str]:
     """Execute the missing runs, and write the table and the plot.
 
     Args:
         file: Configuration.
-        settings: Overrides of the configuration.
-        encodings: Labels of variants with commas.
-        seeds: Number of seeds, from training.seed upwards.
+        overrides: Values of --set.
+        encodings: Variant labels, separated by commas.
+        seeds: Number of seeds, counting up from training.seed.
         study: Folder and resources.
 
     Yields:
@@ -125,7 +127,7 @@ def compare(file: str, settings: Sequence[str], encodings: str, seeds: int, stud
         OSError: A file cannot be read or written.
         RunsFailed: Some runs failed; the others are complete.
     """
-    base = load_config(file, settings)
+    base = load_config(file, overrides)
     if base.model.scaling is not None:
         raise UserError(
             "model.scaling is set, but encodings are trained without it: remove it, and compare, for example, tape+yarn"
@@ -133,7 +135,7 @@ def compare(file: str, settings: Sequence[str], encodings: str, seeds: int, stud
     first_seed = base.training.seed
     comparison = Comparison(
         file=file,
-        settings=tuple(settings),
+        overrides=tuple(overrides),
         variants=parse_variants(encodings),
         seeds=range(first_seed, first_seed + seeds),
         study=study,
@@ -145,12 +147,12 @@ def compare(file: str, settings: Sequence[str], encodings: str, seeds: int, stud
     execution.raise_failures()
 
 
-def _check_distinct(runs: list[Run[Outcome]], labels: list[str]) -> None:
+def _check_distinct(runs: list[Run[TextResult]], labels: list[str]) -> None:
     """Raise UserError if two runs are the same model.
 
     Args:
         runs: Runs of a seed.
-        labels: Label of each run's variant, without scaling.
+        labels: Variant label of each run, without scaling.
     """
     label_of_model: dict[str, str] = {}
     for run, label in zip(runs, labels, strict=True):

@@ -1,10 +1,10 @@
 """Evaluates a complete run of `compare`.
 
-The data decides on the metrics: exact match for addition, perplexity by sequence length for text. Every entry of an outcome's
-`figures` is a column of the table.
+The data decides on the metrics: exact match for addition, perplexity by sequence length for text.
 """
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 from megatape.checkpoint.reader import CheckpointReader
@@ -15,10 +15,11 @@ from megatape.data.synthetic.addition_problems import AdditionTask, longest_docu
 from megatape.data.training.selection import Selection
 from megatape.errors import UserError
 from megatape.hf.loading.load import load_trained
-from megatape.lab.study.outcomes.checks import check_exportable, check_text
-from megatape.lab.study.outcomes.outcome import PERPLEXITY, Evaluation, Outcome
-from megatape.lab.study.outcomes.silence import silence_transformers
-from megatape.lab.study.outcomes.training_metrics import TrainingMetrics, loss_curve
+from megatape.lab.study.results.checks import check_exportable, check_text
+from megatape.lab.study.results.figures import Figures
+from megatape.lab.study.results.silence import silence_transformers
+from megatape.lab.study.results.text_result import ADDITION_AXES, PERPLEXITY_AXES, Evaluation, TextResult
+from megatape.lab.study.results.training_metrics import TrainingMetrics, loss_curve
 from megatape.lab.tasks.addition import Addition
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
@@ -32,12 +33,12 @@ def check_measurable(config: Config, scaling: str | None) -> None:
     """Check before training that `measure` can evaluate the trained model.
 
     Args:
-        config: Configuration of the run.
+        config: Run configuration.
         scaling: Kind of model.scaling in the evaluation, or None.
 
     Raises:
-        UserError: It could not.
-        FileNotFoundError: There is no data.
+        UserError: The model could not be evaluated.
+        FileNotFoundError: The data is missing.
     """
     data = config.data.directory
     longest = tested_lengths(config)[-1]
@@ -62,12 +63,12 @@ def check_measurable(config: Config, scaling: str | None) -> None:
 
 
 def is_addition(data: Path) -> bool:
-    """Whether a data directory has addition problems. Otherwise it has text."""
+    """Whether a data directory has addition problems instead of text."""
     return bool(load_index(data).source.get("kind") == ADDITION)
 
 
 def tested_lengths(config: Config) -> list[int]:
-    """Return the lengths in tokens of the tested sequences, the longest last."""
+    """Return the lengths of the tested sequences in tokens, the longest last."""
     data = config.data.directory
     if is_addition(data):
         max_digits = 2 * AdditionTask.of(data).digits
@@ -77,9 +78,9 @@ def tested_lengths(config: Config) -> list[int]:
 
 
 def with_scaling(model: ModelConfig, kind: str | None, trained_length: int, tested_length: int) -> ModelConfig:
-    """Return the same model with its frequencies scaled by tested_length / trained_length.
+    """Return the model with frequencies scaled by tested_length / trained_length.
 
-    The model is unchanged if the test is no longer than training, or without a kind of scaling.
+    Without a kind of scaling, or if the test is no longer than training, return it unchanged.
     """
     if kind is None or tested_length <= trained_length:
         return model
@@ -89,12 +90,12 @@ def with_scaling(model: ModelConfig, kind: str | None, trained_length: int, test
     return ModelConfig.model_validate(model.model_dump() | {"scaling": scaling})
 
 
-def measure(folder: str, scaling: str | None) -> Outcome:
+def measure(folder: str, scaling: str | None) -> TextResult:
     """Evaluate the last checkpoint of a run.
 
     Args:
-        folder: Folder of the run.
-        scaling: Kind of model.scaling for tests that are longer than training, or None.
+        folder: Run directory.
+        scaling: Kind of model.scaling for tests longer than training, or None.
 
     Raises:
         UserError: The run cannot be evaluated.
@@ -111,10 +112,10 @@ def measure(folder: str, scaling: str | None) -> Outcome:
     else:
         evaluation = _measure_perplexity(config, checkpoint, scaling, metrics.selection)
     figures = evaluation.figures
-    # The validation loss of the run is without scaling.
+    # The run measured its validation loss without scaling.
     if not scaling:
-        figures = metrics.validation_figures() | figures
-    return Outcome(
+        figures = replace(figures, validation_loss=metrics.validation_loss, part_losses=metrics.validation_losses)
+    return TextResult(
         config=config,
         fingerprints=fingerprints,
         scaling=scaling,
@@ -127,17 +128,16 @@ def measure(folder: str, scaling: str | None) -> Outcome:
 
 
 def measure_addition(config: Config, checkpoint: Path, scaling: str | None) -> Evaluation:
-    """Return the shares of right answers by the number of digits."""
+    """Return right answers in %, overall and by number of digits."""
     model = with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
     with load_trained(checkpoint, model) as loaded:
         grid = evaluate(Addition(config.data.directory), loaded)
-    shares = {"trained lengths": grid.inside, "beyond": grid.beyond, "all": grid.mean}
-    figures = {}
-    for name, share in shares.items():
-        if share is not None:
-            figures[f"{name} (%)"] = 100 * share
+    more_digits = None
+    if grid.beyond is not None:
+        more_digits = 100 * grid.beyond
+    figures = Figures(trained_digits=100 * grid.inside, more_digits=more_digits, all_digits=100 * grid.mean)
     curve = {digits: 100 * share for digits, share in grid.by_longer_operand.items()}
-    return Evaluation(figures, curve, axes=("digits of the longer operand", "exact match (%)"))
+    return Evaluation(figures, curve, ADDITION_AXES)
 
 
 def _measure_perplexity(config: Config, checkpoint: Path, scaling: str | None, selection: Selection) -> Evaluation:
@@ -149,10 +149,9 @@ def _measure_perplexity(config: Config, checkpoint: Path, scaling: str | None, s
         return with_scaling(config.model, scaling, data.sequence_length, length)
 
     curve = {}
-    # Lengths with the same scaling factor share a loaded model.
+    # Load the model once for all lengths with the same scaling factor.
     for model, group in itertools.groupby(lengths, scaled_model):
         with load_trained(checkpoint, model) as loaded:
             for length in group:
                 curve[length] = evaluate_perplexity(loaded, data.directory, length, lengths[-1], selection)
-    figures = {f"{PERPLEXITY}{length}": value for length, value in curve.items()}
-    return Evaluation(figures, curve, axes=("tokens", "perplexity"))
+    return Evaluation(Figures(perplexity=curve), curve, PERPLEXITY_AXES)

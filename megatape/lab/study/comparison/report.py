@@ -1,80 +1,100 @@
 """Report on a comparison of encodings: its table, differences from the first encoding, and the picture."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from megatape.accounting.parameters import count_parameters
-from megatape.lab.study.outcomes.curves import Row, draw_curves
-from megatape.lab.study.outcomes.outcome import Outcome
-from megatape.lab.study.outcomes.report import (
-    Metrics,
+from megatape.lab.study.results.figures import Columns
+from megatape.lab.study.results.plots import Row, draw_curves
+from megatape.lab.study.results.report import (
     are_evaluated_differently,
+    columns_of,
     describe_shape,
     describe_training,
-    figures_of,
     write_report,
 )
+from megatape.lab.study.results.text_result import TextResult
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_number
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A variant in a table.
+
+    Attributes:
+        label: Label of the variant.
+        parameters: Number of weights.
+        seeds: Figures, or differences, of each seed.
+    """
+
+    label: str
+    parameters: int
+    seeds: list[Columns]
 
 
 def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     """Write comparison.md and comparison.png, and return the text.
 
     Args:
-        rows: Variants and their outcomes. The others are compared with the first variant.
+        rows: Variants with their results. The first variant is the reference of the others.
         notes: Costs of controls.
         command: Command line of the user.
         out: Folder of the comparison.
     """
-    config = rows[0].outcomes[0].config
+    config = rows[0].results[0].config
     setting = f"{describe_shape(config.model)}, {describe_training(config)}. Mean over seeds (minimum to maximum)."
-    all_outcomes: list[Outcome] = []
-    for _, outcomes in rows:
-        all_outcomes += outcomes
-    distinguish = are_evaluated_differently(all_outcomes)
-    metrics = {label: [figures_of(outcome, distinguish) for outcome in outcomes] for label, outcomes in rows}
-    paragraphs = [f"    {command}", setting, *notes, _table(rows, metrics)]
+    all_results: list[TextResult] = []
+    for row in rows:
+        all_results += row.results
+    distinguish = are_evaluated_differently(all_results)
+    figures = []
+    for row in rows:
+        of_seeds = [columns_of(result, distinguish) for result in row.results]
+        figures.append(TableRow(row.label, _parameters(row), of_seeds))
+    paragraphs = [f"    {command}", setting, *notes, _table(figures)]
     differences = _differences(rows, distinguish)
-    if any(differences.values()):
-        first = rows[0].label
-        paragraphs += [f"Difference from `{first}` of the same seed:", _table(rows[1:], differences)]
+    if any(difference.seeds for difference in differences):
+        paragraphs += [f"Difference from `{rows[0].label}` of the same seed:", _table(differences)]
     return write_report("comparison", paragraphs, lambda figure: draw_curves(figure, rows), out)
 
 
-def _differences(rows: list[Row], distinguish: bool) -> dict[str, list[Metrics]]:
-    """Return the differences from the first variant for each seed that both have."""
-    (_, first_outcomes), *others = rows
-    reference = {outcome.seed: figures_of(outcome, distinguish) for outcome in first_outcomes}
-    differences: dict[str, list[Metrics]] = {}
-    for label, outcomes in others:
-        differences[label] = []
-        for outcome in outcomes:
-            if outcome.seed in reference:
-                metrics = figures_of(outcome, distinguish)
-                differences[label].append(_subtract(metrics, reference[outcome.seed]))
+def _parameters(row: Row) -> int:
+    return count_parameters(row.results[0].config.model).total
+
+
+def _differences(rows: list[Row], distinguish: bool) -> list[TableRow]:
+    """Return each variant's differences from the first variant, for the seeds that both have."""
+    first, *others = rows
+    reference = {result.seed: columns_of(result, distinguish) for result in first.results}
+    differences = []
+    for row in others:
+        of_seeds = []
+        for result in row.results:
+            if result.seed in reference:
+                of_seeds.append(_subtract(columns_of(result, distinguish), reference[result.seed]))
+        differences.append(TableRow(row.label, _parameters(row), of_seeds))
     return differences
 
 
-def _subtract(metrics: Metrics, reference: Metrics) -> Metrics:
-    return {name: value - reference[name] for name, value in metrics.items() if name in reference}
+def _subtract(columns: Columns, reference: Columns) -> Columns:
+    return {title: value - reference[title] for title, value in columns.items() if title in reference}
 
 
-def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:
-    """Return a table with a row for each variant and a column for each figure."""
-    columns: dict[str, None] = {}
-    for of_seeds in metrics.values():
-        for of_seed in of_seeds:
-            columns |= dict.fromkeys(of_seed)
+def _table(rows: Sequence[TableRow]) -> str:
+    titles: dict[str, None] = {}
+    for row in rows:
+        for columns in row.seeds:
+            titles |= dict.fromkeys(columns)
     table = []
-    for label, outcomes in rows:
-        of_seeds = metrics[label]
-        parameters = count_parameters(outcomes[0].config.model).total
+    for row in rows:
         spreads = []
-        for column in columns:
-            spreads.append(_spread([of_seed[column] for of_seed in of_seeds if column in of_seed]))
-        table.append([f"`{label}`", f"{parameters:,}", str(len(of_seeds)), *spreads])
-    return markdown(["encoding", "parameters", "seeds", *columns], table)
+        for title in titles:
+            spreads.append(_spread([columns[title] for columns in row.seeds if title in columns]))
+        table.append([f"`{row.label}`", f"{row.parameters:,}", str(len(row.seeds)), *spreads])
+    return markdown(["encoding", "parameters", "seeds", *titles], table)
 
 
 def _spread(values: list[float]) -> str:

@@ -1,6 +1,6 @@
 """Variants of a model to compare: an encoding, optionally with other model settings or with scaled frequencies in tests.
 
-A control has as many parameters or FLOPs as the model with another encoding. Its MLP has another width.
+A control has the parameters or FLOPs of the model with another encoding, because its MLP is wider or narrower.
 """
 
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ class Cost(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A model that costs as much as the model with another encoding.
+    """Goal of a control: to cost as much as the model with another encoding.
 
     Attributes:
-        quantity: Shared quantity, a field of Cost.
+        quantity: Quantity to match, a field of Cost.
         encoding: The other encoding.
     """
 
@@ -43,42 +43,59 @@ class Control(NamedTuple):
     encoding: str
 
     def amount(self, cost: Cost) -> int:
-        """Return the shared quantity of a cost."""
+        """Return the quantity to match."""
         amount: int = getattr(cost, self.quantity)
         return amount
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of a comparison.
+    """A row of a comparison, such as tape+yarn:position_size=12.
 
     Attributes:
-        trained: Label without the scaling. Variants with the same one share their training.
-        settings: Overrides of the configuration for training.
-        scaling: Kind of model.scaling for tests that are longer than training, or None.
-        control: Shared quantity and the other encoding of a control. None for other variants.
+        encoding: Name of the encoding.
+        changes: Changed model settings as the user writes them, such as position_size=12.
+        control: Goal of a control, None for other variants.
+        scaling: Kind of model.scaling for tests longer than training, or None.
     """
 
-    trained: str
-    settings: tuple[str, ...]
+    encoding: str
+    changes: tuple[str, ...]
+    control: Control | None
     scaling: str | None
-    control: Control | None = None
 
     @property
     def label(self) -> str:
-        """Label in the form of the option, with the scaling after the encoding."""
-        if not self.scaling:
+        """Label in the form of the option."""
+        if self.scaling is None:
             return self.trained
-        encoding, *changes = self.trained.split(":")
-        return ":".join([f"{encoding}+{self.scaling}", *changes])
+        return ":".join([f"{self.encoding}+{self.scaling}", *self._details])
+
+    @property
+    def trained(self) -> str:
+        """Label without the scaling. Variants sharing it share their training."""
+        return ":".join([self.encoding, *self._details])
+
+    @property
+    def _details(self) -> list[str]:
+        """Changes and control in the form of the option."""
+        details = [*self.changes]
+        if self.control is not None:
+            details.append(f"{self.control.quantity}={self.control.encoding}")
+        return details
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Values of --set for training. A control also needs `overrides_for`."""
+        return (f"model.encoding={self.encoding}", *(f"model.{change}" for change in self.changes))
 
     def mlp_size(self, config: Config) -> int:
-        """Return the width of the MLP. That of a control brings its cost as close as possible to the other encoding's.
+        """Return the MLP width. A control gets the width that brings its cost closest to the other encoding's.
 
         The cost is an affine function of the width, so two widths determine it.
 
         Args:
-            config: Configuration with `settings`.
+            config: Configuration with `overrides`.
 
         Raises:
             UserError: Even the narrowest MLP costs more than the other encoding.
@@ -97,37 +114,37 @@ class Variant:
             raise UserError(f"encodings: {self.label}: even an MLP of width {unit} has more: exchange the two encodings")
         return unit * num_units
 
-    def settings_for(self, config: Config) -> list[str]:
-        """Return the overrides of the configuration for training, with the width of a control.
+    def overrides_for(self, config: Config) -> list[str]:
+        """Return the values of --set for training, including the MLP width of a control.
 
         Args:
-            config: Configuration with `settings`.
+            config: Configuration with `overrides`.
         """
-        settings = list(self.settings)
-        if self.control:
-            settings.append(f"model.mlp_size={self.mlp_size(config)}")
-        return settings
+        overrides = [*self.overrides]
+        if self.control is not None:
+            overrides.append(f"model.mlp_size={self.mlp_size(config)}")
+        return overrides
 
     def describe_control(self, config: Config) -> str:
         """Describe the costs of a control and of the other encoding.
 
         Args:
-            config: Configuration with `settings`.
+            config: Configuration with `overrides`.
         """
         assert self.control is not None
         encoding = self.control.encoding
         width = self.mlp_size(config)
-        own = _cost(config, config.model, width)
+        cost = _cost(config, config.model, width)
         other = _cost(config, with_encoding(config.model, encoding), config.model.mlp_size)
         return (
-            f"`{self.label}` has mlp_size {width} instead of {config.model.mlp_size}: {own.params:,} parameters and "
-            f"{own.flops:,} FLOPs in the forward pass of {config.data.sequence_length} tokens; `{encoding}` has "
+            f"`{self.label}` has mlp_size {width} instead of {config.model.mlp_size}: {cost.params:,} parameters and "
+            f"{cost.flops:,} FLOPs in the forward pass of {config.data.sequence_length} tokens; `{encoding}` has "
             f"{other.params:,} and {other.flops:,}."
         )
 
 
 def _cost(config: Config, model: ModelConfig, mlp_size: int) -> Cost:
-    """Return the cost of a model with an MLP of this width, for the samples of a run."""
+    """Return the cost of a model with this MLP width, for the samples of a run."""
     model = model.model_copy(update={"mlp_size": mlp_size})
     groups = config.training.num_shifted_groups
     return Cost(count_parameters(model).total, forward_flops(model, config.data.sequence_length, groups))
@@ -166,12 +183,7 @@ def _parse(entry: str) -> Variant:
         if parse_encodings(other) == [encoding]:
             raise UserError(f"encodings: {entry}: {encoding} is its own encoding: name another one, as in rope:{quantity}=tape")
         control = Control(quantity, other)
-    return Variant(
-        trained=":".join([encoding, *changes, *controls]),
-        settings=(f"model.encoding={encoding}", *(f"model.{change}" for change in changes)),
-        scaling=scaling or None,
-        control=control,
-    )
+    return Variant(encoding, tuple(changes), control, scaling or None)
 
 
 def _check_scaling(head: str, encoding: str, scaling: str) -> None:
@@ -184,7 +196,7 @@ def _check_scaling(head: str, encoding: str, scaling: str) -> None:
 
 
 def _check_changes(entry: str, changes: list[str]) -> None:
-    """Raise UserError unless the changes are settings of the model, each given once."""
+    """Raise UserError unless the changes are model settings, each given once."""
     for change in changes:
         if "=" not in change or change.startswith(("encoding=", "scaling")):
             raise UserError(

@@ -1,1 +1,1 @@
-"""Execution of the runs of a study: training and measuring in child processes, several at a time."""
+"""Executing the runs of a study: training and measuring in child processes, several at a time."""

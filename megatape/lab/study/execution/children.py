@@ -1,4 +1,4 @@
-"""Child processes of a study: several at a time, stopped together."""
+"""Child processes of a study, running several at a time and stopping together."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ from typing import IO
 
 from megatape.lab.processes import child
 
-# Changes of the environment of a child process.
+# Changes of a child process's environment.
 Environment = dict[str, str]
 
-# Seconds for the ranks to exit after their launcher.
+# Seconds for ranks to exit after their launcher.
 GRACE_SECONDS = 60
 
 
@@ -21,9 +21,9 @@ class Stopped(Exception):
 
 
 class Children:
-    """Runs commands, each from a thread of its own.
+    """Runs commands, each called from its own thread.
 
-    The commands inherit the lock of the study, so the folder stays locked until the last of them exits.
+    The commands inherit the study's lock, so the folder stays locked until the last of them exits.
     """
 
     def __init__(self, lock: IO[bytes]) -> None:
@@ -38,10 +38,10 @@ class Children:
         Args:
             command: Program and arguments.
             environment: Changes of this process's environment.
-            log: File for the output.
+            log: Log file.
 
         Returns:
-            The exit status.
+            Exit status.
 
         Raises:
             Stopped: `stop` was called.
@@ -59,14 +59,14 @@ class Children:
                 )
                 process = stack.enter_context(running)
                 self._groups.add(process.pid)
-            # A launcher may exit before its ranks do: the end of the block waits for them.
+            # A launcher may exit before its ranks do. Leaving the block waits for them.
             status = process.wait()
         with self._mutex:
             self._groups.discard(process.pid)
         return status
 
     def stop(self) -> None:
-        """Start no more commands, and interrupt the running ones."""
+        """Interrupt the running commands, and start no more."""
         with self._mutex:
             self._stopped = True
             for group in self._groups:

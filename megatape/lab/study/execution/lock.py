@@ -1,4 +1,4 @@
-"""Lock of a study's folder."""
+"""Locking the folder of a study."""
 
 import logging
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ LOG = logging.getLogger(__name__)
 
 @contextmanager
 def locked_study(folder: Path, wait: bool = False) -> Iterator[IO[bytes]]:
-    """Create the folder if it is missing, and lock it for this process and the children that inherit the lock file.
+    """Create the folder if it is missing, and lock it for this process and the children inheriting the lock file.
 
     Args:
-        folder: Folder of a study.
+        folder: Folder of the study.
         wait: Whether to wait, with a warning, while another process holds the lock.
 
     Raises:

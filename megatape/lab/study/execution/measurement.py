@@ -1,4 +1,4 @@
-"""Measurement of a trained model in a process of its own: calls a function and writes its result to a file.
+"""Measuring a trained model in a new process, which calls a function and writes its result to a file.
 
 The process calls `main` with FILE MODULE:FUNCTION ARGUMENT ...
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from megatape.errors import UserError
-from megatape.lab.study.execution.result import Result
+from megatape.lab.study.results.result import Result
 from megatape.utils.python_process import python_command
 
 LOG = logging.getLogger(__name__)
@@ -21,12 +21,12 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Measurement:
-    """A function that measures a trained model, and the file of its result.
+    """A function that measures a trained model, and the file for its result.
 
     Attributes:
-        path: File of the result.
-        function: Function of a module. It returns the result.
-        arguments: Arguments of the function.
+        path: Result file.
+        function: Module-level function returning the result.
+        arguments: Arguments for the function.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class Measurement:
     arguments: tuple[JsonValue, ...]
 
     def is_done(self) -> bool:
-        """Whether the file of the result exists."""
+        """Whether the result file exists."""
         return self.path.exists()
 
     def command(self) -> list[str]:
@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
     """Call a function, write its result to a file, and return the exit status.
 
     Args:
-        words: Path of the file, MODULE:FUNCTION, and the function's arguments as JSON.
+        words: Path of the result file, MODULE:FUNCTION, and the function's arguments as JSON.
     """
     path, target, *arguments = words
     module, _, name = target.partition(":")

@@ -22,8 +22,8 @@ from megatape.utils.units import plural
 
 # Launchers start scripts, not modules.
 SCRIPT = Path(__file__).parents[3] / "__main__.py"
-# Settings of glibc's allocator for runs on a CPU. The allocator keeps the memory that a step frees, in huge pages, because the
-# next step needs all of it.
+# Settings of glibc's allocator for runs on a CPU. Memory freed by a step stays allocated, in huge pages, because the next step
+# needs all of it again.
 HUGE_PAGES = ":".join(
     [
         "glibc.malloc.hugetlb=1",
@@ -35,10 +35,10 @@ HUGE_PAGES = ":".join(
 
 
 class RunPool:
-    """Executes `jobs` runs at a time, each on a GPU of its own or with an equal share of the cores.
+    """Executes `jobs` runs at a time, each on its own GPU or with an equal share of the cores.
 
     Attributes:
-        jobs: Number of runs in parallel.
+        jobs: Number of parallel runs.
         launcher: Command that starts a Python script on all ranks and assigns their devices. None for one process per run.
         environments: Environment of each parallel run.
     """
@@ -49,25 +49,25 @@ class RunPool:
         self.launcher = launcher
         self.environments = _environments(jobs, launcher)
 
-    def pretrain_command(self, file: str, settings: Iterable[str]) -> list[str]:
-        """Return the command that trains a model, from the newest checkpoint if there is one.
+    def pretrain_command(self, file: str, overrides: Iterable[str]) -> list[str]:
+        """Return the command that trains a model, resuming from the newest checkpoint.
 
         Args:
-            file: Configuration.
-            settings: Overrides of the configuration.
+            file: Configuration file.
+            overrides: Values of --set.
         """
         start = [sys.executable]
         if self.launcher:
             start = quiet_launcher(shlex.split(self.launcher))
-        overrides = []
-        for setting in settings:
-            overrides += ["--set", setting]
-        # An absolute path: a relative one may begin with a hyphen.
+        options = []
+        for override in overrides:
+            options += ["--set", override]
+        # A relative path might start with a hyphen.
         path = str(Path(file).absolute())
-        return [*start, str(SCRIPT), "pretrain", *arguments(), "--config", path, *overrides, "--resume", "auto"]
+        return [*start, str(SCRIPT), "pretrain", *arguments(), "--config", path, *options, "--resume", "auto"]
 
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes]) -> Generator[str, None, list[str]]:
-        """Execute the runs that are not done. Closing the generator stops them.
+        """Execute the unfinished runs. Closing the generator stops them.
 
         Args:
             runs: Runs of a study.
@@ -75,10 +75,10 @@ class RunPool:
             lock: Lock of the folder, for the child processes to inherit.
 
         Yields:
-            Messages about the progress.
+            Progress messages.
 
         Returns:
-            An error for each failed run.
+            Error message of each failed run.
 
         Raises:
             UserError: A folder holds a run with other settings or other data. No run has started.
@@ -112,21 +112,21 @@ class RunPool:
 
 
 def default_jobs(launcher: str | None) -> int:
-    """Return the number of small models to train at a time: one per GPU or else per core. One with a launcher."""
+    """Return the number of small models to train at a time: one per GPU, or per core without GPUs. One with a launcher."""
     if launcher:
         return 1
     return torch.cuda.device_count() or len(os.sched_getaffinity(0))
 
 
 def threads_of_run(jobs: int) -> str:
-    """Return the number of threads of each of `jobs` parallel runs on a CPU: MEGATAPE_THREADS or else a share of the cores."""
+    """Return the threads per run for `jobs` parallel runs on a CPU: MEGATAPE_THREADS, or an equal share of the cores."""
     cores = len(os.sched_getaffinity(0))
     share = max(1, cores // jobs)
     return os.environ.get("MEGATAPE_THREADS", str(share))
 
 
 def _check(runs: Sequence[Run[Any]]) -> None:
-    """Raise UserError if the folder of a run holds another run. Runs with the same data path share the data."""
+    """Raise UserError if a run's folder holds another run. Runs with the same data path share the data."""
     configs = {run.config.data.path: run.config for run in runs}
     fingerprints = {}
     for path, config in configs.items():
@@ -137,7 +137,7 @@ def _check(runs: Sequence[Run[Any]]) -> None:
 
 
 def _environments(jobs: int, launcher: str | None) -> list[Environment]:
-    """Return an environment for each parallel run: a GPU of its own, or its threads and the settings of the allocator.
+    """Return an environment for each parallel run: its own GPU, or its threads and the allocator settings.
 
     Raises:
         UserError: There are too few GPUs, or a launcher would start several runs at a time.
@@ -163,7 +163,7 @@ def _environments(jobs: int, launcher: str | None) -> list[Environment]:
 
 
 def _visible_gpus() -> list[str]:
-    """Return the values of CUDA_VISIBLE_DEVICES, one for each GPU."""
+    """Return the value of CUDA_VISIBLE_DEVICES for each GPU."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         return visible.split(",")

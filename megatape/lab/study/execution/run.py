@@ -1,7 +1,6 @@
-"""Run of a study: trains a model with `pretrain` and measures it, in processes of their own.
+"""Run of a study: trains a model with `pretrain` and then measures it, in separate processes.
 
-A finished step is skipped, and an interrupted training resumes from its last checkpoint, so the same command continues where
-it was stopped.
+Finished steps are skipped, and an interrupted training resumes from its last checkpoint.
 """
 
 from dataclasses import dataclass
@@ -15,11 +14,11 @@ from megatape.config import Config, differences, save_config
 from megatape.errors import ExitStatus, UserError
 from megatape.lab.study.execution.children import Children, Environment
 from megatape.lab.study.execution.measurement import Measurement
-from megatape.lab.study.execution.result import Result
+from megatape.lab.study.results.result import Result
 from megatape.run_folder import RunFolder
 from megatape.utils.files import read_regular
 
-# File in the folder of a run whose weights diverged. The run is not repeated, because it would diverge again.
+# Marks a run whose weights diverged. It is not repeated, because it would diverge again.
 DIVERGED = "diverged.txt"
 
 
@@ -32,12 +31,12 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 @dataclass(frozen=True)
 class Run(Generic[ResultT]):
-    """A model of a study.
+    """A model of a study, to train and to measure.
 
     Attributes:
         name: Name in messages.
-        config: Configuration that `pretrain` resolves from its command. run.directory is the run's folder.
-        train: Command that trains the model to its last step, or resumes the training. None if the model is not trained.
+        config: Configuration that `pretrain` resolves from its command.
+        train: Command training the model to its last step, from the start or from a checkpoint. None if only measured.
         measurements: Measurements of the trained model.
         result: Type of their results.
     """
@@ -50,7 +49,7 @@ class Run(Generic[ResultT]):
 
     @property
     def folder(self) -> RunFolder:
-        """The run's folder."""
+        """Run directory."""
         return RunFolder(Path(self.config.run.directory))
 
     def missing(self) -> list[Measurement]:
@@ -58,16 +57,16 @@ class Run(Generic[ResultT]):
         return [measurement for measurement in self.measurements if not measurement.is_done()]
 
     def read_results(self) -> list[ResultT]:
-        """Read the result files that exist."""
+        """Read the existing result files."""
         return [self.result.read(measurement.path) for measurement in self.measurements if measurement.is_done()]
 
     def read_summary(self) -> str:
-        """Read the result files that exist, and return the results in one line."""
+        """Read the existing result files, and return them in one line."""
         summaries = [result.summary for result in self.read_results()]
         return f"{self.name}: {'; '.join(summaries)}"
 
     def check(self, fingerprints: dict[str, str]) -> None:
-        """Check that the results and checkpoints in the folder belong to this run.
+        """Check that results and checkpoints in the run directory belong to this run.
 
         Args:
             fingerprints: Hashes of the data and the tokenizer.
@@ -83,19 +82,19 @@ class Run(Generic[ResultT]):
             try:
                 reader = CheckpointReader(path)
             except (ValueError, OSError):
-                # Training warns of a corrupted checkpoint and resumes from an older one.
+                # Training warns about a corrupted checkpoint and resumes from an older one.
                 continue
             self._check_origin(path, reader.config, reader.state.fingerprints, fingerprints)
 
     def finish(self, children: Children, environments: SimpleQueue[Environment]) -> None:
-        """Train and measure the model, unless it is done.
+        """Train and measure the model, skipping finished steps.
 
         Args:
             children: Runs the commands.
-            environments: Free environments. The call waits for one and puts it back.
+            environments: Free environments. The call waits for one and puts it back afterwards.
 
         Raises:
-            RunsFailed: A command failed. The message has the error of the log.
+            RunsFailed: A command failed. The message quotes the error in the log.
         """
         if not self.missing():
             return
@@ -120,7 +119,7 @@ class Run(Generic[ResultT]):
         environment: Environment,
         product: Path,
     ) -> None:
-        """Run a command that writes `product`."""
+        """Run a command and check that it wrote `product`."""
         log = self.folder.log
         status = children.run(command, environment, log)
         if product.exists():
@@ -144,7 +143,7 @@ class Run(Generic[ResultT]):
 
 
 def _is_complete(checkpoint: Path) -> bool:
-    """Whether a checkpoint exists and its files have the recorded sizes."""
+    """Whether a checkpoint exists with files of the recorded sizes."""
     try:
         CheckpointReader(checkpoint)
     except (ValueError, OSError):
@@ -153,7 +152,7 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def _last_error(log: Path) -> str:
-    """Return the last line of a log that names an error, or else the last line."""
+    """Return the last error line in a log, or the last line if there is none."""
     lines = read_regular(log).decode(errors="replace").splitlines()
     # Launchers log more lines after the error of a rank.
     errors = [line for line in lines if line.startswith("error")]

@@ -1,4 +1,4 @@
-"""Study that trains models: its folder, the pool that executes its runs, and the execution of the runs."""
+"""Study that trains models: its folder, the pool executing its runs, and the failures so far."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ from megatape.utils.units import plural
 
 
 class Execution:
-    """Execution of the runs of a study, whose folder is locked meanwhile."""
+    """Executes the runs of a study while its folder is locked, and remembers failed runs."""
 
     def __init__(self, pool: RunPool, out: Path, lock: IO[bytes]) -> None:
         """Start without runs.
 
         Args:
-            pool: Executes the runs.
+            pool: Pool executing the runs.
             out: Folder of the study.
             lock: Lock of the folder, for the child processes to inherit.
         """
@@ -31,7 +31,7 @@ class Execution:
         self._errors: list[str] = []
 
     def finish(self, runs: Sequence[Run[Any]]) -> Iterator[str]:
-        """Execute the runs that are not done, and yield messages about the progress. Closing the generator stops them.
+        """Execute the unfinished runs, and yield progress messages. Closing the generator stops them.
 
         Raises:
             UserError: A folder holds a run with other settings or other data. No run has started.
@@ -52,8 +52,8 @@ class Study:
     """Folder and resources of a study.
 
     Attributes:
-        out: Folder for the runs and the tables.
-        pool: Executes the runs.
+        out: Folder for runs and tables.
+        pool: Pool executing the runs.
         command: Command line of the user, for the tables.
     """
 
@@ -63,10 +63,10 @@ class Study:
 
     @contextmanager
     def begin(self, locked_folder: Path | None = None) -> Iterator[Execution]:
-        """Lock a folder for the block, in which SIGINT and SIGTERM raise KeyboardInterrupt.
+        """Lock a folder for a block in which SIGINT and SIGTERM raise KeyboardInterrupt.
 
         Args:
-            locked_folder: Folder to lock. None for the folder of the study.
+            locked_folder: Folder to lock. None for the study's folder.
 
         Raises:
             UserError: Another process holds the lock.

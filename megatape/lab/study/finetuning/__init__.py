@@ -1,1 +1,1 @@
-"""Fine-tuning a pretrained model to longer texts by several methods, and comparing them."""
+"""Comparing methods of fine-tuning a pretrained model to longer texts."""

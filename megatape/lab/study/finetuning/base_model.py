@@ -1,4 +1,4 @@
-"""Base model of an extension: a model of transformers with rotary positions as they were pretrained."""
+"""Base model of an extension: a pretrained transformers model with unscaled rotary positions."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from megatape.hf.importing.importer import import_model
 from megatape.hf.importing.record import open_import
 from megatape.hf.model_folder import FolderKind, open_model_folder
 
-# Number of tokens of text on which the tokenizers of base and data must agree.
+# Number of text tokens for comparing the tokenizers of base and data.
 NUM_TEXT_TOKENS = 4096
 
 
@@ -22,9 +22,9 @@ class Base:
     """A base model.
 
     Attributes:
-        source: Folder of transformers' model.
-        import_folder: The user's import of the model, None if there is none yet.
-        architecture: Shape of the model, in our terms and in transformers'.
+        source: Folder of the transformers model.
+        import_folder: The user's import of the model, or None.
+        architecture: Model shape, in our terms and in those of transformers.
     """
 
     source: Path
@@ -37,7 +37,7 @@ class Base:
         return self.architecture.model.max_positions
 
     def check(self, data: Path, length: int) -> None:
-        """Check that the model can be trained on longer samples of a data directory.
+        """Check that the model can be trained on longer samples from a data directory.
 
         Args:
             data: Data directory.
@@ -66,11 +66,11 @@ class Base:
             )
 
     def import_once(self, folder: Path, length: int) -> Path:
-        """Import the model unless there is an import, the user's own or the one in `folder`, and verify its files.
+        """Import the model, or verify an existing import: the user's, or the one in `folder`.
 
         Args:
-            folder: Folder for the import. It is written if it does not exist and the user has no import.
-            length: Tokens per sample of the import's configuration.
+            folder: Folder for the import, written only if it is missing and the user has no import.
+            length: Tokens per sample in the import's configuration.
 
         Returns:
             Folder of the import.
@@ -90,14 +90,14 @@ class Base:
 
 
 def open_base(folder: Path) -> Base:
-    """Open a model of transformers, or the model that an import refers to.
+    """Open a transformers model, directly or by its import.
 
     Args:
-        folder: Folder of the model or of the import.
+        folder: Folder of the model or of its import.
 
     Raises:
         UserError: The model is not supported, or its frequencies are already scaled.
-        FileNotFoundError: There is no model.
+        FileNotFoundError: The model is missing.
     """
     opened = open_model_folder(folder.absolute())
     source = opened.files

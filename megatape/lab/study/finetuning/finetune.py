@@ -1,13 +1,12 @@
-"""Extends a pretrained model's context by several methods, on the same batches, and compares them with the base model.
+"""Extends a pretrained model's context by several methods on the same batches, and compares them with the base model.
 
-OUT/import/                     the base in our terms, if it was a folder of transformers
+OUT/import/                     the base in our terms, if it was a transformers folder
 OUT/lora/                       a run of `megatape pretrain`, with its log.txt
-    outcome.json                its results
-OUT/base/outcome.json           results of the base
+    outcome.json                its result
+OUT/base/outcome.json           result of the base
 OUT/finetune.md, finetune.png
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +19,17 @@ from megatape.errors import UserError
 from megatape.lab.names import parse_names
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
+from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.execution.study import Study
 from megatape.lab.study.finetuning.base_model import Base, open_base
 from megatape.lab.study.finetuning.measure import extended_lengths, measure_extended
-from megatape.lab.study.finetuning.methods import BASE, METHODS, Settings, extension
+from megatape.lab.study.finetuning.methods import BASE, METHODS, extension
 from megatape.lab.study.finetuning.report import report
-from megatape.lab.study.outcomes.checks import check_exportable, check_text
-from megatape.lab.study.outcomes.outcome import Outcome
+from megatape.lab.study.results.checks import check_exportable, check_text
+from megatape.lab.study.results.text_result import TextResult
 from megatape.run_folder import RunFolder
 
-# Settings that have an option of their own.
+# Settings with an option of their own.
 OPTION_OF = {
     "data.path": "data",
     "data.sequence_length": "length",
@@ -40,15 +40,15 @@ OPTION_OF = {
 
 @dataclass(frozen=True)
 class Request:
-    """Choices of the user for one study of fine-tuning.
+    """The user's choices for fine-tuning.
 
     Attributes:
-        base: Folder of the base: a model of transformers or an import of one.
+        base: Folder of the base: a model of transformers, or its import.
         data: Data directory.
-        methods: Methods to compare, with commas.
-        length: Tokens per sample and of the longest test. None for twice the length that the base is made for.
-        steps: Steps of each method.
-        settings: Overrides of the recipe that an import gives. The methods' own settings cannot be overridden.
+        methods: Methods to compare, separated by commas.
+        length: Tokens per sample and in the longest test. None for twice the length that the base is made for.
+        steps: Training steps of each method.
+        overrides: Values of --set that change the import's recipe. The methods' own settings cannot be overridden.
     """
 
     base: Path
@@ -56,18 +56,18 @@ class Request:
     methods: str
     length: int | None
     steps: int
-    settings: Sequence[str]
+    overrides: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A base model, and the runs of the methods that extend its context.
+    """Runs of a base model and of the methods extending its context.
 
     Attributes:
-        request: Request of the user.
+        request: The user's choices.
         base: The base.
-        length: Tokens per sample and of the longest test.
-        names: Names of the methods, `base` first.
+        length: Tokens per sample and in the longest test.
+        names: Method names, `base` first.
     """
 
     request: Request
@@ -81,7 +81,7 @@ class Extension:
 
         Raises:
             UserError: A value of the request does not fit the base or the data.
-            FileNotFoundError: There is no model or no data.
+            FileNotFoundError: The model or the data is missing.
         """
         names = parse_names("methods", request.methods, (BASE, *METHODS), "a method")
         base = open_base(request.base)
@@ -92,23 +92,26 @@ class Extension:
             # The base is always compared.
             names=[BASE, *(name for name in names if name != BASE)],
         )
-        taken = {*opened.shared_settings()}
+        taken: set[str] = set()
         for name in opened.names:
-            taken |= METHODS.get(name, {}).keys()
-        _check_free(request.settings, taken)
+            taken |= opened.settings_of(name).keys()
+        _check_free(request.overrides, taken)
         base.check(request.data, opened.length)
         return opened
 
-    def shared_settings(self) -> Settings:
-        """Return the settings of the extension that all methods share."""
-        return extension(self.base.length, self.length)
+    def settings_of(self, name: str) -> Settings:
+        """Return the settings of a method, or of the base, including those that all share."""
+        settings = extension(self.base.length, self.length)
+        if name != BASE:
+            settings |= METHODS[name].settings()
+        return settings
 
-    def run(self, name: str, imported: Path, study: Study) -> Run[Outcome]:
-        """Return the run of a method, or of the base, which is only measured.
+    def run(self, name: str, imported: Path, study: Study) -> Run[TextResult]:
+        """Return the run of a method, or of the base, which is measured without training.
 
         Args:
-            name: Name of the method, or `base`.
-            imported: Import of the base.
+            name: Method name, or `base`.
+            imported: Folder of the base's import.
             study: Folder and resources.
 
         Raises:
@@ -129,19 +132,18 @@ class Extension:
         lengths: list[JsonValue] = [*extended_lengths(self.base.length, self.length)]
         arguments = (str(folder.directory), lengths, is_trained)
         measurement = Measurement(folder.outcome(None), measure_extended, arguments)
-        return Run(name, config, train, (measurement,), Outcome)
+        return Run(name, config, train, (measurement,), TextResult)
 
     def _overrides(self, name: str, imported: Path, folder: RunFolder) -> list[str]:
-        """Return the overrides of the import's configuration for a method: the study's, then the user's."""
+        """Return the overrides for a method: the study's, then the user's."""
         settings: Settings = {
             "data.path": str(self.request.data),
             "training.steps": self.request.steps,
             "training.init_from": str(imported.absolute()),
         }
-        settings |= self.shared_settings() | METHODS.get(name, {})
+        settings |= self.settings_of(name)
         settings["run.directory"] = str(folder.directory)
-        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-        return [*overrides, *self.request.settings]
+        return [*as_overrides(settings), *self.request.overrides]
 
 
 def finetune(request: Request, study: Study) -> Iterator[str]:
@@ -170,37 +172,37 @@ def finetune(request: Request, study: Study) -> Iterator[str]:
         imported = base.import_once(out / "import", opened.length)
         runs = [opened.run(name, imported, study) for name in opened.names]
         yield from execution.finish(runs)
-        outcomes = {}
+        results = {}
         for run in runs:
-            for outcome in run.read_results():
-                outcomes[run.name] = outcome
-        if outcomes:
-            yield report(outcomes, base.length, study.command, out)
+            for result in run.read_results():
+                results[run.name] = result
+        if results:
+            yield report(results, base.length, study.command, out)
     execution.raise_failures()
 
 
-def _check_free(settings: Sequence[str], taken: set[str]) -> None:
-    """Raise UserError if the user sets what the methods set, or what has an option of its own.
+def _check_free(overrides: Sequence[str], taken: set[str]) -> None:
+    """Raise UserError if the user overrides a setting of the methods, or one with an option of its own.
 
-    The scaling is free: it is the same for all methods.
+    The scaling can be overridden, because all methods share it.
 
     Args:
-        settings: Overrides of the user.
+        overrides: The user's values of --set.
         taken: Keys of the methods' settings.
     """
     study_keys = (taken - {"model.scaling"}) | {"training.init_from"}
-    for setting in settings:
-        key, _, _ = setting.partition("=")
+    for override in overrides:
+        key, _, _ = override.partition("=")
         if key in OPTION_OF:
             raise UserError(f"set {key}: give `{OPTION_OF[key]}` instead")
         for study_key in study_keys:
-            # Equal, or one is inside the other, such as model.lora and model.lora.rank.
+            # The keys are equal, or one contains the other, as model.lora contains model.lora.rank.
             if f"{key}.".startswith(f"{study_key}.") or study_key.startswith(f"{key}."):
                 raise UserError(f"set {key}: the study sets {study_key} itself: leave it out")
 
 
 def _base_config(config: Config, base: Base) -> Config:
-    """Return the configuration of the base, to test it beyond its length: that of the methods with its own model."""
+    """Return the methods' configuration with the base's own model, to test the base beyond its length."""
     model = base.architecture.model.model_copy(update={"max_positions": config.data.sequence_length})
     export = config.export.model_copy(update={"family": base.architecture.config.model_type})
     return config.model_copy(update={"model": model, "export": export})

@@ -1,10 +1,8 @@
-"""Evaluates a run of `finetune`, or the base model: perplexity and passkeys by length.
-
-Every entry of an outcome's `figures` is a column of the table.
-"""
+"""Evaluates a run of `finetune`, or the base model: perplexity and passkeys by length."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -16,9 +14,10 @@ from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.loading.load import load_exported, load_trained
 from megatape.hf.loading.loaded_model import LoadedModel
-from megatape.lab.study.outcomes.outcome import PERPLEXITY, Outcome
-from megatape.lab.study.outcomes.silence import silence_transformers
-from megatape.lab.study.outcomes.training_metrics import NUM_POINTS, TrainingMetrics, loss_curve, mean_loss
+from megatape.lab.study.results.figures import Figures
+from megatape.lab.study.results.silence import silence_transformers
+from megatape.lab.study.results.text_result import PERPLEXITY_AXES, TextResult
+from megatape.lab.study.results.training_metrics import NUM_POINTS, TrainingMetrics, loss_curve, mean_loss
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.passkey import Passkey, grid_tokens
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
@@ -37,11 +36,11 @@ def extended_lengths(original: int, length: int) -> list[int]:
     return lengths
 
 
-def measure_extended(folder: str, lengths: list[int], trained: bool) -> Outcome:
+def measure_extended(folder: str, lengths: list[int], trained: bool) -> TextResult:
     """Evaluate a model at several lengths.
 
     Args:
-        folder: Folder of the run.
+        folder: Run directory.
         lengths: Tokens of the tested sequences, the longest last.
         trained: Whether to evaluate the last checkpoint of the run. If not, evaluate the model of its training.init_from.
 
@@ -53,38 +52,37 @@ def measure_extended(folder: str, lengths: list[int], trained: bool) -> Outcome:
     run = RunFolder(Path(folder))
     config = load_config(run.config)
     losses: list[float | None] = []
-    figures: dict[str, float] = {}
+    figures = Figures()
     selection: Selection = NEW_SELECTION
     model: AbstractContextManager[LoadedModel]
     if trained:
         metrics = TrainingMetrics.read(run)
         losses = metrics.losses
-        figures |= _training_figures(config, metrics)
+        figures = _training_figures(config, metrics)
         selection = metrics.selection
         model = load_trained(run.checkpoint(config.training.steps))
     else:
         model = load_untrained(config)
-    curve: dict[int, float] = {}
+    perplexity: dict[int, float] = {}
     with model as loaded:
         for length in lengths:
-            curve[length] = evaluate_perplexity(loaded, config.data.directory, length, lengths[-1], selection)
-            figures[f"{PERPLEXITY}{length}"] = curve[length]
-        figures |= passkey(loaded, lengths)
-    return Outcome(
+            perplexity[length] = evaluate_perplexity(loaded, config.data.directory, length, lengths[-1], selection)
+        figures = replace(figures, perplexity=perplexity, passkey=passkey(loaded, lengths))
+    return TextResult(
         config=config,
         fingerprints=open_data(config.data, config.training, config.evaluation, config.model.vocab_size).fingerprints,
         scaling=None,
         figures=figures,
         losses=loss_curve(losses),
-        curve=curve,
-        axes=("tokens", "perplexity"),
+        curve=perplexity,
+        axes=PERPLEXITY_AXES,
         selection=selection,
     )
 
 
 @contextmanager
 def load_untrained(config: Config) -> Iterator[LoadedModel]:
-    """Load the model of the import that training.init_from names, exported to a temporary folder."""
+    """Load the import at training.init_from, exported to a temporary folder."""
     checkpoint = ImportCheckpoint(Path(str(config.training.init_from)), config)
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "base"
@@ -92,8 +90,8 @@ def load_untrained(config: Config) -> Iterator[LoadedModel]:
         yield load_exported(folder)
 
 
-def _training_figures(config: Config, metrics: TrainingMetrics) -> dict[str, float]:
-    """Return the cost and the losses of a training. The first loss is that of step 1, before the weights change."""
+def _training_figures(config: Config, metrics: TrainingMetrics) -> Figures:
+    """Return the cost and the losses of a training."""
     losses = metrics.losses
     rates = []
     for step, seconds in zip(metrics.steps, metrics.seconds, strict=True):
@@ -102,20 +100,21 @@ def _training_figures(config: Config, metrics: TrainingMetrics) -> dict[str, flo
     # The first step of a process allocates memory.
     later_rates = rates[1:] or rates
     num_last = max(1, len(losses) // NUM_POINTS)
-    figures = {
-        "peak memory (GiB)": metrics.peak_memory / 2**30,
-        "tokens/s": median(later_rates),
-        "first loss": mean_loss(losses[:1]),
-        "last loss": mean_loss(losses[-num_last:]),
-    }
-    return figures | metrics.validation_figures()
+    return Figures(
+        peak_memory=metrics.peak_memory / 2**30,
+        tokens_per_second=median(later_rates),
+        first_loss=mean_loss(losses[:1]),
+        last_loss=mean_loss(losses[-num_last:]),
+        validation_loss=metrics.validation_loss,
+        part_losses=metrics.validation_losses,
+    )
 
 
-def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[str, float]:
-    """Return the share of right answers (%) at each length that has room for a question."""
+def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[int, float]:
+    """Return right answers in % by length, skipping lengths without room for a question."""
     shortest = grid_tokens(loaded)
     possible = tuple(length for length in lengths if length >= shortest)
     if not possible:
         return {}
     scores = evaluate(Passkey("grid", possible, PASSKEY_TRIALS), loaded)
-    return {measure.name: measure.value for measure in scores.measures}
+    return {score.length: 100 * score.accuracy for score in scores.by_length}

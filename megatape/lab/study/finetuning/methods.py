@@ -1,42 +1,70 @@
 """Methods that extend a pretrained model's context, as settings of a run."""
 
-from pydantic import JsonValue
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from megatape.config import LoraConfig
 from megatape.errors import UserError
+from megatape.lab.study.execution.settings import Settings
 
-# section.key -> value, as in --set.
-Settings = dict[str, JsonValue]
-
-# Name of the model without training, beside the methods.
+# Name of the model without training, listed with the methods.
 BASE = "base"
 
-LORA: Settings = {
-    "model.lora": {"rank": 8, "alpha": 16.0, "targets": ["query", "key", "value", "output"]},
-    "training.trainable": ["adapters", "embeddings", "norms"],
-}
-TAPE: Settings = {
-    "model.encoding": "tape",
-    "training.trainable": ["position", "embeddings", "norms"],
-    # No architecture of transformers has TAPE, whatever the base's is.
-    "export.family": None,
-    # Our architecture for TAPE has no window.
-    "model.sliding_window": None,
-}
-# Settings of each method, in addition to those of `extension`. tape_lora and full are not the paper's.
-METHODS: dict[str, Settings] = {
+
+@dataclass(frozen=True)
+class Method:
+    """Training of a method. It starts from the base and shares the settings of `extension` with the other methods.
+
+    Attributes:
+        trainable: Groups of weights to train, values of training.trainable.
+        lora: Adapters of matrices, None without.
+        is_tape: Whether to replace the base's rotary positions with TAPE.
+        rotary_base: Base of the rotary frequencies. None to keep the model's.
+        num_shifted_groups: Groups of tokens per sample for LongLoRA's shifted sparse attention. None for full attention.
+    """
+
+    trainable: tuple[str, ...]
+    lora: LoraConfig | None = None
+    is_tape: bool = False
+    rotary_base: float | None = None
+    num_shifted_groups: int | None = None
+
+    def settings(self) -> Settings:
+        """Return the method's settings of a run."""
+        settings: Settings = {"training.trainable": list(self.trainable)}
+        if self.lora is not None:
+            settings["model.lora"] = self.lora.model_dump(mode="json")
+        if self.is_tape:
+            settings["model.encoding"] = "tape"
+            # No architecture of transformers has TAPE, so the export has our own family and not the base's.
+            settings["export.family"] = None
+            # Our architecture for TAPE has no window.
+            settings["model.sliding_window"] = None
+        if self.rotary_base is not None:
+            settings["model.rotary_base"] = self.rotary_base
+        if self.num_shifted_groups is not None:
+            settings["training.num_shifted_groups"] = self.num_shifted_groups
+        return settings
+
+
+LORA = Method(
+    trainable=("adapters", "embeddings", "norms"),
+    lora=LoraConfig(rank=8, alpha=16.0, targets=("query", "key", "value", "output")),
+)
+TAPE = Method(trainable=("position", "embeddings", "norms"), is_tape=True)
+# tape_lora and full are not the paper's.
+METHODS: Mapping[str, Method] = {
     "lora": LORA,
-    "longlora": LORA | {"training.num_shifted_groups": 4},
-    "theta": LORA | {"model.rotary_base": 1e6},
+    "longlora": replace(LORA, num_shifted_groups=4),
+    "theta": replace(LORA, rotary_base=1e6),
     "tape": TAPE,
-    "tape_lora": LORA | TAPE | {"training.trainable": ["position", "adapters", "embeddings", "norms"]},
-    "full": {"training.trainable": ["all"]},
+    "tape_lora": replace(TAPE, lora=LORA.lora, trainable=("position", "adapters", "embeddings", "norms")),
+    "full": Method(trainable=("all",)),
 }
 
 
 def extension(original: int, length: int) -> Settings:
-    """Return the settings that all methods share.
-
-    Samples are longer, and positions are divided so that they stay within the original length.
+    """Return the settings shared by all methods: longer samples, with positions scaled to stay within the original length.
 
     Args:
         original: Number of tokens that the base is made for.

@@ -3,78 +3,80 @@
 import math
 from pathlib import Path
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
 from megatape.accounting.parameters import count_trainable
 from megatape.lab.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
-from megatape.lab.study.finetuning.curves import draw_extension
 from megatape.lab.study.finetuning.methods import BASE
-from megatape.lab.study.outcomes.curves import Row
-from megatape.lab.study.outcomes.outcome import Outcome
-from megatape.lab.study.outcomes.report import (
+from megatape.lab.study.results.plots import Row, draw_curves
+from megatape.lab.study.results.report import (
     are_evaluated_differently,
+    columns_of,
     describe_shape,
     describe_training,
-    figures_of,
     write_report,
 )
+from megatape.lab.study.results.text_result import TextResult
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_number
 
-# Results by method, the base first.
-Outcomes = dict[str, Outcome]
+# Method -> its result, the base first.
+Results = dict[str, TextResult]
 
 
-def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
+def report(results: Results, original: int, command: str, out: Path) -> str:
     """Write finetune.md and finetune.png, and return the text.
 
     Args:
-        outcomes: Results by method.
+        results: Results by method.
         original: Number of tokens that the base is made for.
         command: Command line of the user.
         out: Folder of the comparison.
     """
-    *_, outcome = outcomes.values()
-    config = outcome.config
+    *_, result = results.values()
+    config = result.config
     setting = (
         f"{describe_shape(config.model)}, made for {original} tokens; {describe_training(config)}. `{BASE}` is the "
         "model without training and without scaling. Every length has the same validation text."
     )
-    paragraphs = [f"    {command}", setting, _table(outcomes)]
+    paragraphs = [f"    {command}", setting, _table(results)]
     tables = {
         "The paper's perplexity, Llama 2 7B from 4096 to 8192 tokens (windows every 256 tokens):": EXTENSION_PERPLEXITY,
         "The paper's passkey accuracy (%) there, by its own prompts of about so many tokens:": {"passkey": EXTENSION_PASSKEY},
     }
     for title, table in tables.items():
-        published = _published(list(outcomes), table)
+        published = _published(list(results), table)
         if published is not None:
             paragraphs += [title, published]
-    rows = [Row(name, [outcome]) for name, outcome in outcomes.items()]
-    return write_report("finetune", paragraphs, lambda figure: draw_extension(figure, rows, original), out)
+    rows = [Row(name, [result]) for name, result in results.items()]
+    return write_report("finetune", paragraphs, lambda figure: _draw(figure, rows, original), out)
 
 
-def _table(outcomes: Outcomes) -> str:
-    """Return a table with a row for each method. Columns that the base lacks are the first."""
-    distinguish = are_evaluated_differently(outcomes.values())
-    figures_by_name = {name: figures_of(outcome, distinguish) for name, outcome in outcomes.items()}
-    columns: dict[str, None] = {}
-    for figures in reversed(figures_by_name.values()):
-        columns |= dict.fromkeys(figures)
+def _table(results: Results) -> str:
+    """Return a table with a row for each method, starting with the columns that the base lacks."""
+    distinguish = are_evaluated_differently(results.values())
+    columns_by_name = {name: columns_of(result, distinguish) for name, result in results.items()}
+    titles: dict[str, None] = {}
+    for columns in reversed(columns_by_name.values()):
+        titles |= dict.fromkeys(columns)
     rows = []
-    for name, outcome in outcomes.items():
-        training = outcome.config.training
+    for name, result in results.items():
+        training = result.config.training
         num_trained = 0
         if name != BASE:
-            num_trained = count_trainable(outcome.config.model, training.trainable, training.frozen)
-        figures = figures_by_name[name]
-        cells = [format_number(figures.get(column, math.nan)) for column in columns]
+            num_trained = count_trainable(result.config.model, training.trainable, training.frozen)
+        columns = columns_by_name[name]
+        cells = [format_number(columns.get(title, math.nan)) for title in titles]
         rows.append([f"`{name}`", f"{num_trained:,}", *cells])
-    return markdown(["method", "trained parameters", *columns], rows)
+    return markdown(["method", "trained parameters", *titles], rows)
 
 
 def _published(names: list[str], table: dict[str, PaperTable]) -> str | None:
     """Return the paper's figures for these methods, None if it has none of them.
 
     Args:
-        names: Names of methods.
+        names: Method names.
         table: Figures of each quantity.
     """
     rows = []
@@ -91,3 +93,17 @@ def _published(names: list[str], table: dict[str, PaperTable]) -> str | None:
     for name, quantity in table.items():
         header += [f"{name} at {length}" for length in quantity.lengths]
     return markdown(header, rows)
+
+
+def _draw(figure: Figure, rows: list[Row], original: int) -> None:
+    """Draw loss curves, and perplexity by length with a line at the original length."""
+    draw_curves(figure, rows)
+    losses, measured = figure.axes
+    losses.set_yscale("linear")
+    measured.set_yscale("log")
+    measured.axvline(original, color="gray", linewidth=0.8)
+    lengths = list(rows[0].results[0].curve)
+    measured.set_xticks(lengths, [str(length) for length in lengths])
+    # Label with plain numbers instead of powers of ten.
+    measured.yaxis.set_major_formatter(LogFormatter())
+    measured.yaxis.set_minor_formatter(LogFormatter())

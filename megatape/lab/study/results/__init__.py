@@ -1,1 +1,1 @@
-"""Outcomes of trained models on text: metrics of training and evaluation, their report and their plots."""
+"""Results of runs: their files, the figures of `compare` and `finetune`, and what the reports of both share."""

@@ -1,4 +1,4 @@
-"""Checks before training: whether the trained model can be evaluated and exported."""
+"""Checks before training: can the trained model be evaluated and exported?"""
 
 from megatape.config import Config
 from megatape.config.data import DataConfig
@@ -13,15 +13,15 @@ from megatape.hf.special_tokens import special_tokens
 
 
 def check_text(data: DataConfig, longest: int) -> None:
-    """Check that the data has a perplexity by length.
+    """Check that perplexity by length can be measured on the data.
 
     Args:
-        data: Section data of the configuration.
-        longest: Tokens of the longest sequence.
+        data: Data section of the configuration.
+        longest: Tokens in the longest tested sequence.
 
     Raises:
         UserError: Samples are not packed text, or there are too few tokens.
-        FileNotFoundError: There is no data.
+        FileNotFoundError: The data is missing.
     """
     if data.samples != "packed" or data.mask_documents:
         raise UserError(
@@ -32,7 +32,7 @@ def check_text(data: DataConfig, longest: int) -> None:
 
 
 def check_exportable(config: Config) -> None:
-    """Raise UserError if a model with this configuration could not be exported with the tokenizer of its data."""
+    """Raise UserError if the trained model could not be exported with the tokenizer of its data."""
     data = config.data.directory
     tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
     exported = ExportedModel.of_run(config, special_tokens(tokenizer))

@@ -1,4 +1,4 @@
-"""Parts that the reports of several studies share: the figures of outcomes by column, descriptions, and the files."""
+"""Parts shared by the reports of `compare` and `finetune`: columns of figures, descriptions, and files."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,54 +8,40 @@ from matplotlib.figure import Figure
 from megatape.config import Config, ModelConfig
 from megatape.data.training.selection import Selection
 from megatape.lab.pictures import save
-from megatape.lab.study.outcomes.outcome import PERPLEXITY, VALIDATION_LOSS, Outcome
+from megatape.lab.study.results.figures import Columns
+from megatape.lab.study.results.text_result import TextResult
 from megatape.utils.units import plural
 
-# Beginnings of the names of figures measured on validation text.
-TEXT_FIGURES = (VALIDATION_LOSS, PERPLEXITY)
 SELECTION_NOTES: dict[Selection, str] = {
     "first": " (the first samples)",
     "spread": " (samples of the whole split)",
 }
 
-# Figures by column.
-Metrics = dict[str, float]
 
-
-def are_evaluated_differently(outcomes: Iterable[Outcome]) -> bool:
+def are_evaluated_differently(results: Iterable[TextResult]) -> bool:
     """Whether losses and perplexities were measured on different text, because an earlier version started some of the runs."""
-    selections = {outcome.selection for outcome in outcomes if _has_text_figures(outcome)}
+    selections = {result.selection for result in results if result.figures.depend_on_validation_text}
     return len(selections) > 1
 
 
-def _has_text_figures(outcome: Outcome) -> bool:
-    """Whether some figures were measured on validation text."""
-    return any(name.startswith(TEXT_FIGURES) for name in outcome.figures)
-
-
-def figures_of(outcome: Outcome, distinguish: bool) -> Metrics:
-    """Return the figures of an outcome by column.
+def columns_of(result: TextResult, distinguish: bool) -> Columns:
+    """Return the figures of a result by column title.
 
     Args:
-        outcome: Results of a model.
-        distinguish: Whether to add the selection of the validation text to the columns' names. Figures measured on different
-            text are then in different columns and are not compared.
+        result: Result of a model.
+        distinguish: Whether titles name the selection of the validation text. Figures measured on different text are then in
+            different columns and are not compared.
     """
     if not distinguish:
-        return outcome.figures
-    figures = {}
-    for name, value in outcome.figures.items():
-        if name.startswith(TEXT_FIGURES):
-            name += SELECTION_NOTES[outcome.selection]
-        figures[name] = value
-    return figures
+        return result.figures.columns()
+    return result.figures.columns(SELECTION_NOTES[result.selection])
 
 
 def write_report(name: str, paragraphs: list[str], draw: Callable[[Figure], object], out: Path) -> str:
     """Write NAME.md and NAME.png, and return the text and the paths.
 
     Args:
-        name: Name of the files.
+        name: Base name of the files.
         paragraphs: Paragraphs of the text.
         draw: Draws the picture.
         out: Folder of the files.
@@ -69,7 +55,7 @@ def write_report(name: str, paragraphs: list[str], draw: Callable[[Figure], obje
 
 
 def describe_shape(model: ModelConfig) -> str:
-    """Describe the size of a model."""
+    """Describe the model size."""
     return f"{plural(model.num_layers, 'layer')} of width {model.hidden_size}"
 
 

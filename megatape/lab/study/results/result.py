@@ -1,4 +1,4 @@
-"""Base class of the results of a run, and the files that hold them."""
+"""Base class of the results of runs, with reading and writing their files."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from megatape.utils.validation import first_fault
 
 @dataclass(frozen=True)
 class Result:
-    """Base class of the measurements of a trained model.
+    """Base class of the measurements of a run. The fields are those of its JSON file.
 
     Attributes:
         config: Resolved configuration of the training.

@@ -4,6 +4,6 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 
 def silence_transformers() -> None:
-    """Hide progress bars, and the warnings about scaling factors that do not cover all of max_positions."""
+    """Hide progress bars, and warnings about scaling factors not covering all of max_positions."""
     disable_progress_bar()
     set_verbosity_error()

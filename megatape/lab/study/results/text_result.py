@@ -1,49 +1,71 @@
-"""Measurements of a model on text or addition problems."""
+"""Result of a run of `compare` or `finetune`: outcome.json in its folder."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
-from megatape.lab.study.execution.result import Result
+from megatape.lab.study.results.figures import Columns, Figures
+from megatape.lab.study.results.result import Result
+from megatape.utils.validation import as_type
 
-# Name of the figure for all validation samples. Names of the figures for parts of the data begin with it.
-VALIDATION_LOSS = "validation loss"
-# Beginning of the names of perplexities. The length in tokens follows.
-PERPLEXITY = "perplexity at "
+
+class Axes(NamedTuple):
+    """Axis labels of a curve.
+
+    Attributes:
+        length: Label of the lengths.
+        metric: Label of the metric.
+    """
+
+    length: str
+    metric: str
+
+
+PERPLEXITY_AXES = Axes("tokens", "perplexity")
+ADDITION_AXES = Axes("digits of the longer operand", "exact match (%)")
 
 
 class Evaluation(NamedTuple):
-    """Results of the tests of a trained model.
+    """What the tests of a trained model add to its result.
 
     Attributes:
-        figures: Metrics by name.
+        figures: Figures of the tests.
         curve: A metric by length in tokens or digits.
-        axes: Names of the length and of the metric.
+        axes: Labels of length and metric.
     """
 
-    figures: dict[str, float]
+    figures: Figures
     curve: dict[int, float]
-    axes: tuple[str, str]
+    axes: Axes
+
+
+def _read_figures(value: object) -> object:
+    """Return the figures in the columns of a file."""
+    if isinstance(value, Figures):
+        return value
+    return Figures.of_columns(as_type(value, Columns))
 
 
 @dataclass(frozen=True)
-class Outcome(Result):
-    """Measurements of a model in a comparison of encodings or of methods.
+class TextResult(Result):
+    """Measurements of a model on text or addition problems.
 
     Attributes:
         scaling: Kind of model.scaling in the evaluation, or None.
-        figures: Metrics by name. Each is a column of the table.
-        losses: Mean training loss (nats) of equal parts of the run, by the last step of each part.
+        figures: Figures of the model. In the file, they are column titles with values.
+        losses: Mean training losses (nats) of equal parts of the run, by the last step of each part.
         curve: A metric by length in tokens or digits.
-        axes: Names of the length and of the metric.
+        axes: Labels of length and metric.
         selection: Selection of the validation text for loss and perplexity.
     """
 
     scaling: str | None
-    figures: dict[str, float]
+    figures: Annotated[Figures, BeforeValidator(_read_figures), PlainSerializer(Figures.columns, return_type=Columns)]
     losses: dict[int, float]
     curve: dict[int, float]
-    axes: tuple[str, str]
+    axes: Axes
     selection: Selection = EARLIER_SELECTION
 
     @property
@@ -53,8 +75,8 @@ class Outcome(Result):
 
     @property
     def summary(self) -> str:
-        """The metrics in one line."""
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.figures.items())
+        """The figures in one line."""
+        figures = ", ".join(f"{title} {value:.4g}" for title, value in self.figures.columns().items())
         if self.scaling is None:
-            return metrics
-        return f"{self.scaling}: {metrics}"
+            return figures
+        return f"{self.scaling}: {figures}"

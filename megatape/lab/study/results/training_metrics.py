@@ -1,4 +1,4 @@
-"""Metrics of a finished training, read from its folder: losses, validation losses, times and memory."""
+"""Metrics of a finished training, read from its run directory."""
 
 import itertools
 import math
@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Self
 
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
-from megatape.lab.study.outcomes.outcome import VALIDATION_LOSS
 from megatape.run_folder import RunFolder, read_steps
 
 # Number of points on a loss curve.
@@ -20,12 +19,12 @@ class TrainingMetrics:
     """Metrics of a run, in the order of its steps.
 
     Attributes:
-        steps: Numbers of the steps.
-        losses: Loss in nats of each step, None for a skipped step.
+        steps: Step numbers.
+        losses: Loss of each step in nats, None for a skipped step.
         seconds: Seconds of each step.
-        peak_memory: Peak bytes of the device, 0 if earlier versions did not record them.
+        peak_memory: Peak memory of the device in bytes, 0 if earlier versions did not record it.
         validation_loss: Loss in nats of all validation samples after the last step.
-        validation_losses: Loss of each part of the data that has one of its own, by its name.
+        validation_losses: Loss of each part of the data that has one of its own, by name.
         selection: Selection of the validation samples.
     """
 
@@ -39,11 +38,7 @@ class TrainingMetrics:
 
     @classmethod
     def read(cls, run: RunFolder) -> Self:
-        """Read the metrics of a complete run.
-
-        Raises:
-            FileNotFoundError: The run has no metrics.
-        """
+        """Read the metrics of a complete run. Raises FileNotFoundError if it has none."""
         entries = list(read_steps(run.metrics))
         last = entries[-1]
         return cls(
@@ -55,13 +50,6 @@ class TrainingMetrics:
             validation_losses=last.get("validation_losses", {}),
             selection=last.get("validation_selection", EARLIER_SELECTION),
         )
-
-    def validation_figures(self) -> dict[str, float]:
-        """Return the validation losses by their names in tables."""
-        figures = {VALIDATION_LOSS: self.validation_loss}
-        for name, loss in self.validation_losses.items():
-            figures[f"{VALIDATION_LOSS} of {name}"] = loss
-        return figures
 
 
 def loss_curve(losses: Sequence[float | None]) -> dict[int, float]:
@@ -79,7 +67,7 @@ def loss_curve(losses: Sequence[float | None]) -> dict[int, float]:
 
 
 def mean_loss(losses: Sequence[float | None]) -> float:
-    """Return the mean of the losses that are not None, NaN if there are none."""
+    """Return the mean loss without skipped steps, NaN if all were skipped."""
     computed = [loss for loss in losses if loss is not None]
     if not computed:
         return math.nan

@@ -1,10 +1,10 @@
 """Suite of synthetic tasks, from the plan to the tables.
 
 plan.py, sizes.py   tasks, encodings, seeds and learning rates to run
-runs/               runs of each task and encoding: the search of the learning rate, then all seeds
-scores/             scores of a trained model, and of baselines
-analysis/           differences between encodings with their tests, and ranks
+runs/               runs of each task and encoding: learning-rate search, then all seeds
+scores/             records of a trained model and of baselines
+analysis/           cells with means over seeds, differences between encodings with their tests, ranks
 tables/             tables and files of the results
 
-suite.py goes through these steps in order. The page with pictures is megatape/lab/report/suite_page.py.
+suite.py calls them in this order. megatape/lab/report/suite_page.py makes the page with pictures.
 """

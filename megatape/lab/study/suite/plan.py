@@ -1,4 +1,4 @@
-"""Plan of a suite: its runs, selected by options or by a file that users edit."""
+"""Plan of a suite: its runs, selected by options or by an editable file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,21 +22,21 @@ from megatape.utils.options import Count
 from megatape.utils.units import plural
 from megatape.utils.validation import as_type
 
-# File of a dry run's plan in the folder of the suite.
+# File for a dry run's plan, in the suite's folder.
 PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Runs of a suite: every task with every encoding, with the same number of seeds.
+    """Runs of a suite: every task with every encoding, with equal numbers of seeds.
 
     Attributes:
-        size: Name of the size of models and samples.
+        size: Size name, which selects models and samples.
         tasks: Tasks to learn.
-        encodings: Labels of variants (lab/study/comparison/variants.py), mostly names of encodings.
+        encodings: Variant labels (lab/study/comparison/variants.py), mostly encoding names.
         seeds: Number of seeds.
-        rates: Learning rates. One is chosen for each encoding and task; a single rate is used without a search.
-        left_out: Phrases about what the plan leaves out, with reasons. The tables list them.
+        rates: Learning rates to choose from for each encoding and task. A single rate needs no search.
+        left_out: Phrases about parts left out, with reasons. The tables list them.
     """
 
     size: str
@@ -48,23 +48,23 @@ class Plan:
 
     @property
     def pairs(self) -> list[tuple[SyntheticTask, str]]:
-        """Every task with every encoding, in a fixed order."""
+        """Every task with every encoding, ordered by task."""
         return list(product(self.tasks, self.encodings))
 
     @property
     def seed_range(self) -> range:
-        """The seeds."""
+        """Values of training.seed."""
         return range(1, self.seeds + 1)
 
     @property
     def runs_of_pair(self) -> int:
-        """Number of runs of a task and an encoding, including the search of the learning rate."""
+        """Number of runs for a task and an encoding, including the learning-rate search."""
         if len(self.rates) == 1:
             return self.seeds
         return self.seeds + len(self.rates)
 
     def describe(self) -> str:
-        """Return the number of runs, and what they are."""
+        """Describe the runs in one line, starting with their number."""
         tasks = ", ".join(task.name for task in self.tasks)
         encodings = ", ".join(self.encodings)
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
@@ -78,7 +78,7 @@ class Plan:
         """Write the file that `read_plan` reads.
 
         Raises:
-            UserError: The file exists: a user may have edited it.
+            UserError: The file exists, perhaps edited by the user.
         """
         if path.exists():
             raise UserError(f"{path} exists: remove it, or give another file as `plan`")
@@ -88,7 +88,7 @@ class Plan:
 
 
 class _PlanFile(BaseModel):
-    """Content of a plan file: a plan with the names of its tasks."""
+    """Content of a plan file: a plan with task names."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -102,21 +102,21 @@ class _PlanFile(BaseModel):
 
 @path_errors()
 def read_plan(path: Path) -> Plan:
-    """Read a file that `Plan.write` wrote and a user may have edited.
+    """Read a file written by `Plan.write` and perhaps edited.
 
     Raises:
         UserError: The file is missing or unreadable, or its content is not a plan.
     """
     try:
-        found = as_type(read_json(path), _PlanFile)
-        tasks = ",".join(found.tasks)
-        encodings = ",".join(found.encodings)
-        plan = parse_plan(found.size, tasks, encodings, found.seeds, found.rates)
+        content = as_type(read_json(path), _PlanFile)
+        tasks = ",".join(content.tasks)
+        encodings = ",".join(content.encodings)
+        plan = parse_plan(content.size, tasks, encodings, content.seeds, content.rates)
     except FileNotFoundError:
         raise MissingPath(f"no plan at {path}: `dry_run` writes one") from None
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
-    return replace(plan, left_out=found.left_out)
+    return replace(plan, left_out=content.left_out)
 
 
 def parse_plan(
@@ -126,12 +126,12 @@ def parse_plan(
     seeds: int | None,
     rates: Sequence[float] | None,
 ) -> Plan:
-    """Return the plan that the options of the command describe. None selects the default of the size.
+    """Return the plan that the command's options describe. None selects the size's default.
 
     Args:
-        size: Name of the size.
-        tasks: Names with commas, or `all`.
-        encodings: Labels of variants with commas, or `all`.
+        size: Size name.
+        tasks: Task names separated by commas, or `all`.
+        encodings: Variant labels separated by commas, or `all`.
         seeds: Number of seeds.
         rates: Learning rates.
 
@@ -147,7 +147,7 @@ def parse_plan(
         encodings = sizing.encodings
     variants = _parse_encodings(encodings)
     labels = tuple(variant.label for variant in variants)
-    # Folders of runs have the rates in this form.
+    # Run directories have the rates in this form.
     if rates and len({f"{rate:g}" for rate in rates}) < len(rates):
         raise UserError("rates: one is listed twice")
 
@@ -156,15 +156,15 @@ def parse_plan(
         names = parse_names("tasks", tasks, SYNTHETIC_TASKS, "a task")
     instances = tuple(SYNTHETIC_TASKS[name].load()(name, sizing.samples) for name in names)
 
-    # Report an error in the settings of a variant as one of the option.
+    # Parse the configuration now to report a variant's wrong settings as an error of the option.
     first = instances[0]
     for variant in variants:
-        parse_config(sizing.config(first, "data", first.vocab_size), "encodings", [*variant.settings, "run.directory=none"])
+        parse_config(sizing.config(first, "data", first.vocab_size), "encodings", [*variant.overrides, "run.directory=none"])
     return Plan(size, instances, labels, seeds or sizing.seeds, tuple(rates or sizing.rates))
 
 
 def _parse_encodings(encodings: str) -> list[Variant]:
-    """Parse the labels of variants. Raises UserError for an unknown or repeated one, or one with scaling."""
+    """Parse variant labels. Raises UserError if one is unknown, repeated or scaled."""
     if encodings == ALL:
         encodings = ",".join(ENCODINGS)
     variants = parse_variants(encodings)

@@ -1,6 +1,6 @@
-"""Sizes of the suite: shapes of models, lengths of training, learning rates, numbers of tests.
+"""Sizes of the suite: model shapes, training lengths, learning rates, numbers of test samples.
 
-The size is the same for all encodings: two runs of a task differ only in encoding, seed and learning rate.
+All encodings share a size: two runs of a task differ only in encoding, seed and learning rate.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -8,10 +8,10 @@ from typing import Any
 
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
 
-# Stands for all tasks or all encodings of the registry.
+# Selects all registered tasks or encodings.
 ALL = "all"
 
-# Plan of the size `demo`.
+# Default plan of the size `demo`.
 DEMO_TASKS = ("flip_flop", "nth_after_marker")
 DEMO_ENCODINGS = ("rope", "tape", "alibi", "nope")
 DEMO_SEEDS = 3
@@ -19,14 +19,14 @@ DEMO_SEEDS = 3
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Shape of a model, as fields of the section model.
+    """Model shape, as fields of the configuration's model section.
 
     Attributes:
         num_layers: Number of blocks.
         hidden_size: Width of the hidden states.
         num_heads: Number of attention heads.
         mlp_size: Width of the MLP.
-        position_size: Width of TAPE's feed-forward update.
+        position_size: Width of TAPE's position update.
         init_std: Standard deviation of initial weights.
     """
 
@@ -43,17 +43,17 @@ class Sizing:
     """A size of the suite.
 
     Attributes:
-        model: Shape of the model.
-        tokens: Number of training tokens, so that runs of all tasks take about the same time. No sample is repeated.
-        batch: Number of samples per optimizer step, and per forward pass on one rank.
+        model: Model shape.
+        tokens: Training tokens, equal for all tasks so that their runs take similar times. No sample is repeated.
+        batch: Samples per optimizer step, and per forward pass on one rank.
         precision: Value of training.precision.
-        rates: Grid of learning rates. One is chosen for each encoding and task.
+        rates: Learning rates to choose from for each encoding and task.
         rate: Learning rate without a search.
-        validation: Number of samples to choose the learning rate with.
-        test: Number of samples of each test.
+        validation: Number of samples for choosing the learning rate.
+        test: Number of samples per test split.
         samples: Size of the tasks' samples.
-        tasks: Default tasks, names with commas or `all`.
-        encodings: Default encodings, names with commas or `all`.
+        tasks: Default tasks: names separated by commas, or `all`.
+        encodings: Default encodings: names separated by commas, or `all`.
         seeds: Default number of seeds.
     """
 
@@ -71,27 +71,27 @@ class Sizing:
     seeds: int = 5
 
     def steps(self, task: SyntheticTask) -> int:
-        """Return the number of optimizer steps of a run."""
+        """Return the optimizer steps of a run."""
         tokens_per_step = self.batch * task.tokens(TRAIN)
         return max(1, self.tokens // tokens_per_step)
 
     def num_samples(self, task: SyntheticTask) -> dict[str, int]:
-        """Return the number of samples in each split of the task's data directory."""
+        """Return the number of samples in each split of the data directory."""
         return {TRAIN: self.steps(task) * self.batch, VALIDATION: self.validation}
 
     def config(self, task: SyntheticTask, data: str, vocab_size: int) -> dict[str, Any]:
-        """Return the configuration that all runs of a task share.
+        """Return the configuration shared by all runs of a task.
 
-        Each run adds its encoding, seed, learning rate and folder.
+        Each run adds its encoding, seed, learning rate and run directory.
 
         Args:
             task: Task to learn.
             data: Data directory of the task.
-            vocab_size: Size of the data's vocabulary.
+            vocab_size: Vocabulary size of the data.
         """
         steps = self.steps(task)
         longest = max(task.tokens(split) for split in task.splits)
-        # Stage 1 would sum gradients in bfloat16.
+        # In bfloat16, stage 1 would sum gradients in bfloat16.
         zero_stage = 2
         if self.precision == "float32":
             zero_stage = 1
@@ -115,7 +115,7 @@ class Sizing:
 
 
 SIZES: dict[str, Sizing] = {
-    # For one core: a run takes a minute or two.
+    # Trains on one core in a minute or two.
     "tiny": Sizing(
         model=ModelShape(
             num_layers=2,
@@ -133,7 +133,7 @@ SIZES: dict[str, Sizing] = {
         validation=256,
         test=500,
     ),
-    # For one GPU per run: about five million weights.
+    # Needs one GPU per run. About five million weights.
     "small": Sizing(
         model=ModelShape(
             num_layers=6,
@@ -153,7 +153,7 @@ SIZES: dict[str, Sizing] = {
         samples="small",
     ),
 }
-# For one GPU per run: the shape of configs/tape_155m.json.
+# Needs one GPU per run. The shape of configs/tape_155m.json.
 SIZES["base"] = replace(
     SIZES["small"],
     model=ModelShape(
@@ -169,7 +169,7 @@ SIZES["base"] = replace(
     rate=3e-4,
     samples="base",
 )
-# A first table, in ten minutes of two cores.
+# Gives a first table after ten minutes on two cores.
 SIZES["demo"] = replace(
     SIZES["tiny"],
     tokens=2**20,

@@ -1,13 +1,13 @@
 """Trains and scores a small model for each synthetic task, encoding and seed.
 
 OUT/data/TASK/                          data directory of a task
-OUT/config/TASK.json                    configuration that the runs of a task share
-OUT/baselines/TASK.jsonl                scores of the task's baselines
-OUT/TASK/ENCODING/rate-0.001/seed-1/    a run of `megatape pretrain`, with its log.txt; seed-0 is for the choice of the rate
-    scores.json                         its scores
-OUT/plan.json                           the plan of --dry-run
-OUT/results.jsonl                       all scores but those of seed 0
-OUT/suite.md, suite.html                their tables, and a page with pictures
+OUT/config/TASK.json                    configuration shared by the task's runs
+OUT/baselines/TASK.jsonl                baseline scores
+OUT/TASK/ENCODING/rate-0.001/seed-1/    a run of `megatape pretrain`, with its log.txt; seed-0 chooses the rate
+    scores.json                         its TaskResult
+OUT/plan.json                           plan written by --dry-run
+OUT/results.jsonl                       records of all runs except seed 0, and of the baselines
+OUT/suite.md, suite.html                tables, and a page with pictures
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from megatape.lab.study.execution.study import Execution, Study
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.runs.experiment import Experiment
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
-from megatape.lab.study.suite.scores.model_scores import Scores
+from megatape.lab.study.suite.scores.task_result import TaskResult
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.tables.result_files import WritePage, write_results
 from megatape.lab.study.suite.tables.suite_results import read_results
@@ -34,7 +34,7 @@ def suite(plan: Plan, study: Study, write_page: WritePage, only: int | None = No
         plan: Tasks, encodings, seeds and learning rates.
         study: Folder and resources.
         write_page: `write_page` of megatape/lab/report/suite_page.py.
-        only: Number of the only task and encoding to train, as a task of an array job. The tables have all of them.
+        only: Number of a task and encoding, to train only that pair as a task of an array job. The tables show all pairs.
 
     Yields:
         Messages about the progress, then the tables.
@@ -52,7 +52,7 @@ def suite(plan: Plan, study: Study, write_page: WritePage, only: int | None = No
             raise UserError(f"cell is {only}: the tasks and encodings have the numbers 0 to {len(experiments) - 1}")
         selected = [experiments[only]]
         locked_folder = experiments[only].directory
-        # One task of an array job writes at a time.
+        # Tasks of an array job write one at a time.
         tables_lock = locked_study(study.out, wait=True)
 
     def write_tables() -> str:
@@ -71,7 +71,7 @@ def suite(plan: Plan, study: Study, write_page: WritePage, only: int | None = No
 
 
 def _experiments(plan: Plan, out: Path) -> list[Experiment]:
-    """Return the experiments of a plan. Raises UserError if data in the folder has another definition or size."""
+    """Return the plan's experiments. Raises UserError if existing data has another definition or size."""
     folders = {task: TaskFolder(out, task, SIZES[plan.size]) for task in plan.tasks}
     for folder in folders.values():
         folder.check()
@@ -79,13 +79,13 @@ def _experiments(plan: Plan, out: Path) -> list[Experiment]:
 
 
 def _finish(experiments: list[Experiment], plan: Plan, study: Study, execution: Execution) -> Iterator[str]:
-    """Prepare the data, search the learning rates, then execute the runs of all seeds. Yields messages about the progress."""
+    """Prepare the data, search the learning rates, then run all seeds. Yields progress messages."""
     for folder in dict.fromkeys(experiment.folder for experiment in experiments):
         yield f"preparing {folder.data}"
         folder.prepare()
         folder.read_baselines()
 
-    searches: list[Run[Scores]] = []
+    searches: list[Run[TaskResult]] = []
     for experiment in experiments:
         searches += experiment.search_runs(study.pool)
     if searches:

@@ -18,7 +18,7 @@ from megatape.lab.study.comparison.compare import compare
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import RunsFailed
 from megatape.lab.study.execution.study import Study
-from megatape.lab.study.outcomes.outcome import Outcome
+from megatape.lab.study.results.text_result import TextResult
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.processes.load import scaled
@@ -91,17 +91,17 @@ def test_encodings_and_scalings(raw_config: dict[str, Any], tmp_path: Path) -> N
     # Same samples and initial weights: until its gains learn, TAPE equals RoPE.
     assert_close([steps(rope)[0]["loss"]], [steps(tape)[0]["loss"]], bounds.TRAINED)
     assert steps(rope)[-1]["loss"] != pytest.approx(steps(tape)[-1]["loss"], rel=10 * bounds.TRAINED.limit)
-    outcomes = [Outcome.read(path) for path in (tape / "outcome.json", tape / "outcome+linear.json")]
-    assert [list(outcome.curve) for outcome in outcomes] == [[128], [128]]
-    assert outcomes[0].curve != outcomes[1].curve
-    assert all("`tape+linear`" in printed and f"{outcome.curve[128]:.4g}" in printed for outcome in outcomes)
-    assert outcomes[0].figures["validation loss"] == steps(tape)[-1]["validation_loss"]
+    results = [TextResult.read(path) for path in (tape / "outcome.json", tape / "outcome+linear.json")]
+    assert [list(result.curve) for result in results] == [[128], [128]]
+    assert results[0].curve != results[1].curve
+    assert all("`tape+linear`" in printed and f"{result.curve[128]:.4g}" in printed for result in results)
+    assert results[0].figures.validation_loss == steps(tape)[-1]["validation_loss"]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_children")
 def test_adds_a_seed(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Existing outcomes are kept, even without checkpoints. The new run sees other samples. Other settings are refused."""
+    """Existing results are kept, even without checkpoints. The new run sees other samples. Other settings are refused."""
     file = tmp_path / "config.json"
     out = tmp_path / "out"
     file.write_text(json.dumps(raw_config))
@@ -130,9 +130,9 @@ def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     file.write_text(json.dumps(raw_config))
     printed = run(file, out, "rope+yarn", 1)
-    outcome = Outcome.read(out / "rope" / "seed-1234" / "outcome+yarn.json")
-    assert list(outcome.figures) == ["trained lengths (%)", "beyond (%)", "all (%)"]
-    assert list(outcome.curve) == [1, 2, 3, 4]
+    result = TextResult.read(out / "rope" / "seed-1234" / "outcome+yarn.json")
+    assert list(result.figures.columns()) == ["trained lengths (%)", "beyond (%)", "all (%)"]
+    assert list(result.curve) == [1, 2, 3, 4]
     assert "`rope+yarn`" in printed
     assert (out / "comparison.png").exists()
 

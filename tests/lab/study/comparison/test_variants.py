@@ -19,10 +19,10 @@ from megatape.lab.study.suite.sizes import SIZES
 
 def test_variants() -> None:
     rope, scaled, wide = parse_variants("rope, tape+yarn,tape:position_size=12:num_kv_heads=4")
-    assert rope == Variant("rope", ("model.encoding=rope",), None)
-    assert scaled == Variant("tape", ("model.encoding=tape",), "yarn")
+    assert rope == Variant("rope", (), None, None)
+    assert scaled == Variant("tape", (), None, "yarn")
     assert scaled.label == "tape+yarn"
-    assert wide.settings == ("model.encoding=tape", "model.position_size=12", "model.num_kv_heads=4")
+    assert wide.overrides == ("model.encoding=tape", "model.position_size=12", "model.num_kv_heads=4")
     assert wide.label == "tape:position_size=12:num_kv_heads=4"
     for text, message in [
         ("tpae", r"'tpae' is not an encoding: did you mean tape\?$"),
@@ -59,7 +59,7 @@ def test_control_matches_the_cost_of_the_other_model(raw_config: dict[str, Any],
     raw_config["parallel"] = {"tp": 2}
     for kind in ("params", "flops"):
         (control,) = parse_variants(f"rope:{kind}=tape")
-        config = parse_config(raw_config, "test", control.settings)
+        config = parse_config(raw_config, "test", control.overrides)
         tape = parse_config(raw_config, "test", ["model.encoding=tape"]).model
         sizes = {width: config.model.model_copy(update={"mlp_size": width}) for width in range(2, 400, 2)}
         cost = {
@@ -70,7 +70,7 @@ def test_control_matches_the_cost_of_the_other_model(raw_config: dict[str, Any],
         width = control.mlp_size(config)
         assert width > config.model.mlp_size
         assert width == min(cost, key=lambda other: abs(cost[other] - wanted))
-        assert control.settings_for(config) == ["model.encoding=rope", f"model.mlp_size={width}"]
+        assert control.overrides_for(config) == ["model.encoding=rope", f"model.mlp_size={width}"]
         text = control.describe_control(config)
         assert f"has mlp_size {width} instead of {config.model.mlp_size}: " in text
         assert f"{cost[width]:,}" in text
@@ -81,7 +81,7 @@ def test_control_without_a_possible_width(raw_config: dict[str, Any]) -> None:
     raw_config["model"] |= {"mlp_size": 2, "position_size": 64}
     (control,) = parse_variants("tape:params=rope")
     with pytest.raises(ValueError, match="even an MLP of width 1 has more: exchange the two encodings"):
-        control.mlp_size(parse_config(raw_config, "test", control.settings))
+        control.mlp_size(parse_config(raw_config, "test", control.overrides))
 
 
 def test_suite_accepts_variants(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from megatape.hf.exporting.tokenizer import write_tokenizer
 from megatape.hf.importing.config import starting_config
 from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel
-from megatape.lab.study.finetuning.methods import BASE, METHODS, Settings, extension
-from megatape.lab.study.outcomes.outcome import Outcome
+from megatape.lab.study.execution.settings import Settings, as_overrides
+from megatape.lab.study.finetuning.methods import BASE, METHODS, extension
+from megatape.lab.study.results.text_result import TextResult
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
@@ -60,15 +61,14 @@ TAPE = 32 * (128 * 4096 + 2 * 128 * 32 + 32)  # in every layer a matrix on h, W_
 
 
 def configured(name: str, size: str = "llama2_7b_8k", settings: Settings | None = None) -> Config:
-    overrides = [f"{path}={json.dumps(value)}" for path, value in (settings or {}).items()]
-    return load_config(CONFIGS / "finetune" / f"{name}_{size}.json", overrides)
+    return load_config(CONFIGS / "finetune" / f"{name}_{size}.json", as_overrides(settings or {}))
 
 
 @pytest.mark.parametrize("size", LENGTHS)
 @pytest.mark.parametrize("name", METHODS)
 def test_configuration_files_match_the_methods(name: str, size: str) -> None:
     """Applied to the file that trains everything."""
-    settings = extension(*LENGTHS[size]) | METHODS[name] | {"run.directory": f"runs/finetune/{name}_{size}"}
+    settings = extension(*LENGTHS[size]) | METHODS[name].settings() | {"run.directory": f"runs/finetune/{name}_{size}"}
     assert configured(name, size) == configured("full", size, settings)
 
 
@@ -79,7 +79,7 @@ def test_base_matches_the_import_of_llama_2(tmp_path: Path) -> None:
     raw["data"]["path"] = "data"
     raw["training"]["steps"] = 1000
     (tmp_path / "imported.json").write_text(json.dumps(raw))
-    settings = [f"{path}={json.dumps(value)}" for path, value in (extension(4096, 8192) | METHODS["full"]).items()]
+    settings = as_overrides(extension(4096, 8192) | METHODS["full"].settings())
     changed = {found.path for found in differences(load_config(tmp_path / "imported.json", settings), configured("full"))}
     free = {"zero.stage", "evaluation.interval", "evaluation.samples", "checkpoint.interval", "checkpoint.keep", "cluster"}
     assert changed <= {"run.directory", "data.path", "training.init_from"} | free
@@ -184,12 +184,14 @@ def test_methods_are_compared_with_the_base(
     assert table["`base`"]["tokens/s"] == ""
     # The same samples, in the same order; and as adapters and position updates start at zero, the same model.
     assert not [each for each in differences(*configs.values()) if each.rule is ResumeRule.SAMPLES]
-    found = {name: Outcome.read(out / name / "outcome.json") for name in ("base", "lora", "tape")}
-    assert_close([found["lora"].figures["first loss"]], [found["tape"].figures["first loss"]], bounds.TRAINED)
-    assert found["lora"].figures["last loss"] != found["tape"].figures["last loss"]
+    found = {name: TextResult.read(out / name / "outcome.json") for name in ("base", "lora", "tape")}
+    first_losses = {name: found[name].figures.first_loss for name in ("lora", "tape")}
+    assert first_losses["lora"] is not None and first_losses["tape"] is not None
+    assert_close([first_losses["lora"]], [first_losses["tape"]], bounds.TRAINED)
+    assert found["lora"].figures.last_loss != found["tape"].figures.last_loss
     entries = [json.loads(line) for line in (out / "tape" / "metrics.jsonl").read_text().splitlines()]
-    assert found["tape"].figures["validation loss"] == entries[-1]["validation_loss"]
-    assert found["tape"].figures["peak memory (GiB)"] == entries[-1]["peak_memory"] / 2**30 > 0
+    assert found["tape"].figures.validation_loss == entries[-1]["validation_loss"]
+    assert found["tape"].figures.peak_memory == entries[-1]["peak_memory"] / 2**30 > 0
 
     # Perplexity, from the public export and from transformers' own model of the base.
     code, _, errors = command("export", out / "tape" / "checkpoints" / "step-00000003", tmp_path / "exported")
@@ -216,7 +218,7 @@ def test_methods_are_compared_with_the_base(
     assert code == 0, errors
     assert "2 runs, 1 of them to do" in printed
     assert (out / "tape" / "metrics.jsonl").stat().st_mtime_ns == before
-    assert Outcome.read(out / "tape" / "outcome.json") == found["tape"]
+    assert TextResult.read(out / "tape" / "outcome.json") == found["tape"]
 
     for words, message in [
         (("--steps", 4), "was trained with training.steps 3, now it is 4"),
@@ -238,14 +240,15 @@ def test_methods_are_compared_with_the_base(
 def test_all_methods(study: Study, tmp_path: Path) -> None:
     code, printed, errors = study("--methods", ",".join(METHODS))
     assert code == 0, errors
-    found = {name: Outcome.read(tmp_path / "out" / name / "outcome.json") for name in METHODS}
+    found = {name: TextResult.read(tmp_path / "out" / name / "outcome.json") for name in METHODS}
     assert all(f"`{name}`" in printed for name in (BASE, *METHODS))
     # Only theta and longlora change what the model computes before anything is trained.
-    first = {name: outcome.figures["first loss"] for name, outcome in found.items()}
+    first = {name: result.figures.first_loss or 0.0 for name, result in found.items()}
+    assert all(first.values())
     same = [name for name in METHODS if name not in ("theta", "longlora")]
     assert_close([first[name] for name in same], [first["full"]] * len(same), bounds.TRAINED)
     assert len(set(first.values())) > 1
-    assert len({outcome.figures["last loss"] for outcome in found.values()}) == len(METHODS)
+    assert len({result.figures.last_loss for result in found.values()}) == len(METHODS)
 
 
 @pytest.mark.numerics

@@ -20,5 +20,5 @@ def test_passkey_skips_lengths_without_room(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(measure_extension, "grid_tokens", lambda model: 20)
     monkeypatch.setattr(measure_extension, "evaluate", evaluate)
-    assert measure_extension.passkey(loaded, [16, 32, 64]) == {"passkey at 32 (%)": 75.0, "passkey at 64 (%)": 12.5}
+    assert measure_extension.passkey(loaded, [16, 32, 64]) == {32: 75.0, 64: 12.5}
     assert measure_extension.passkey(loaded, [8, 16]) == {}

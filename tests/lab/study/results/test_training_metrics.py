@@ -1,6 +1,6 @@
 """Figures from the metrics of a run."""
 
-from megatape.lab.study.outcomes.training_metrics import loss_curve
+from megatape.lab.study.results.training_metrics import loss_curve
 
 
 def test_loss_curve() -> None:

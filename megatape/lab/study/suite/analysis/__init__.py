@@ -1,1 +1,1 @@
-"""Statistics of a suite: means over seeds, tested differences from the reference, ranks."""
+"""Statistics of a suite: cells with means over seeds, tested differences from the reference, ranks."""

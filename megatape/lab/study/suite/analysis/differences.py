@@ -1,4 +1,4 @@
-"""Differences of the encodings' scores from the reference's, tested and corrected for their number."""
+"""Differences in score between encodings and the reference, tested and corrected for their number."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,10 +11,10 @@ from megatape.lab.study.suite.analysis.score_table import REFERENCE, CellKey, Sc
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of an encoding's scores from the reference's, over the seeds that both have.
+    """Difference in score between an encoding and the reference, over their common seeds.
 
     Attributes:
-        seeds: Number of seeds that both have.
+        seeds: Number of common seeds.
         mean: Mean over seeds.
         spread: Standard deviation of the paired differences. None with one seed, and on a task of `ScoreTable.all_or_nothing`.
         interval: t interval of the mean at the confidence of all comparisons (`confidence`). None in the same cases.
@@ -42,7 +42,7 @@ class Difference:
 
 
 def compare_with_reference(table: ScoreTable) -> dict[CellKey, Difference]:
-    """Return the differences of all encodings that have a seed in common with the reference."""
+    """Return the differences of all encodings sharing a seed with the reference."""
     differences: dict[CellKey, Difference] = {}
     for task, split in table.pairs:
         for row in table.encodings:
@@ -50,23 +50,23 @@ def compare_with_reference(table: ScoreTable) -> dict[CellKey, Difference]:
                 continue
             difference = _uncorrected_difference(table, task, split, row)
             if difference is not None:
-                differences[task, split, row] = difference
+                differences[CellKey(task, split, row)] = difference
     return _correct(differences)
 
 
 def confidence(differences: Iterable[Difference]) -> float:
-    """Return the confidence of all intervals. Exactly the intervals of significant differences do not contain zero."""
+    """Return the confidence of all intervals: exactly the significant differences have intervals without zero."""
     insignificant = [difference for difference in differences if difference.is_tested and not difference.significant]
     return 1 - hypothesis_tests.LEVEL / max(1, len(insignificant))
 
 
 def _correct(differences: dict[CellKey, Difference]) -> dict[CellKey, Difference]:
-    """Return the differences with corrected p-values, with intervals, and with the numbers of seeds that would show them."""
+    """Correct the p-values, and add intervals and the numbers of seeds that would show the differences."""
     corrected_differences = dict(differences)
     tested = {key: difference for key, difference in differences.items() if difference.is_tested}
     p_values = np.array([difference.p for difference in tested.values()], dtype=float)
     corrected = hypothesis_tests.holm(p_values)
-    # Holm's method ends at this level: exactly the significant differences are below it, and so are their intervals.
+    # Holm's method stops at this level, so exactly the significant differences are below it. Their intervals use it as well.
     level = hypothesis_tests.LEVEL / max(1, int((corrected >= hypothesis_tests.LEVEL).sum()))
     for (key, difference), p in zip(tested.items(), corrected, strict=True):
         strictest = hypothesis_tests.LEVEL / len(tested)
@@ -84,19 +84,19 @@ def _correct(differences: dict[CellKey, Difference]) -> dict[CellKey, Difference
 
 def _uncorrected_difference(table: ScoreTable, task: str, split: str, row: str) -> Difference | None:
     """Return a difference with an uncorrected p-value, or None without a common seed."""
-    own = table.cell(task, split, row)
+    cell = table.cell(task, split, row)
     reference = table.cell(task, split, REFERENCE)
-    seeds = [seed for seed in own.scores if seed in reference.scores]
+    seeds = [seed for seed in cell.scores if seed in reference.scores]
     if not seeds:
         return None
-    scores = np.array([own.scores[seed] for seed in seeds])
+    scores = np.array([cell.scores[seed] for seed in seeds])
     reference_scores = np.array([reference.scores[seed] for seed in seeds])
     mean = (scores - reference_scores).mean()
     if len(seeds) == 1:
         return Difference(1, float(mean))
     if task in table.all_or_nothing:
         return Difference(len(seeds), float(mean), p=hypothesis_tests.exact_p(scores, reference_scores))
-    asked = np.array([own.asked[seed] for seed in seeds])
+    asked = np.array([cell.asked[seed] for seed in seeds])
     reference_asked = np.array([reference.asked[seed] for seed in seeds])
     spread = hypothesis_tests.spread_of_differences(scores, reference_scores, asked, reference_asked)
     p = hypothesis_tests.paired_p(mean, spread, len(seeds))

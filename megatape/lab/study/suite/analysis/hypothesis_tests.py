@@ -1,6 +1,6 @@
 """The statistics of a suite: paired tests, correction, intervals, seeds needed, ranks (docs/suite_explained.md).
 
-Arrays of scores are [..., seeds], shares between 0 and 1 with the same seeds in the same order.
+Arrays of scores are [..., seeds]: shares from 0 to 1, with equal seeds in the same order.
 """
 
 from bisect import bisect_left
@@ -14,10 +14,10 @@ from scipy import stats
 
 LEVEL = 0.05
 POWER = 0.8
-# Maximum number of needed seeds to report.
+# Largest reported number of needed seeds.
 MAX_SEEDS = 1000
-# Maximum number of divisions of the runs in the permutation test. It is exact for up to ten seeds; with more, it draws as many
-# random divisions.
+# Maximum number of divisions in the permutation test, which makes it exact for up to ten seeds. With more seeds, the test draws
+# this many random divisions.
 EXACT_DIVISIONS = 200_000
 
 
@@ -27,17 +27,17 @@ def spread_of_differences(
     asked: np.ndarray | int,
     reference_asked: np.ndarray | int,
 ) -> np.ndarray:
-    """Return the standard deviation over seeds (n - 1) of the paired differences, [...].
+    """Return the standard deviation of the paired differences over seeds (n - 1), [...].
 
-    Its lower limit is the deviation that other questions would cause. Without the limit, five seeds that happen to agree would
-    have no spread, and any difference would be certain. A share p of m answers has the variance p (1 - p) / m, and p is
-    estimated by Laplace's rule (right + 1) / (m + 2), which is neither 0 nor 1.
+    It is never below the deviation that drawing other questions would cause. Without this limit, five seeds agreeing by chance
+    would have no spread, and any difference would be certain. A share p of m answers has the variance p (1 - p) / m. Laplace's
+    rule estimates p as (right + 1) / (m + 2), which is neither 0 nor 1.
 
     Args:
         scores: Scores of an encoding.
         reference: Scores of the reference.
-        asked: Number of answers of each score.
-        reference_asked: Number of answers of each score of the reference.
+        asked: Number of answers behind each score.
+        reference_asked: The same for the reference.
     """
     observed = (scores - reference).var(axis=-1, ddof=1)
     of_questions = _question_variance(scores, asked) + _question_variance(reference, reference_asked)
@@ -51,9 +51,9 @@ def _question_variance(scores: np.ndarray, asked: np.ndarray | int) -> np.ndarra
 
 
 def paired_p(mean: np.ndarray, spread: np.ndarray, seeds: int) -> np.ndarray:
-    """Return the two-sided p-values of the paired t-test (Student 1908), [...].
+    """Return two-sided p-values of the paired t-test (Student 1908), [...].
 
-    The test assumes that a difference varies over seeds like a normal variable around its mean.
+    The test assumes differences that vary over seeds like a normal variable around its mean.
 
     Args:
         mean: Means of the differences.
@@ -65,19 +65,19 @@ def paired_p(mean: np.ndarray, spread: np.ndarray, seeds: int) -> np.ndarray:
 
 
 def exact_p(scores: np.ndarray, reference: np.ndarray) -> float:
-    """Return the two-sided p-value of the permutation test (Fisher 1935, Pitman 1937) of a difference of means.
+    """Return the two-sided p-value of a difference in means by the permutation test (Fisher 1935, Pitman 1937).
 
-    If both encodings are equally good, every division of their 2n runs into two groups of n is equally likely, whatever the
-    distribution of scores. So it may have two peaks, as if some seeds learn a task and others do not. The test treats runs of
-    the same seed as independent; if a seed helps or hinders both, p is too large.
+    If both encodings are equally good, every division of their 2n runs into two groups of n is equally likely. This holds for
+    any distribution of scores, even one with two peaks because some seeds learn a task and others do not. The test treats runs
+    with the same seed as independent. If a seed helps or hinders both encodings, p is too large.
 
     Args:
         scores: Scores of an encoding, [seeds].
         reference: Scores of the reference, [seeds].
     """
     data = (scores, reference)
-    found = stats.permutation_test(data, _mean_difference, vectorized=True, n_resamples=EXACT_DIVISIONS, rng=0)
-    return float(found.pvalue)
+    result = stats.permutation_test(data, _mean_difference, vectorized=True, n_resamples=EXACT_DIVISIONS, rng=0)
+    return float(result.pvalue)
 
 
 def _mean_difference(scores: np.ndarray, reference: np.ndarray, axis: int) -> np.ndarray:
@@ -85,12 +85,12 @@ def _mean_difference(scores: np.ndarray, reference: np.ndarray, axis: int) -> np
 
 
 def seeds_to_separate(level: float) -> int | None:
-    """Return the smallest number of seeds n with `exact_p` below a level, if all runs of one encoding beat all of the other.
+    """Return the number of seeds needed for `exact_p` below a level if all runs of one encoding beat all of the other.
 
-    That is the most extreme of the (2n over n) divisions, and the opposite one counts as well.
+    With n seeds, that is the most extreme of (2n over n) divisions, and the opposite one counts as well.
 
     Returns:
-        The number, or None if random divisions are too few to show it.
+        The smallest number, or None if the test draws too few random divisions to show it.
     """
     if level <= 2 / (EXACT_DIVISIONS + 1):
         return None
@@ -100,7 +100,7 @@ def seeds_to_separate(level: float) -> int | None:
 def holm(p: np.ndarray) -> np.ndarray:
     """Return p-values corrected for their number (Holm 1979), [comparisons].
 
-    The chance of one or more false findings among all of them stays below the level, however they depend on each other.
+    The chance of one or more false findings among them stays below the level, even if they depend on each other.
     """
     order = np.argsort(p)
     steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
@@ -110,19 +110,19 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def t_interval(mean: float, spread: float, seeds: int, level: float) -> tuple[float, float]:
-    """Return the interval of the differences of shares that the paired t-test does not reject at a level."""
+    """Return the interval of mean differences that the paired t-test does not reject at a level, within -1 to 1."""
     half = stats.t.isf(level / 2, seeds - 1) * spread / np.sqrt(seeds)
     return float(max(-1, mean - half)), float(min(1, mean + half))
 
 
 def seeds_needed(mean: float, spread: float, level: float) -> int | None:
-    """Return the smallest number of seeds with which the paired t-test finds a difference of this size with probability POWER.
+    """Return the number of seeds needed by the paired t-test to find a difference of this size with probability POWER.
 
     With n seeds, t follows the noncentral t-distribution with n - 1 degrees of freedom and noncentrality
     |mean| / spread sqrt(n) (Cohen 1988, chapter 2). A finding of the opposite sign does not count.
 
     Returns:
-        The number, or None if it is above MAX_SEEDS.
+        The smallest number, or None if it is above MAX_SEEDS.
     """
 
     def suffices(seeds: int) -> bool:
@@ -138,7 +138,7 @@ def seeds_needed(mean: float, spread: float, level: float) -> int | None:
 
 
 class Ranking(NamedTuple):
-    """Mean ranks of methods, and their tests.
+    """Mean ranks of methods, with their tests.
 
     Attributes:
         means: Mean rank of each method [methods], 1 for the best.
@@ -154,13 +154,13 @@ class Ranking(NamedTuple):
 def rank(tasks: Sequence[np.ndarray]) -> Ranking:
     """Rank methods by their scores.
 
-    Methods are ranked on each split, ties share the mean of their ranks, and a task's rank is the mean over its splits. The
-    Friedman test and the Nemenyi critical difference are Demšar's (2006, section 3.2) with tasks as blocks: splits of a task
-    share their models and are not independent. A mean over splits, or a tie, varies less than a rank, so both tests err on the
-    side of no finding.
+    Methods are ranked on each split, with ties sharing the mean of their ranks, and a task's rank is the mean over its splits.
+    The Friedman test and the Nemenyi critical difference follow Demšar (2006, section 3.2), with tasks as blocks because the
+    splits of a task share their models and are not independent. Means over splits, and ties, vary less than ranks, so both
+    tests err on the side of no finding.
 
     Args:
-        tasks: Scores of each task, [splits, methods]. Larger is better. There are at least one task and two methods.
+        tasks: Scores of each task, [splits, methods]. Larger is better. At least one task and two methods.
     """
     ranks = np.array([stats.rankdata(-scores, axis=1).mean(axis=0) for scores in tasks])
     blocks, methods = ranks.shape

@@ -6,42 +6,43 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, rank
-from megatape.lab.study.suite.analysis.score_table import Pair, ScoreTable
+from megatape.lab.study.suite.analysis.score_table import ScoreTable, TaskSplit
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Encodings by mean rank over tasks, the best first.
+    """Mean ranks over tasks, with their tests.
 
     Attributes:
-        mean_ranks: Mean rank by encoding.
+        mean_ranks: Mean rank by encoding, the best first.
         p: p-value of the Friedman test, whose null hypothesis is that all encodings are equally good.
-        critical: Critical difference: two encodings differ significantly if their mean ranks differ by at least as much.
-        left_out: Encodings that are not ranked -> number of (task, split) pairs they do not support.
-        missing: Pairs without scores of an encoding that was not run on them.
-        pairs: Pairs that count.
+        critical: Smallest significant difference between two mean ranks.
+        left_out: Encodings not ranked -> number of splits they do not support.
+        missing: Splits skipped because a ranked encoding was not run on them.
+        pairs: Splits counted.
     """
 
     mean_ranks: dict[str, float]
     p: float
     critical: float
     left_out: dict[str, int]
-    missing: list[Pair]
-    pairs: list[Pair]
+    missing: list[TaskSplit]
+    pairs: list[TaskSplit]
 
     def apart(self, row: str) -> list[str]:
-        """Return the encodings that differ significantly from `row`: none unless the Friedman test finds a difference."""
+        """Return the encodings differing significantly from `row`: none unless the Friedman test finds a difference."""
         if self.p >= LEVEL:
             return []
-        own_rank = self.mean_ranks[row]
-        return [other for other, rank in self.mean_ranks.items() if abs(rank - own_rank) >= self.critical]
+        rank_of_row = self.mean_ranks[row]
+        return [other for other, rank in self.mean_ranks.items() if abs(rank - rank_of_row) >= self.critical]
 
 
 def rank_encodings(table: ScoreTable) -> Ranks | None:
-    """Return the encodings by mean rank. None if fewer than two of them share a split.
+    """Rank the encodings by mean rank. Returns None if fewer than two of them share a split.
 
-    An encoding that does not support some split is not ranked: a rank there would count the missing support as a loss, and a
-    mean without it would count fewer and other splits. The splits count on which all other encodings have a score.
+    An encoding that does not support some split is not ranked: a rank on that split would count the missing support as a loss,
+    and a mean without it would count other splits than its competitors' means. A split counts if all ranked encodings have a
+    score on it.
     """
     left_out = {}
     ranked = []

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,21 +12,40 @@ from megatape.data.synthetic.task import TEST
 from megatape.lab.encodings import BASELINE
 from megatape.lab.study.suite.scores.record import Record
 
-# Encoding that the others are compared with in the tables of a suite.
+# Encoding that the suite compares the others with.
 REFERENCE = BASELINE
 # If the scores of two seeds differ by more, one has probably learned the task and the other has not.
 ALL_OR_NOTHING = 0.5
 
-CellKey = tuple[str, str, str]  # task, split, row
-Pair = tuple[str, str]  # task, split
+
+class TaskSplit(NamedTuple):
+    """Names of a task and one of its splits."""
+
+    task: str
+    split: str
+
+
+class CellKey(NamedTuple):
+    """Place of a cell: names of task and split, and the label of an encoding or the name of a baseline."""
+
+    task: str
+    split: str
+    row: str
+
+
+class TaskRow(NamedTuple):
+    """Name of a task, and the label of an encoding or the name of a baseline."""
+
+    task: str
+    row: str
 
 
 @dataclass
 class Cell:
-    """Results of a row (an encoding or a baseline) on a split.
+    """Scores of a row (an encoding or a baseline) on a split.
 
     Attributes:
-        scores: Score by seed. The seed of a baseline is None if it has none.
+        scores: Score by seed. A baseline without a seed has the key None.
         asked: Number of answers by seed.
         reason: Reason why there is no score. None if there is one, or if the row was not run.
     """
@@ -51,10 +71,10 @@ class ScoreTable:
     """Scores of a suite, in the order of its tables.
 
     Attributes:
-        pairs: Tasks and splits. The split drawn as in training is the first of each task.
-        encodings: Labels of encodings, the reference first.
-        baselines: Names of baselines.
-        rates: Learning rates by task and row.
+        pairs: Tasks and splits. Each task starts with the split drawn as in training.
+        encodings: Encoding labels, the reference first.
+        baselines: Baseline names.
+        rates: Learning rates used for a task and a row.
     """
 
     def __init__(self, records: Iterable[Record], all_or_nothing_spread: float = ALL_OR_NOTHING) -> None:
@@ -62,36 +82,36 @@ class ScoreTable:
 
         Args:
             records: Records of a suite.
-            all_or_nothing_spread: Spread of the seeds' scores above which a task counts as all or nothing.
+            all_or_nothing_spread: Spread of scores over seeds above which a task counts as all or nothing.
         """
         self._all_or_nothing_spread = all_or_nothing_spread
         self._cells: dict[CellKey, Cell] = defaultdict(Cell)
-        self.rates: dict[Pair, set[float]] = defaultdict(set)
+        self.rates: dict[TaskRow, set[float]] = defaultdict(set)
         kinds: dict[str, str] = {}
-        for record in sorted(records, key=lambda record: record.model):
-            cell = self._cells[record.task, record.split, record.row]
+        for record in sorted(records, key=lambda record: record.identity):
+            cell = self._cells[CellKey(record.task, record.split, record.row)]
             if record.score is None:
                 cell.reason = record.reason
             else:
                 cell.scores[record.seed] = record.score
                 cell.asked[record.seed] = record.asked
             if record.learning_rate is not None:
-                self.rates[record.task, record.row].add(record.learning_rate)
+                self.rates[TaskRow(record.task, record.row)].add(record.learning_rate)
             kinds[record.row] = record.kind
 
-        pairs = {(task, split) for task, split, _ in self._cells}
+        pairs = {TaskSplit(key.task, key.split) for key in self._cells}
         encodings = [row for row, kind in kinds.items() if kind == "encoding"]
-        self.pairs = sorted(pairs, key=lambda pair: (pair[0], pair[1] != TEST, pair[1]))
+        self.pairs = sorted(pairs, key=lambda pair: (pair.task, pair.split != TEST, pair.split))
         self.encodings = sorted(encodings, key=lambda row: (row != REFERENCE, row))
         self.baselines = sorted(row for row, kind in kinds.items() if kind == "baseline")
 
     def cell(self, task: str, split: str, row: str) -> Cell:
-        """Return the results of a row on a split, empty if it was not run."""
-        return self._cells.get((task, split, row), Cell())
+        """Return the scores of a row on a split, an empty cell if it was not run."""
+        return self._cells.get(CellKey(task, split, row), Cell())
 
     @property
     def tasks(self) -> dict[str, list[str]]:
-        """The splits of each task."""
+        """Splits of each task."""
         tasks: dict[str, list[str]] = {}
         for task, split in self.pairs:
             tasks.setdefault(task, []).append(split)
@@ -108,5 +128,5 @@ class ScoreTable:
         return tasks
 
     def is_all_or_nothing(self, cell: Cell) -> bool:
-        """Whether the scores of the seeds are so far apart that some have learned the task and others have not."""
+        """Whether the seeds' scores are so far apart that some have learned the task and others have not."""
         return cell.spread > self._all_or_nothing_spread

@@ -22,12 +22,16 @@ class Summary:
 
     @cached_property
     def differences(self) -> dict[CellKey, Difference]:
-        """Differences of all encodings that have a seed in common with the reference."""
+        """Differences of all encodings sharing a seed with the reference."""
         return compare_with_reference(self.scores)
+
+    def difference(self, task: str, split: str, row: str) -> Difference | None:
+        """Return a row's difference from the reference, or None without a common seed."""
+        return self.differences.get(CellKey(task, split, row))
 
     @property
     def confidence(self) -> float:
-        """Confidence of the intervals of all differences."""
+        """Confidence of all intervals of differences."""
         return confidence(self.differences.values())
 
     @property
@@ -37,5 +41,5 @@ class Summary:
 
     @cached_property
     def ranks(self) -> Ranks | None:
-        """Encodings by mean rank. None if fewer than two of them share a split."""
+        """Mean ranks of the encodings. None if fewer than two of them share a split."""
         return rank_encodings(self.scores)

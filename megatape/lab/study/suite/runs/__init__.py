@@ -1,1 +1,1 @@
-"""Runs of a suite: data and configuration of a task, search of a learning rate, runs of all seeds."""
+"""Runs of a suite: data and configuration of a task, learning-rate search, runs of all seeds."""

@@ -1,4 +1,4 @@
-"""Files that all encodings of a task share: data, configuration and scores of the baselines."""
+"""Files of a task, shared by all encodings: data, configuration and baseline scores."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,12 @@ from megatape.utils.json_files import json_content
 
 @dataclass(frozen=True)
 class TaskFolder:
-    """Files that all encodings of a task share.
+    """Files of a task, shared by all encodings.
 
     Attributes:
         out: Folder of the suite.
         task: The task.
-        sizing: Size of models, training and tests.
+        sizing: Sizes of models, training and tests.
     """
 
     out: Path
@@ -30,26 +30,26 @@ class TaskFolder:
 
     @property
     def data(self) -> Path:
-        """The data directory."""
+        """Data directory of the task."""
         return self.out / "data" / self.task.name
 
     @property
     def config(self) -> Path:
-        """The configuration without encoding, seed, learning rate and folder."""
+        """Configuration file, without encoding, seed, learning rate and run directory."""
         return self.out / "config" / f"{self.task.name}.json"
 
     def check(self) -> None:
-        """Raise UserError if the data exists and has another definition or size."""
+        """Raise UserError if existing data has another definition or size."""
         if self.data.exists():
             check_folder(self.task, self.sizing.num_samples(self.task), self.data)
 
     def prepare(self) -> None:
-        """Write the data, unless it exists, and the configuration."""
+        """Write the configuration, and the data unless it exists."""
         if not self.data.exists():
             try:
                 write_task(self.task, self.sizing.num_samples(self.task), self.data)
             except FileExistsError:
-                # Another machine was faster.
+                # Another machine wrote it first.
                 self.check()
         vocab_size = load_index(self.data).tokenizer.vocab_size
         content = self.sizing.config(self.task, str(self.data), vocab_size)
@@ -57,7 +57,7 @@ class TaskFolder:
         write_atomically(self.config, json_content(content, str(self.config), indent=1) + b"\n")
 
     def read_baselines(self) -> list[Record]:
-        """Read the scores of the task's baselines. The first call computes and writes them."""
+        """Read the baseline scores. The first call computes and writes them."""
         path = self.out / "baselines" / f"{self.task.name}.jsonl"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)

@@ -1,29 +1,47 @@
-"""Score of a model's answers: the share of samples or answers whose tokens are all right."""
+"""Scoring answers: counts of samples or answers whose tokens are all right."""
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 
 
-class Score(NamedTuple):
-    """Score of a model on one split.
+class KeyCounts(NamedTuple):
+    """Counts of the answers with one key, such as a length or distance.
 
     Attributes:
-        score: Share of right answers.
+        key: The key.
+        right: Number of right answers.
         asked: Number of answers.
-        curve: Key, right answers and number of answers, by the answers' key.
     """
 
-    score: float
+    key: int
+    right: int
     asked: int
-    curve: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class AnswerCounts:
+    """Counts of a model's answers on one split, in the order of their keys."""
+
+    by_key: tuple[KeyCounts, ...]
+
+    @property
+    def asked(self) -> int:
+        """Number of answers."""
+        return sum(counts.asked for counts in self.by_key)
+
+    @property
+    def score(self) -> float:
+        """Share of right answers, 0 to 1."""
+        return sum(counts.right for counts in self.by_key) / self.asked
 
 
 def answer_places(task: SyntheticTask, sample: SyntheticSample) -> list[range]:
-    """Return the places in the text of each answer's tokens. The place of the end token is the text's length."""
+    """Return the text positions of each answer's tokens. The end token's position is the text length."""
     places = [range(answer.begin, answer.end) for answer in sample.answers]
     if task.answers_end:
         last = places[-1]
@@ -32,18 +50,22 @@ def answer_places(task: SyntheticTask, sample: SyntheticSample) -> list[range]:
 
 
 def token_places(task: SyntheticTask, sample: SyntheticSample) -> list[int]:
-    """Return the places in the text of the tokens of all answers, in order."""
+    """Return the text positions of all answers' tokens, in order."""
     return list(chain.from_iterable(answer_places(task, sample)))
 
 
-def score_answers(task: SyntheticTask, samples: Sequence[SyntheticSample], predicted: Sequence[Sequence[bool]]) -> Score:
-    """Return the score of a split.
+def count_answers(
+    task: SyntheticTask,
+    samples: Sequence[SyntheticSample],
+    predicted: Sequence[Sequence[bool]],
+) -> AnswerCounts:
+    """Count the right answers on a split.
 
     An answer is right if all of its tokens are. In a task that scores samples, a sample is right if all of its answers are, and
     it has the key of its last answer.
 
     Args:
-        task: The task.
+        task: Task of the samples.
         samples: Samples of the split.
         predicted: For each sample, whether each token of its answers was predicted, in order.
     """
@@ -58,8 +80,7 @@ def score_answers(task: SyntheticTask, samples: Sequence[SyntheticSample], predi
         if task.scored == "samples":
             answers = [all(answers)]
             keys = keys[-1:]
-        for key, answer in zip(keys, answers, strict=True):
-            right[key] += answer
+        for key, is_right in zip(keys, answers, strict=True):
+            right[key] += is_right
             asked[key] += 1
-    curve = tuple((key, right[key], asked[key]) for key in sorted(asked))
-    return Score(right.total() / asked.total(), asked.total(), curve)
+    return AnswerCounts(tuple(KeyCounts(key, right[key], asked[key]) for key in sorted(asked)))

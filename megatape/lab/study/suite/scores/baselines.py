@@ -1,6 +1,6 @@
-"""Baselines of a suite's tasks: predictions without a position encoding, which show what scores mean.
+"""Baselines of a suite's tasks: predictions without a position encoding, showing what scores mean.
 
-The oracle shows the best score. If one of the other two is far above chance on a task, the task leaks its answers.
+The oracle shows the best possible score. If another baseline is far above chance, the task leaks its answers.
 """
 
 from collections import Counter, defaultdict
@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from megatape.data.synthetic.task import TRAIN, SyntheticSample, SyntheticTask
-from megatape.lab.study.suite.scores.answers import score_answers, token_places
+from megatape.lab.study.suite.scores.answers import count_answers, token_places
 from megatape.lab.study.suite.scores.record import Record, ScoredSplit
 
-# Number of training samples that baselines are fitted on.
+# Number of training samples for fitting a baseline.
 NUM_TRAINING_SAMPLES = 1000
 BEGIN = "<s>"
 END = "</s>"
 
-# Predicts the tokens of all answers of a sample, in order. Each prediction may depend on all tokens before it.
+# Predicts the tokens of all answers in a sample, in order. Each prediction may depend on all preceding tokens.
 Predict = Callable[[SyntheticSample], list[str]]
 
 
@@ -38,7 +38,7 @@ def majority(task: SyntheticTask, training: Sequence[SyntheticSample]) -> Predic
     for sample in training:
         for place, token in enumerate(_answer_tokens(task, sample)):
             counts[place][token] += 1
-    most_frequent_at = {place: _most_frequent(found) for place, found in counts.items()}
+    most_frequent_at = {place: _most_frequent(tokens) for place, tokens in counts.items()}
     most_frequent = _most_frequent(sum(counts.values(), Counter()))
 
     def predict(sample: SyntheticSample) -> list[str]:
@@ -54,7 +54,7 @@ def bag_of_tokens(task: SyntheticTask, training: Sequence[SyntheticSample]) -> P
     ids = {token: index for index, token in enumerate(tokens)}
 
     def preceding_counts(sample: SyntheticSample) -> Tensor:
-        """Count the tokens before each token of the answers, [tokens of answers, tokens]. <s> is the constant feature."""
+        """Count the tokens preceding each answer token, [answer tokens, tokens]. <s> is the constant feature."""
         text = torch.tensor([ids[token] for token in (BEGIN, *sample.text)])
         if task.hides_answers:
             for answer in sample.answers:
@@ -72,7 +72,7 @@ def bag_of_tokens(task: SyntheticTask, training: Sequence[SyntheticSample]) -> P
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        # A little decay: without it the weights of a solvable task would grow without bound.
+        # A little weight decay keeps the weights finite if the task can be solved.
         value = cross_entropy(inputs @ weight, targets) + 1e-4 * weight.square().sum()
         value.backward()
         return value
@@ -101,8 +101,15 @@ def baseline_records(task: SyntheticTask, count: int) -> Iterator[Record]:
             for sample in samples:
                 tokens = zip(predict(sample), _answer_tokens(task, sample), strict=True)
                 predicted.append([guess == token for guess, token in tokens])
-            score = score_answers(task, samples, predicted)
-            yield Record.of(ScoredSplit(task.name, split, row, "baseline"), score)
+            scored_split = ScoredSplit(
+                task=task.name,
+                split=split,
+                row=row,
+                kind="baseline",
+                seed=None,
+                learning_rate=None,
+            )
+            yield scored_split.scored(count_answers(task, samples, predicted))
 
 
 def _answer_tokens(task: SyntheticTask, sample: SyntheticSample) -> list[str]:

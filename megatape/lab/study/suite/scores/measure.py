@@ -1,7 +1,7 @@
 """Scores a trained model of a suite.
 
-Greedy decoding gives an answer exactly if each of its tokens is the likeliest one after the preceding tokens, so one forward
-pass over the whole sample scores it, and nothing is generated.
+Nothing is generated: greedy decoding gives an answer exactly if each of its tokens is the likeliest one after the preceding
+tokens, so scoring a sample takes one forward pass.
 """
 
 import time
@@ -18,10 +18,10 @@ from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
 from megatape.hf.weights.checkpoint_weights import load_model
-from megatape.lab.study.outcomes.training_metrics import TrainingMetrics
-from megatape.lab.study.suite.scores.answers import Score, score_answers, token_places
-from megatape.lab.study.suite.scores.model_scores import Scores
-from megatape.lab.study.suite.scores.record import Record, ScoredSplit
+from megatape.lab.study.results.training_metrics import TrainingMetrics
+from megatape.lab.study.suite.scores.answers import AnswerCounts, count_answers, token_places
+from megatape.lab.study.suite.scores.record import ScoredSplit
+from megatape.lab.study.suite.scores.task_result import TaskResult
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
@@ -30,14 +30,14 @@ from megatape.run_folder import RunFolder
 BATCH_TOKENS = 2**13
 
 
-def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
+def measure(directory: str, row: str, splits: list[str], count: int) -> TaskResult:
     """Score the last checkpoint of a run.
 
     Args:
-        directory: Folder of the run.
+        directory: Run directory.
         row: Label of the run's encoding.
         splits: Splits to score.
-        count: Number of samples of each split.
+        count: Samples per split.
 
     Raises:
         UserError: The run is not one of a suite, or the definition of its task has changed.
@@ -52,10 +52,7 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
     seed = config.training.seed
     records = []
     for split in splits:
-        score: Score | str | None = inapplicable(task, split, encoding)
-        if score is None:
-            score = score_split(model, task, split, count, seed)
-        scored = ScoredSplit(
+        scored_split = ScoredSplit(
             task=task.name,
             split=split,
             row=row,
@@ -63,10 +60,15 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
             seed=seed,
             learning_rate=config.optimizer.learning_rate,
         )
-        records.append(Record.of(scored, score))
+        reason = inapplicable(task, split, encoding)
+        if reason is None:
+            counts = score_split(model, task, split, count, seed)
+            records.append(scored_split.scored(counts))
+        else:
+            records.append(scored_split.not_scored(reason))
     metrics = TrainingMetrics.read(folder)
     seconds = sum(metrics.seconds) + time.monotonic() - started
-    return Scores(
+    return TaskResult(
         config=config,
         fingerprints=checkpoint.state.fingerprints,
         definition=task.definition,
@@ -77,7 +79,7 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
 
 
 def open_run(folder: RunFolder) -> tuple[Config, SyntheticTask, CheckpointReader]:
-    """Return the configuration, the task and the last checkpoint of a run of a suite.
+    """Return the configuration, task and last checkpoint of a suite's run.
 
     Raises:
         UserError: The run is not one of a suite, or the definition of its task has changed.
@@ -114,15 +116,15 @@ def score_split(
     count: int,
     seed: int,
     batch_tokens: int = BATCH_TOKENS,
-) -> Score:
-    """Return the score of a model on the first samples of a split.
+) -> AnswerCounts:
+    """Count a model's right answers on the first samples of a split.
 
     Args:
-        model: A trained model.
-        task: Task of the model.
+        model: Trained model.
+        task: The model's task.
         split: Name of the split.
         count: Number of samples.
-        seed: Seed of the positions that an encoding draws.
+        seed: Seed for encodings that draw positions.
         batch_tokens: Maximum number of tokens in a forward pass, unless a single sample is longer.
     """
     encoder = Encoder(task)
@@ -139,9 +141,9 @@ def score_split(
         logits = model(torch.from_numpy(inputs).to(device), positions.expand(len(batch), -1))
         is_right = logits.argmax(-1).cpu().numpy() == targets
         for sample, right in zip(batch, is_right, strict=True):
-            # The place of a token in the text is that of its target, because the first input is <s>.
+            # A token's place in the text is also its target's place, because the first input is <s>.
             predicted.append([bool(right[place]) for place in token_places(task, sample)])
-    return score_answers(task, samples, predicted)
+    return count_answers(task, samples, predicted)
 
 
 def _encode(
@@ -150,7 +152,7 @@ def _encode(
     batch: Sequence[SyntheticSample],
     length: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs and targets, int64 [samples, length]. Padding follows a sample, so no token of the sample attends to it."""
+    """Return inputs and targets, int64 [samples, length]. Padding follows a sample, so the sample never attends to it."""
     padding = encoder.tokenizer.eos_id
     targets = np.full((len(batch), length + 1), padding)
     inputs = np.full((len(batch), length + 1), padding)

@@ -5,43 +5,37 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from megatape.errors import UserError
-from megatape.lab.study.suite.scores.answers import Score
+from megatape.lab.study.suite.scores.answers import AnswerCounts, KeyCounts
 
 
-class ScoredSplit(NamedTuple):
-    """A model and a split of its task.
+class Identity(NamedTuple):
+    """Identity of a record. It is unique in a file, whose records are in its order.
 
     Attributes:
-        task: Name of the task.
+        task: Task name.
         split: Name of the split.
-        row: Label of the encoding, or name of the baseline.
         kind: Kind of row.
-        seed: training.seed of the run, None for a baseline.
-        learning_rate: Learning rate of the run, None for a baseline.
+        row: Encoding label or baseline name.
+        seed: training.seed of the run, -1 for a baseline without a seed.
     """
 
     task: str
     split: str
+    kind: str
     row: str
-    kind: Literal["encoding", "baseline"]
-    seed: int | None = None
-    learning_rate: float | None = None
+    seed: int
 
 
-class Record(BaseModel):
-    """Score of a model on a split of a task.
+class ScoredSplit(BaseModel):
+    """A model and the split to score it on.
 
     Attributes:
-        task: Name of the task.
+        task: Task name.
         split: Name of the split.
-        row: Label of the encoding, or name of the baseline.
+        row: Encoding label or baseline name.
         kind: Kind of row.
         seed: training.seed of the run, None for a baseline without a seed.
         learning_rate: Learning rate of the run, None for a baseline.
-        score: Share of right answers or samples, 0 to 1. None if the encoding does not support the split.
-        reason: Reason why there is no score, or None.
-        asked: Number of answers or samples.
-        curve: Length or distance, right answers and number of answers, by length or distance.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -52,6 +46,26 @@ class Record(BaseModel):
     kind: Literal["encoding", "baseline"]
     seed: int | None
     learning_rate: PositiveFloat | None
+
+    def scored(self, counts: AnswerCounts) -> "Record":
+        """Return the record of the answers."""
+        return Record(**dict(self), score=counts.score, reason=None, asked=counts.asked, curve=counts.by_key)
+
+    def not_scored(self, reason: str) -> "Record":
+        """Return the record of a split that the model does not support."""
+        return Record(**dict(self), score=None, reason=reason, asked=0, curve=())
+
+
+class Record(ScoredSplit):
+    """Score of a model on a split of a task.
+
+    Attributes:
+        score: Share of right answers or samples, 0 to 1. None if the encoding does not support the split.
+        reason: Reason why there is no score, or None.
+        asked: Number of answers or samples.
+        curve: Length or distance, number of right answers, and number of answers, for each length or distance.
+    """
+
     score: Annotated[float, Field(ge=0, le=1)] | None
     reason: Annotated[str, Field(min_length=1)] | None
     asked: NonNegativeInt
@@ -65,23 +79,15 @@ class Record(BaseModel):
             raise UserError(f"a record has a score or a reason; here they are {self.score} and {self.reason}")
         return self
 
-    @classmethod
-    def of(cls, scored: ScoredSplit, found: Score | str) -> Self:
-        """Return the record of a score.
-
-        Args:
-            scored: Model and split.
-            found: The score, or the reason why there is none.
-        """
-        fields = scored._asdict()
-        if isinstance(found, str):
-            return cls(score=None, reason=found, asked=0, curve=(), **fields)
-        return cls(reason=None, **found._asdict(), **fields)
+    @property
+    def counts(self) -> AnswerCounts:
+        """Counts of the answers by key."""
+        return AnswerCounts(tuple(KeyCounts(*entry) for entry in self.curve))
 
     @property
-    def model(self) -> tuple[str, str, str, str, int]:
-        """Identity of the model and the split. It is unique in a file, whose records are in its order."""
+    def identity(self) -> Identity:
+        """Identity of the model and the split."""
         seed = self.seed
         if seed is None:
             seed = -1
-        return self.task, self.split, self.kind, self.row, seed
+        return Identity(self.task, self.split, self.kind, self.row, seed)

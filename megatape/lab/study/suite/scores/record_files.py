@@ -1,4 +1,4 @@
-"""Files of records, with a line for each model and split: results.jsonl, and baselines/TASK.jsonl."""
+"""Files of records: results.jsonl, and baselines/TASK.jsonl."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from megatape.errors import UserError
-from megatape.lab.study.suite.scores.record import Record
+from megatape.lab.study.suite.scores.record import Identity, Record
 from megatape.utils.atomic import write_atomically
 from megatape.utils.files import read_regular
 from megatape.utils.validation import first_fault
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Replace the file. Its lines are sorted by task, split, row and seed."""
-    ordered = sorted(records, key=lambda record: record.model)
+    """Replace the file. Its lines are sorted by task, split, kind, row and seed."""
+    ordered = sorted(records, key=lambda record: record.identity)
     text = "".join(f"{record.model_dump_json()}\n" for record in ordered)
     write_atomically(path, text.encode())
 
@@ -23,17 +23,17 @@ def read_records(path: Path) -> list[Record]:
     """Read a file that `write_records` wrote.
 
     Raises:
-        UserError: The file is corrupted. The message has the number of the line.
+        UserError: The file is corrupted. The message has the line number.
         OSError: The file cannot be read.
     """
-    found: dict[tuple, Record] = {}
+    records: dict[Identity, Record] = {}
     for number, line in enumerate(read_regular(path).splitlines(), start=1):
         place = f"{path}, line {number}"
         try:
             record = Record.model_validate_json(line)
         except ValidationError as error:
             raise UserError(f"{place} is corrupted ({first_fault(error)}): remove the file and run the command again") from None
-        if record.model in found:
+        if record.identity in records:
             raise UserError(f"{place} repeats {record.task}, {record.split}, {record.row}, seed {record.seed}: remove one")
-        found[record.model] = record
-    return list(found.values())
+        records[record.identity] = record
+    return list(records.values())

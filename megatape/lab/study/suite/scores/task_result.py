@@ -1,23 +1,23 @@
-"""Scores of a trained model: scores.json in the folder of its run."""
+"""Result of a run of the suite: scores.json in its folder."""
 
 from dataclasses import dataclass
 
-from megatape.lab.study.execution.result import Result
+from megatape.lab.study.results.result import Result
 from megatape.lab.study.suite.scores.record import Record
 
-# File of the scores in a run's folder.
+# File of the result in a run directory.
 SCORES = "scores.json"
 
 
 @dataclass(frozen=True)
-class Scores(Result):
-    """Measurements of a model, in the file SCORES of its run's folder.
+class TaskResult(Result):
+    """Scores of a model on its task.
 
     Attributes:
         definition: Hash of the task's definition.
         validation_loss: Loss in nats after the last step.
         seconds: Seconds of training steps and scoring, without process startup.
-        records: Records of the splits that the model was scored on.
+        records: Record of each split that the model was scored on.
     """
 
     definition: str

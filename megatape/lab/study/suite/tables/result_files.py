@@ -1,4 +1,4 @@
-"""Files of a suite's results: all scores, the tables, and the page."""
+"""Files of a suite's results: records, tables and page."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ RESULTS = "results.jsonl"
 TABLES = "suite.md"
 PAGE = "suite.html"
 
-# Writes the page of a suite to a file.
+# Writes a suite's page to a file.
 WritePage = Callable[[SuiteResults, Path], None]
 
 

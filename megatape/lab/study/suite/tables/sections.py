@@ -1,4 +1,4 @@
-"""Results of a suite as sections of text and tables, and as Markdown."""
+"""Sections of a suite's results: text and tables, also as Markdown."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from megatape.data.synthetic.task import TEST
 from megatape.lab.study.suite.analysis.differences import Difference
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, MAX_SEEDS, POWER
 from megatape.lab.study.suite.analysis.ranks import Ranks
-from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable
+from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable, TaskRow
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
 from megatape.utils.tables import Table, markdown
@@ -23,13 +23,13 @@ NOT_APPLICABLE = "n/a"
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the results.
+    """Part of the results.
 
     Attributes:
         title: Title.
-        text: A paragraph.
+        text: Paragraph below the title, "" for none.
         tables: Tables with their captions.
-        notes: A list below the tables.
+        notes: List below the tables.
     """
 
     title: str
@@ -43,14 +43,14 @@ def summarize(records: Iterable[Record], not_run: Sequence[str]) -> str:
 
     Args:
         records: Records of a suite.
-        not_run: A phrase for each requested part that has not run.
+        not_run: Phrase for each requested part that has not run.
     """
-    found = sections(Summary(records), not_run)
-    return "\n\n".join(_markdown(section) for section in found)
+    results = sections(Summary(records), not_run)
+    return "\n\n".join(_markdown(section) for section in results)
 
 
 def sections(summary: Summary, not_run: Sequence[str]) -> list[Section]:
-    """Return the results in the order of their display: overview, ranks, each task, learning rates, missing parts."""
+    """Return the results in display order: overview, ranks, each task, learning rates, missing parts."""
     if not summary.scores.pairs:
         return [Section("Scores", "Nothing has been scored yet."), _not_run(not_run)]
     tasks = [_task(summary, task, splits) for task, splits in summary.scores.tasks.items()]
@@ -58,7 +58,7 @@ def sections(summary: Summary, not_run: Sequence[str]) -> list[Section]:
 
 
 def _overview(summary: Summary) -> Section:
-    """Return the table of all tasks, with one column for each."""
+    """Return the table of all tasks, one column each."""
     rows = []
     for row in [*summary.scores.encodings, *summary.scores.baselines]:
         cells = [_overview_cell(summary, task, splits, row) for task, splits in summary.scores.tasks.items()]
@@ -81,7 +81,7 @@ def _overview(summary: Summary) -> Section:
 
 
 def _overview_cell(summary: Summary, task: str, splits: list[str], row: str) -> str:
-    """Return a row's mean score over the splits of a task that differ from training, or over all if none does."""
+    """Format a row's mean score over the splits that differ from training, or over all splits if none does."""
     others = [split for split in splits if split != TEST] or splits
     cells = [summary.scores.cell(task, split, row) for split in others]
     scored = [cell for cell in cells if cell.scores]
@@ -95,26 +95,26 @@ def _overview_cell(summary: Summary, task: str, splits: list[str], row: str) -> 
         text = _mean_and_deviation([fmean(cell.scores[seed] for cell in scored) for seed in seeds])
     if len(scored) < len(others):
         text += f" ({len(scored)} of {len(others)})"
-    marks = [_mark(summary.differences.get((task, split, row))) for split in others]
+    marks = [_mark(summary.difference(task, split, row)) for split in others]
     return f"{text} {''.join(marks)}".strip()
 
 
 def _task(summary: Summary, task: str, splits: list[str]) -> Section:
-    """Return the scores, differences and needed seeds of a task."""
+    """Return the tables of a task: scores, differences and needed seeds."""
     header = ["", *splits]
     tables = [("Score in %", Table(header, _score_rows(summary, task, splits)))]
 
     differences = {}
     for row in summary.scores.encodings:
-        found = [summary.differences.get((task, split, row)) for split in splits]
-        if any(found):
-            differences[row] = found
+        of_row = [summary.difference(task, split, row) for split in splits]
+        if any(of_row):
+            differences[row] = of_row
     if differences:
-        rows = [(row, [_difference(one) for one in found]) for row, found in differences.items()]
+        rows = [(row, [_difference(one) for one in of_row]) for row, of_row in differences.items()]
         confidence = f"{100 * summary.confidence:.4g}% t interval"
         tables.append((f"Difference from {REFERENCE} in percentage points ({confidence}), p", Table(header, rows)))
-    if any(_has_tested(found) for found in differences.values()):
-        rows = [(row, [_needed(one) for one in found]) for row, found in differences.items()]
+    if any(_has_tested(of_row) for of_row in differences.values()):
+        rows = [(row, [_needed(one) for one in of_row]) for row, of_row in differences.items()]
         tables.append((f"Seeds that would show a difference of this size with probability {POWER:.0%}", Table(header, rows)))
 
     text = ""
@@ -125,12 +125,12 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
 
 
 def _has_tested(differences: list[Difference | None]) -> bool:
-    """Whether some difference was tested."""
+    """Whether at least one difference was tested."""
     return any(one is not None and one.is_tested for one in differences)
 
 
 def _score_rows(summary: Summary, task: str, splits: list[str]) -> list[tuple[str, list[str]]]:
-    """Return the scores of a task, with the number of seeds where an encoding has fewer than another one."""
+    """Format the scores of a task, naming the number of seeds if an encoding has fewer than another one."""
     max_seeds = 0
     for split, row in product(splits, summary.scores.encodings):
         num_seeds = len(summary.scores.cell(task, split, row).scores)
@@ -142,7 +142,7 @@ def _score_rows(summary: Summary, task: str, splits: list[str]) -> list[tuple[st
 
 
 def _task_notes(summary: Summary, task: str, splits: list[str]) -> list[str]:
-    """Return the reasons for missing scores, then the cells whose seeds are far apart."""
+    """Return the reasons for missing scores, then the cells with seeds far apart."""
     reasons = []
     far_apart = []
     for row in [*summary.scores.encodings, *summary.scores.baselines]:
@@ -159,7 +159,7 @@ def _task_notes(summary: Summary, task: str, splits: list[str]) -> list[str]:
 
 
 def _score(summary: Summary, task: str, split: str, row: str, max_seeds: int) -> str:
-    """Return a row's score on a split, with the number of seeds if it has fewer than `max_seeds`."""
+    """Format a row's score on a split, with the number of seeds if it is below `max_seeds`."""
     cell = summary.scores.cell(task, split, row)
     if not cell.scores:
         if cell.reason:
@@ -169,12 +169,12 @@ def _score(summary: Summary, task: str, split: str, row: str, max_seeds: int) ->
     num_seeds = len(cell.scores)
     if num_seeds < max_seeds:
         text += f" ({num_seeds} of {max_seeds} seeds)"
-    mark = _mark(summary.differences.get((task, split, row)))
+    mark = _mark(summary.difference(task, split, row))
     return f"{text} {mark}".strip()
 
 
 def _mean_and_deviation(scores: list[float]) -> str:
-    """Format the mean and the standard deviation in %. A single score has no deviation."""
+    """Format mean and standard deviation in %. A single score has no deviation."""
     mean = f"{100 * fmean(scores):.1f}"
     if len(scores) == 1:
         return mean
@@ -182,7 +182,7 @@ def _mean_and_deviation(scores: list[float]) -> str:
 
 
 def _mark(difference: Difference | None) -> str:
-    """Return the mark of a significant difference, or ""."""
+    """Return the mark of a significant difference, "" for others."""
     if difference is None or not difference.significant:
         return ""
     if difference.mean > 0:
@@ -210,7 +210,7 @@ def _points(difference: float) -> str:
 
 
 def _needed(one: Difference | None) -> str:
-    """Format the number of seeds that would show a difference."""
+    """Format the number of seeds needed to show a difference."""
     if one is None or one.p is None:
         return ""
     if one.needed is None:
@@ -221,7 +221,7 @@ def _needed(one: Difference | None) -> str:
 
 
 def _ranks(ranks: Ranks | None) -> Section:
-    """Return the mean ranks of the encodings, and what is not ranked."""
+    """Return the mean ranks of the encodings, and the parts not ranked."""
     title = "Ranks"
     if ranks is None:
         return Section(title, "There are no ranks: fewer than two encodings have a score on the same split.")
@@ -242,17 +242,17 @@ def _ranks(ranks: Ranks | None) -> Section:
 
 
 def _learning_rates(table: ScoreTable) -> Section:
-    """Return the learning rates of the encodings and of the baselines that have one."""
+    """Return the learning rates of encodings and baselines, skipping rows without one."""
     rows = []
     for row in [*table.encodings, *table.baselines]:
-        rates = [sorted(table.rates[task, row]) for task in table.tasks]
+        rates = [sorted(table.rates[TaskRow(task, row)]) for task in table.tasks]
         if any(rates):
             rows.append((row, [", ".join(f"{rate:g}" for rate in of_task) for of_task in rates]))
     return Section("Learning rates", "", [("Learning rate of the runs", Table(["", *table.tasks], rows))])
 
 
 def _not_run(not_run: Sequence[str]) -> Section:
-    """Return the list of what was not run."""
+    """Return the list of parts that were not run."""
     text = ""
     if not not_run:
         text = "Everything that was asked for was run."
@@ -260,7 +260,7 @@ def _not_run(not_run: Sequence[str]) -> Section:
 
 
 def _markdown(section: Section) -> str:
-    """Format a section. Empty parts are skipped."""
+    """Format a section, skipping empty parts."""
     parts = [f"## {section.title}", section.text]
     for caption, table in section.tables:
         rows = [[f"`{label}`", *cells] for label, cells in table.rows]

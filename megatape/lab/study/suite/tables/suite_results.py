@@ -1,13 +1,11 @@
-"""Results of the finished runs of a suite, read from the folders of the runs."""
+"""Results of a suite's finished runs, read from their folders."""
 
 from dataclasses import dataclass
 
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.runs.experiment import Experiment
-from megatape.lab.study.suite.scores.model_scores import Scores
 from megatape.lab.study.suite.scores.record import Record
-
-ScoresOf = dict[Experiment, dict[int, Scores]]  # experiment -> seed -> scores
+from megatape.lab.study.suite.scores.task_result import TaskResult
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class SuiteResults:
         command: Command line of the user.
         records: Scores of the finished runs and of the baselines.
         seconds: Seconds of each finished run, by encoding.
-        not_run: Phrase for each part that has not run.
+        not_run: Phrase for each missing part.
         controls: Description of each experiment with a control.
     """
 
@@ -31,6 +29,14 @@ class SuiteResults:
     controls: list[str]
 
 
+@dataclass(frozen=True)
+class ExperimentResults:
+    """Results of an experiment's finished runs, by seed."""
+
+    experiment: Experiment
+    by_seed: dict[int, TaskResult]
+
+
 def read_results(experiments: list[Experiment], plan: Plan, command: str) -> SuiteResults:
     """Read the results of the finished runs.
 
@@ -39,41 +45,42 @@ def read_results(experiments: list[Experiment], plan: Plan, command: str) -> Sui
         plan: Plan of the suite.
         command: Command line of the user.
     """
-    scores = {experiment: experiment.read_scores(plan.seed_range) for experiment in experiments}
+    finished = []
+    for experiment in experiments:
+        finished.append(ExperimentResults(experiment, experiment.read_results(plan.seed_range)))
     return SuiteResults(
         plan=plan,
         command=command,
-        records=_records(scores),
-        seconds=_seconds(scores),
-        not_run=[*plan.left_out, *_diverged(experiments), *_missing(scores, plan)],
+        records=_records(finished),
+        seconds=_seconds(finished),
+        not_run=[*plan.left_out, *_diverged(experiments), *_missing(finished, plan)],
         controls=_controls(experiments),
     )
 
 
-def _records(scores: ScoresOf) -> list[Record]:
-    """Return the records of all finished runs and of the baselines."""
+def _records(finished: list[ExperimentResults]) -> list[Record]:
+    """Return the records of the runs, then those of the baselines."""
     records: list[Record] = []
-    for by_seed in scores.values():
-        for found in by_seed.values():
-            records += found.records
-    for folder in dict.fromkeys(experiment.folder for experiment in scores):
+    for results in finished:
+        for result in results.by_seed.values():
+            records += result.records
+    for folder in dict.fromkeys(results.experiment.folder for results in finished):
         if folder.data.exists():
             records += folder.read_baselines()
     return records
 
 
-def _seconds(scores: ScoresOf) -> dict[str, list[float]]:
-    """Return the seconds of the runs of each encoding."""
+def _seconds(finished: list[ExperimentResults]) -> dict[str, list[float]]:
+    """Return the seconds of each run by encoding."""
     seconds: dict[str, list[float]] = {}
-    for experiment, by_seed in scores.items():
-        of_encoding = seconds.setdefault(experiment.encoding, [])
-        for found in by_seed.values():
-            of_encoding.append(found.seconds)
+    for results in finished:
+        of_encoding = seconds.setdefault(results.experiment.encoding, [])
+        of_encoding += [result.seconds for result in results.by_seed.values()]
     return seconds
 
 
 def _diverged(experiments: list[Experiment]) -> list[str]:
-    """Return a phrase for each learning rate that diverged."""
+    """Return a phrase for each diverged learning rate."""
     phrases = []
     for experiment in experiments:
         for rate in experiment.read_search().diverged:
@@ -81,13 +88,13 @@ def _diverged(experiments: list[Experiment]) -> list[str]:
     return phrases
 
 
-def _missing(scores: ScoresOf, plan: Plan) -> list[str]:
-    """Return a phrase for each experiment with seeds that have no scores."""
+def _missing(finished: list[ExperimentResults], plan: Plan) -> list[str]:
+    """Return a phrase for each experiment with seeds lacking results."""
     phrases = []
-    for experiment, by_seed in scores.items():
-        seeds = [str(seed) for seed in plan.seed_range if seed not in by_seed]
+    for results in finished:
+        seeds = [str(seed) for seed in plan.seed_range if seed not in results.by_seed]
         if seeds:
-            phrases.append(f"{experiment.name}: seeds {', '.join(seeds)} (not run yet, or failed)")
+            phrases.append(f"{results.experiment.name}: seeds {', '.join(seeds)} (not run yet, or failed)")
     return phrases
 
 

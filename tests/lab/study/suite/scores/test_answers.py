@@ -3,7 +3,7 @@
 import pytest
 
 from megatape.data.synthetic.task import Answer, SyntheticSample
-from megatape.lab.study.suite.scores.answers import score_answers
+from megatape.lab.study.suite.scores.answers import count_answers
 from tests.helpers.lab.capitals import Capitals, WholeCapitals
 
 
@@ -17,7 +17,7 @@ def test_answer_is_right_if_all_its_tokens_are(kind: type[Capitals], curve: tupl
     ]
     # The first: both tokens, the last token, no end. The second: one that is wrong only where answers count, and all else.
     right = [[True, True, True, False], [kind is WholeCapitals, True, True]]
-    score, asked, found = score_answers(kind("capitals", "tiny"), samples, right)
-    assert found == curve
-    assert asked == sum(each[2] for each in curve)
-    assert score == sum(each[1] for each in curve) / asked
+    counts = count_answers(kind("capitals", "tiny"), samples, right)
+    assert counts.by_key == curve
+    assert counts.asked == sum(each[2] for each in curve)
+    assert counts.score == sum(each[1] for each in curve) / counts.asked

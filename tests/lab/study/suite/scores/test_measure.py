@@ -54,7 +54,7 @@ def test_answer_is_right_if_every_token_is_the_likeliest(kind: type[Capitals], b
         for place, verdict in enumerate(correct) if kind is Capitals else [(len(letters) - 1, all(correct))]:
             there[place] += 1
             expected[place] += verdict
-    assert scored.curve == tuple((key, expected[key], there[key]) for key in sorted(there))
+    assert scored.by_key == tuple((key, expected[key], there[key]) for key in sorted(there))
     if kind is Capitals:
         assert 0 < scored.score < 1
 
