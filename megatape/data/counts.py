@@ -119,7 +119,10 @@ class DocumentCounts:
         self.skipped_files += other.skipped_files
         self.skipped_bytes += other.skipped_bytes
         for reason, count in other.dropped.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + count
+            self.add_dropped(reason, count)
+
+    def add_dropped(self, reason: str, count: int = 1) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
 
 
 @dataclass

@@ -1,11 +1,12 @@
 """Shows the effects of cleaning on the first documents of a source, without writing anything."""
 
 import os
-from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from megatape.data.cleaning.decisions import DUPLICATES, Cleaning, OnePass
 from megatape.data.counts import CorpusCounts
+from megatape.data.sources.document import Decision, Document
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.errors import path_errors
@@ -17,6 +18,39 @@ NUM_BEFORE = 20
 NUM_SHOWN = 80
 
 
+@dataclass
+class RuleEffects:
+    """Effects of one rule.
+
+    Attributes:
+        num_dropped: Documents dropped.
+        num_changed: Documents changed.
+        examples: Lines about the first of these documents.
+    """
+
+    num_dropped: int = 0
+    num_changed: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add_change(self, document: Document, before: str, after: str) -> None:
+        self.num_changed += 1
+        num_same = len(os.path.commonprefix([before, after]))
+        excerpt = _shortened(before[max(0, num_same - NUM_BEFORE) :])
+        self._add_example(f"  {document.place}: changed: {excerpt}")
+
+    def add_drop(self, document: Document, text: str, decision: Decision) -> None:
+        self.num_dropped += 1
+        reason = decision.reason or decision.rule
+        score = decision.scores.get(decision.rule)
+        if score is not None:
+            reason += f" ({score:.3g})"
+        self._add_example(f"  {document.place}: {reason}: {_shortened(text)}")
+
+    def _add_example(self, line: str) -> None:
+        if len(self.examples) < NUM_EXAMPLES:
+            self.examples.append(line)
+
+
 @path_errors()
 def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]:
     """Return the effects of all rules on the first documents, as lines. Raises the errors of reading.
@@ -24,36 +58,30 @@ def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]
     Args:
         source: Source of the documents.
         cleaning: Rules to apply.
-        num_documents: Number of documents to read.
+        num_documents: Documents to read.
     """
-    examples: dict[str, list[str]] = {name: [] for name in cleaning.rules}
+    effects = {name: RuleEffects() for name in cleaning.rules}
     if cleaning.drop_duplicates:
-        examples[DUPLICATES] = []
-    dropped = Counter[str]()
-    changed = Counter[str]()
+        effects[DUPLICATES] = RuleEffects()
     decider = OnePass(cleaning)
     counts = CorpusCounts()
     for document in read_documents(replace(source, max_documents=num_documents, validation=()), counts):
         text = document.text
         decision = decider.decide(document)
         for edit in decision.edits:
-            changed[edit.rule] += 1
-            num_same = len(os.path.commonprefix([text, edit.text]))
-            excerpt = _shortened(text[max(0, num_same - NUM_BEFORE) :])
-            examples[edit.rule].append(f"  {document.place}: changed: {excerpt}")
+            effects[edit.rule].add_change(document, text, edit.text)
             text = edit.text
         if decision.text is None:
-            dropped[decision.rule] += 1
-            reason = decision.reason or decision.rule
-            if decision.rule in decision.scores:
-                reason += f" ({decision.scores[decision.rule]:.3g})"
-            examples[decision.rule].append(f"  {document.place}: {reason}: {_shortened(text)}")
-    num_read = counts.total.num_kept
-    report = [f"of the first {num_read:,} documents {num_read - dropped.total():,} stay"]
-    for name, lines in examples.items():
-        report.append(f"{name}: {dropped[name]:,} left out, {changed[name]:,} changed")
-        report += lines[:NUM_EXAMPLES]
-    return report
+            effects[decision.rule].add_drop(document, text, decision)
+    return list(_report(effects, counts.total.num_kept))
+
+
+def _report(effects: dict[str, RuleEffects], num_read: int) -> Iterator[str]:
+    num_dropped = sum(effect.num_dropped for effect in effects.values())
+    yield f"of the first {num_read:,} documents {num_read - num_dropped:,} stay"
+    for name, effect in effects.items():
+        yield f"{name}: {effect.num_dropped:,} left out, {effect.num_changed:,} changed"
+        yield from effect.examples
 
 
 def _shortened(text: str) -> str:

@@ -37,11 +37,7 @@ COUNTS = "counts.json"
 
 
 class FirstPassUnit:
-    """Writes and reads the result of the first pass over a unit.
-
-    Attributes:
-        folder: Folder of the files.
-    """
+    """Writes and reads the result of the first pass over a unit, in one folder."""
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self.folder = folder
@@ -92,7 +88,7 @@ class FirstPassUnit:
 
         Args:
             flag_files: Result of `DecisionPass.flag_files`, a file per rule.
-            number: Number of the unit.
+            number: Unit number.
 
         Returns:
             uint8 [documents]: 0 to keep a document, otherwise 1 + the index of the rule that drops it (the last one, if several
@@ -115,7 +111,7 @@ class FirstPassUnit:
         Args:
             dropped_by: Result of `dropped_by`, uint8 [documents].
             rules: Names of the rules that `dropped_by` counts.
-            counts: Counts of the first pass. Dropped documents are added to them, by input and rule.
+            counts: Counts of the first pass. Dropped documents are added, by input and rule.
 
         Raises:
             UserError: The folder is corrupted.
@@ -128,8 +124,7 @@ class FirstPassUnit:
 
             for document in np.flatnonzero(batch_dropped_by):
                 rule = rules[batch_dropped_by[document] - 1]
-                dropped = counts.inputs[batch.inputs[document]].dropped
-                dropped[rule] = dropped.get(rule, 0) + 1
+                counts.inputs[batch.inputs[document]].add_dropped(rule)
 
             is_kept = batch_dropped_by == 0
             yield batch.select(is_kept.tolist())
@@ -141,7 +136,7 @@ class FirstPassUnit:
                 yield self._read_batch(line, token_file)
 
     def _read_batch(self, line: bytes, token_file: BinaryIO) -> DocumentBatch:
-        """Return the batch of a line that `_document_line` wrote, with its tokens from the other file."""
+        """Return the batch of a line written by `_document_line`, with its tokens from the other file."""
         *columns, lengths = orjson.loads(line)
         ends = list(accumulate(lengths, initial=0))
         num_tokens = ends[-1]

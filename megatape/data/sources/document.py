@@ -80,4 +80,4 @@ EMPTY = Decision(None, EMPTY_DOCUMENTS)
 
 def keep(document: Document) -> Decision:
     """Decide to keep a document unchanged."""
-    return Decision(document.text)
+    return Decision(document.text, scores=document.scores)

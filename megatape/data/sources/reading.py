@@ -1,7 +1,7 @@
 """Reads units of a source: yields the kept documents, and counts the others."""
 
-from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from megatape.data.counts import (
@@ -41,14 +41,9 @@ def read_unit(
     num_kept = 0
     for name in unit.inputs:
         user_input = printable(source.input_of(name))
-        num_read = 0
-        dropped = Counter[str]()
-        num_bad = counts.bad
-        num_too_long = counts.too_long
-        num_without_text = counts.without_text
-        try:
+        with _count_input(counts, user_input) as input_counts:
             for document in source.reader.read(source, replace(unit, inputs=(name,)), counts):
-                num_read += 1
+                input_counts.read += 1
                 if not document.text or document.text.isspace():
                     decision = EMPTY
                 else:
@@ -56,13 +51,12 @@ def read_unit(
                 if on_decision is not None:
                     on_decision(document, decision)
                 if decision.text is None:
-                    dropped[decision.label] += 1
+                    input_counts.add_dropped(decision.label)
                     continue
                 num_kept += 1
-                yield Document(
-                    decision.text,
-                    printable(document.place),
-                    document.url,
+                yield document._replace(
+                    text=decision.text,
+                    place=printable(document.place),
                     input=user_input,
                     scores=decision.scores,
                     content=decision.content,
@@ -70,17 +64,29 @@ def read_unit(
                 )
                 if num_kept == source.max_documents:
                     return
-        finally:
-            skipped = {
-                BAD: counts.bad - num_bad,
-                TOO_LONG: counts.too_long - num_too_long,
-                WITHOUT_TEXT: counts.without_text - num_without_text,
-            }
-            dropped += Counter(skipped)
-            num_read += sum(skipped.values())
-            input_counts = counts.inputs.setdefault(user_input, DocumentCounts())
-            input_counts.add(DocumentCounts(num_read, dropped=sort_reasons(dropped)))
     check_bad(source, counts)
+
+
+@contextmanager
+def _count_input(counts: CorpusCounts, user_input: str) -> Iterator[DocumentCounts]:
+    """Yield counts for a part of an input. At the end, count the records skipped meanwhile, and add all to `counts`."""
+    input_counts = DocumentCounts()
+    num_bad = counts.bad
+    num_too_long = counts.too_long
+    num_without_text = counts.without_text
+    try:
+        yield input_counts
+    finally:
+        skipped = {
+            BAD: counts.bad - num_bad,
+            TOO_LONG: counts.too_long - num_too_long,
+            WITHOUT_TEXT: counts.without_text - num_without_text,
+        }
+        for reason, num_skipped in skipped.items():
+            input_counts.read += num_skipped
+            input_counts.add_dropped(reason, num_skipped)
+        input_counts.dropped = sort_reasons(input_counts.dropped)
+        counts.inputs.setdefault(user_input, DocumentCounts()).add(input_counts)
 
 
 def read_documents(source: Source, counts: CorpusCounts) -> Iterator[Document]:
