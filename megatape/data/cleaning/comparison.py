@@ -142,19 +142,26 @@ class _Shingles:
     """
 
     def __init__(self, folders: Sequence[Path], unit_ends: np.ndarray) -> None:
+        self._folders = folders
         self._unit_starts = [0, *unit_ends.tolist()]
-        self._ends = lru_cache(NUM_MAPPED_UNITS)(lambda unit: np.load(folders[unit] / SHINGLE_ENDS, mmap_mode="r"))
-        self._shingles = lru_cache(NUM_MAPPED_UNITS)(lambda unit: np.memmap(folders[unit] / SHINGLES, np.uint32, "r"))
+        self._ends_of_unit = lru_cache(NUM_MAPPED_UNITS)(self._map_ends)
+        self._shingles_of_unit = lru_cache(NUM_MAPPED_UNITS)(self._map_shingles)
 
     def of(self, number: int) -> np.ndarray:
         """Return the shingles of a document, uint32."""
         unit = bisect_right(self._unit_starts, number) - 1
         row = number - self._unit_starts[unit]
-        begin, end = self._ends(unit)[row : row + 2].tolist()
+        begin, end = self._ends_of_unit(unit)[row : row + 2].tolist()
         if begin == end:
             # An empty file cannot be mapped.
             return np.empty(0, np.uint32)
-        return self._shingles(unit)[begin:end]
+        return self._shingles_of_unit(unit)[begin:end]
+
+    def _map_ends(self, unit: int) -> np.ndarray:
+        return np.load(self._folders[unit] / SHINGLE_ENDS, mmap_mode="r")
+
+    def _map_shingles(self, unit: int) -> np.ndarray:
+        return np.memmap(self._folders[unit] / SHINGLES, np.uint32, "r")
 
 
 def _document_ends(folders: Sequence[Path]) -> np.ndarray:

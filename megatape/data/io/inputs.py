@@ -159,22 +159,27 @@ def _check_sets(files: Sequence[str], where: str) -> None:
             prefix, number, separator, count, suffix = match.groups()
             numbers_by_set[FileSet(prefix, separator, count, suffix or "")].add(int(number))
     for file_set, numbers in numbers_by_set.items():
-        size = int(file_set.size)
-        first = 0
-        if size in numbers and 0 not in numbers:
-            first = 1
-        present = sorted(number for number in numbers if number < first + size)
-        missing = []
-        for before, after in pairwise([first - 1, *present, first + size]):
-            if after - before == 2:
-                missing.append(f"{before + 1}")
-            elif after - before > 2:
-                missing.append(f"{before + 1}-{after - 1}")
+        missing = _missing_numbers(numbers, int(file_set.size))
         if missing:
             raise UserError(
-                f"{where}: of the {size} files {file_set} these are missing: "
+                f"{where}: of the {int(file_set.size)} files {file_set} these are missing: "
                 f"{', '.join(missing)}. Download them, or give `partial` to prepare the others alone"
             )
+
+
+def _missing_numbers(numbers: set[int], size: int) -> list[str]:
+    """Return the numbers and ranges of numbers that a set of this size lacks."""
+    first = 0
+    if size in numbers and 0 not in numbers:
+        first = 1
+    present = sorted(number for number in numbers if number < first + size)
+    missing = []
+    for before, after in pairwise([first - 1, *present, first + size]):
+        if after - before == 2:
+            missing.append(f"{before + 1}")
+        elif after - before > 2:
+            missing.append(f"{before + 1}-{after - 1}")
+    return missing
 
 
 def _expand(name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import translate
 from pathlib import Path
 from typing import NamedTuple
@@ -43,32 +43,53 @@ def find_local(path: Path, patterns: Sequence[str], recursive: bool) -> FolderCo
     matches = name_matcher(patterns)
     matching: list[Path] = []
     skipped: list[str] = []
+    for folder in _walk(path, recursive):
+        others = folder.skipped
+        for name in folder.files:
+            if matches(name):
+                matching.append(Path(folder.path, name))
+            else:
+                others.append(name)
+        relative_folder = os.path.relpath(folder.path, path)
+        skipped += [os.path.join(folder.path, name) for name in others if not is_hidden(relative_folder, name)]
+    # Broken links stay in the list, so that reading them raises an error.
+    files = [file for file in sorted(matching) if file.is_file() or not file.exists()]
+    return FolderContent([ListedFile(str(file)) for file in files], [ListedFile(name) for name in sorted(skipped)])
+
+
+class _WalkedFolder(NamedTuple):
+    """A folder entered by a walk.
+
+    Attributes:
+        path: Path of the folder.
+        files: Names of files in it.
+        skipped: Names of subfolders not entered, ending with a slash, and of files behind links.
+    """
+
+    path: str
+    files: list[str]
+    skipped: list[str]
+
+
+def _walk(root: Path, recursive: bool) -> Iterator[_WalkedFolder]:
+    """Yield a folder and, if `recursive`, its subfolders. Raises OSError if one cannot be listed."""
 
     def fail(error: OSError) -> None:
         raise error
 
-    for folder, subfolders, names in os.walk(path, onerror=fail):
-        others = []
+    for folder, subfolders, files in os.walk(root, onerror=fail):
+        skipped = []
         entered = []
         for name in subfolders:
             if os.path.islink(os.path.join(folder, name)):
-                others += _linked_files(folder, name, path)
+                skipped += _linked_files(folder, name, root)
             elif recursive and not name.endswith(PARTIAL):
                 entered.append(name)
             else:
-                others.append(f"{name}/")
+                skipped.append(f"{name}/")
+        # os.walk enters the subfolders that stay in its list.
         subfolders[:] = entered
-        for name in names:
-            if matches(name):
-                matching.append(Path(folder, name))
-            else:
-                others.append(name)
-        relative_folder = os.path.relpath(folder, path)
-        skipped += [os.path.join(folder, name) for name in others if not is_hidden(relative_folder, name)]
-    # Broken links stay in the list, so that reading them raises an error.
-    files = [file for file in sorted(matching) if file.is_file() or not file.exists()]
-    listed_files = [ListedFile(str(file)) for file in files]
-    return FolderContent(listed_files, [ListedFile(name) for name in sorted(skipped)])
+        yield _WalkedFolder(folder, files, skipped)
 
 
 def _linked_files(folder: str, name: str, root: Path) -> list[str]:

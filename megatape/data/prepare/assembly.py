@@ -60,7 +60,7 @@ def assemble(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Calla
     """Move the files of all units into one folder, and write its index. One unit is in memory at a time.
 
     Returns:
-        Sum of all units' counts.
+        Counts of all units.
     """
     units = [folder.unit_folder(number) for number in range(len(plan.units))]
     total = PartTotals()

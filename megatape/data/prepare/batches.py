@@ -26,7 +26,7 @@ def read_batches(
     """Read and tokenize the kept documents of a unit.
 
     Args:
-        options: Options of the preparation.
+        options: What to prepare, and how.
         unit: Unit of the source.
         decide: Decides which documents to keep.
         tokenizer: Tokenizer, or a faster one with the same ids.

@@ -40,11 +40,7 @@ class ChecksummedFiles:
 
 
 def check_files(folder: Path, names: Collection[str] = ()) -> None:
-    """Check files written by ChecksummedFiles. Folders of earlier versions have no checksums and are not checked.
-
-    Args:
-        folder: Folder of the files.
-        names: Files to check; empty: all.
+    """Check some files written by ChecksummedFiles, by default all. Folders of earlier versions have no checksums.
 
     Raises:
         UserError: A file does not have the content that was written.

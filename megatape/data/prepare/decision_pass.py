@@ -14,15 +14,10 @@ from megatape.utils.atomic import write_atomically
 
 @dataclass(frozen=True)
 class DecisionPass:
-    """Comparisons of all documents, by number, followed by one step about near duplicates. Results are stored in the folder.
+    """Numbered comparisons of all documents, followed by one step about near duplicates. Results are stored in the folder.
 
-    A comparison by exact hashes decides at once. A band of near duplicates only gives pairs of similar documents, so one more
-    step decides which document of each pair to drop.
-
-    Attributes:
-        cleaning: Cleaning rules.
-        folder: Folder of the unfinished preparation.
-        num_units: Number of units.
+    Comparing exact hashes decides at once. Comparing one band of MinHash keys only gives pairs of similar documents, so one
+    more step decides which document of each pair to drop.
     """
 
     cleaning: Cleaning
@@ -31,7 +26,6 @@ class DecisionPass:
 
     @property
     def num_comparisons(self) -> int:
-        """Number of comparisons."""
         return len(self.cleaning.comparisons)
 
     def compared(self) -> set[int]:
@@ -39,7 +33,7 @@ class DecisionPass:
         return {number for number in range(self.num_comparisons) if self.folder.comparison(number).exists()}
 
     def compare(self, number: int, lease: UnitLease) -> None:
-        """Compare the documents of all units by one of their hashes or keys."""
+        """Compare all documents by one of their hashes or keys."""
         comparison = self.cleaning.comparisons[number]
         near = None
         files = [KEYS]

@@ -19,12 +19,12 @@ from megatape.data.sources.kept_documents import DOCUMENTS, DROPPED, SUFFIX
 
 @dataclass(frozen=True)
 class DocumentLine:
-    """Fields of a line, in order.
+    """A line, with its fields in order.
 
     Attributes:
-        text: Text of a kept document, or the text that the dropping rule was given.
-        url: Address of the document.
-        place: Place of the document in the source.
+        text: Text of a kept document. For a dropped one, the text that the dropping rule read.
+        url: Address.
+        place: Place in the source.
         scores: Scores by rule.
         edited: Rules that changed the text.
         reason: Reason for dropping the document, as in the ledger; empty if it is kept.
@@ -39,10 +39,10 @@ class DocumentLine:
 
 
 class DocumentFiles:
-    """Writes both files into a folder. They are complete once closed.
+    """Writes both files of a unit into a folder. They are complete once closed.
 
     Args:
-        folder: Folder of the files.
+        folder: Folder to write into.
         part: Part of the file names, unique to the unit.
     """
 

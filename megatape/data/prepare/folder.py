@@ -40,17 +40,13 @@ PLAN = "plan.json"
 
 
 class PartialFolder:
-    """The folder of the unfinished preparation of `output`.
-
-    Args:
-        output: Data directory to prepare.
-        timeouts: Timeouts of leases.
+    """Folder of an unfinished preparation.
 
     Attributes:
         output: Data directory to prepare.
-        path: Folder of the unfinished preparation.
-        final: Folder in which the data directory is assembled.
-        leases: Leases of the processes working in the folder.
+        path: The folder.
+        final: Folder for assembling the data directory.
+        leases: Leases of all processes working in the folder.
     """
 
     def __init__(self, output: Path, timeouts: LeaseTimeouts) -> None:
@@ -126,14 +122,14 @@ class PartialFolder:
         return self._units / unit_name(number)
 
     def finished(self, num_units: int) -> set[int]:
-        """Return the numbers of the finished units, with one listing. All are finished once the data directory is complete."""
+        """Return the finished units, with one listing. All are finished once the data directory is complete."""
         finished = _numbers(self._units)
         if len(finished) != num_units and self.is_final():
             return set(range(num_units))
         return finished
 
     def first_passes(self) -> set[int]:
-        """Return the numbers of the units with a first-pass result, with one listing."""
+        """Return the units with a first-pass result, with one listing."""
         return _numbers(self._first_passes)
 
     def is_final(self) -> bool:
@@ -141,7 +137,7 @@ class PartialFolder:
         return (self.final / INDEX_FILE).exists()
 
     def discard(self, numbers: Iterable[int]) -> None:
-        """Remove all results of some units and of the decision pass, so that these units are prepared again.
+        """Remove the results of some units and of the decision pass, so that these units are prepared again.
 
         Raises:
             UserError: The data directory is already complete, except for its name.
@@ -169,11 +165,7 @@ class PartialFolder:
 
     @contextmanager
     def new(self, folder: Path) -> Iterator[Path]:
-        """Yield a temporary folder to fill, and rename it when it is on disk.
-
-        Args:
-            folder: Final name: folder of a first pass or of a finished unit.
-        """
+        """Yield a temporary folder to fill. Once it is on disk, rename it to `folder`."""
         temporary = temporary_name(folder)
         temporary.mkdir()
         try:

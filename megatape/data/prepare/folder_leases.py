@@ -26,15 +26,7 @@ ASSEMBLY = "finish"
 
 
 class FolderLeases:
-    """Leases of all processes sharing a folder, as one of them sees them.
-
-    Args:
-        folder: The folder.
-        timeouts: Timeouts of leases.
-
-    Attributes:
-        timeouts: Timeouts of leases.
-    """
+    """Leases of all processes sharing a folder, as one of them sees them."""
 
     def __init__(self, folder: Path, timeouts: LeaseTimeouts) -> None:
         self.timeouts = timeouts
@@ -66,7 +58,7 @@ class FolderLeases:
         return {path.name.removesuffix(LEASE_SUFFIX) for path in self._folder.glob(f"*{LEASE_SUFFIX}")}
 
     def release_dead(self, pid: int) -> list[int]:
-        """Release the leases of a process of this machine that has ended. Returns the numbers of its units."""
+        """Release the leases of an ended process on this machine. Returns the numbers of its units."""
         released = []
         for name in self.leased():
             # The lease may have been released meanwhile.

@@ -1,4 +1,4 @@
-"""Options of a preparation."""
+"""Options of a preparation, shared by the command and its workers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

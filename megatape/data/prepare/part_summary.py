@@ -68,12 +68,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartFile:
-    """A shard or table of a part.
-
-    Attributes:
-        part: Number of the part.
-        name: File name.
-    """
+    """A shard or table, by the number of its part and its file name."""
 
     part: int
     name: str

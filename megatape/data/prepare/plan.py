@@ -1,4 +1,4 @@
-"""Plan of a preparation: the stored facts that decide every byte of the result."""
+"""Plan of a preparation: stored facts that decide every byte of the result."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ COMPARED_FIELDS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides the bytes of the result.
+    """Everything that affects the bytes of the result.
 
     Attributes:
         source: Index entry of the source.
@@ -78,6 +78,9 @@ class Plan:
             wanted = getattr(other, name)
             if stored != wanted:
                 return f"{name}: {stored}, now {wanted}"
+        return self._input_difference(other, used)
+
+    def _input_difference(self, other: "Plan", used: set[int]) -> str | None:
         stored_files = files_of(self.units)
         wanted_files = files_of(other.units)
         missing = sorted(stored_files.keys() - wanted_files.keys())
@@ -119,11 +122,11 @@ class Plan:
         return UpdatedPlan(self._with_states(numbers, states), numbers)
 
     def _with_states(self, numbers: Collection[int], states: Mapping[str, FileState]) -> "Plan":
-        """Return the plan after some files have changed, with the same division into units.
+        """Return the plan with the same division into units after some files have changed.
 
         Args:
             numbers: Units reading one of the files.
-            states: Present states of all files that these units read.
+            states: Present states of all files read by these units.
         """
         # End of the last unit of each divided file.
         ends: dict[str, int] = {}
@@ -151,12 +154,7 @@ class Plan:
 
 
 class UpdatedPlan(NamedTuple):
-    """Plan for the present content of changed files.
-
-    Attributes:
-        plan: The plan.
-        numbers: Units reading one of the files.
-    """
+    """Plan for the present content of some files, with the units reading one of them."""
 
     plan: Plan
     numbers: set[int]

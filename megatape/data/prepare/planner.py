@@ -22,18 +22,11 @@ NUM_SHOWN = 3
 
 
 class Planner:
-    """Stores the plan of a process in the folder, or checks that a stored plan fits its options.
-
-    Args:
-        options: Options of this process.
-        units: All units of the source, by these options.
-        folder: Folder of the unfinished preparation.
-        queue: Waits for other processes.
-        warn: Shows a line to the user.
+    """Stores the plan of this process in the folder, or checks that a stored plan fits its options.
 
     Attributes:
-        options: Options with the unit size.
-        units: Units of the plan.
+        options: Options of this process. `agree` sets the unit size.
+        units: All units of the source. `agree` replaces them by the plan's.
     """
 
     def __init__(
@@ -56,7 +49,7 @@ class Planner:
 
         Args:
             workers: Number of processes. It decides the unit size unless the user or a stored plan does.
-            redo: Files that have changed since they were read. Their units are prepared again.
+            redo: Files that have changed since they were read, to prepare their units again.
 
         Raises:
             UserError: The stored plan differs from the options.

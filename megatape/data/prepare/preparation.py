@@ -30,19 +30,12 @@ LOG = logging.getLogger(__name__)
 class Preparation:
     """A preparation in a folder, as one of its processes sees it.
 
-    Args:
-        options: Options of the preparation.
-        folder: Folder of the unfinished preparation.
-        units: All units of the source.
-        warn: Shows a line to the user.
-        task: Share of this machine. It starts with this share.
-
     Attributes:
-        options: Options of the preparation. `begin` sets the unit size.
+        options: What to prepare, and how. `begin` sets the unit size.
         folder: Folder of the unfinished preparation.
-        units: All units of the source. `begin` replaces them by those of the plan.
+        units: All units of the source. `begin` replaces them by the plan's.
         warn: Shows a line to the user.
-        task: Share of this machine.
+        task: Share of this machine, done before other work.
         queue: Leases work for this process.
     """
 
@@ -68,7 +61,7 @@ class Preparation:
 
         Args:
             workers: Number of processes. It decides the unit size unless the user or a stored plan does.
-            redo: Files that have changed since they were read. Their units are prepared again.
+            redo: Files that have changed since they were read, to prepare their units again.
 
         Raises:
             UserError: The two plans differ.
@@ -105,7 +98,7 @@ class Preparation:
 
     @property
     def num_passes(self) -> int:
-        """Number of passes over a unit: the write pass, after a first pass if documents of several units are compared."""
+        """Number of passes over a unit: the write pass, preceded by a first pass if documents are compared across units."""
         if self.options.cleaning.compares_units(len(self.units)):
             return 2
         return 1

@@ -5,11 +5,7 @@ from megatape.data.prepare.progress import OnProgress, Progress, UnitPass, UnitP
 
 
 class ProgressTotals:
-    """Sums the progress of all units.
-
-    Args:
-        preparation: Preparation of the units.
-        on_progress: Called with each new sum.
+    """Sums the progress of all units, and reports each new sum.
 
     Attributes:
         finished: Units finished before this command.

@@ -19,13 +19,13 @@ def discard_changed(
 
     Args:
         folder: Folder of the unfinished preparation.
-        options: Options of the preparation.
+        options: What to prepare, and how.
         plan: Stored plan.
         names: Changed files.
         warn: Shows a line to the user.
 
     Returns:
-        The plan with the present versions of these files.
+        Plan with the present versions of these files.
 
     Raises:
         UserError: A name matches no file or several, or another process is still running.

@@ -123,26 +123,30 @@ def _pass(unit_pass: UnitPass, plan: Plan, done: dict[int, Path], now: float) ->
         changed = _changed(folder)
         if changed is not None:
             times[number] = changed
-    recent = [number for number, changed in times.items() if now - changed < WINDOW]
-    rate = 0.0
-    if recent:
-        # If a unit was finished before the window, the others took the whole window. Otherwise the time counts from the end of
-        # the first unit, because its own duration is unknown.
-        start = now - WINDOW
-        if len(recent) == len(times):
-            first = min(times, key=times.__getitem__)
-            start = times[first]
-            recent.remove(first)
-        recent_bytes = sum(plan.units[number].num_bytes for number in recent)
-        rate = recent_bytes / max(now - start, 1.0)
     return PassStatus(
         unit_pass=unit_pass,
         num_done=len(done),
         num_units=len(plan.units),
         done_bytes=sum(plan.units[number].num_bytes for number in done),
         total_bytes=sum(unit.num_bytes for unit in plan.units),
-        bytes_per_second=rate,
+        bytes_per_second=_rate(plan, times, now),
     )
+
+
+def _rate(plan: Plan, times: dict[int, float], now: float) -> float:
+    """Return the bytes per second of recently finished units. `times`: finished unit -> time at which it was finished."""
+    recent = [number for number, changed in times.items() if now - changed < WINDOW]
+    if not recent:
+        return 0.0
+    # If a unit was finished before the window, the others took the whole window. Otherwise the time counts from the end of the
+    # first unit, because its own duration is unknown.
+    start = now - WINDOW
+    if len(recent) == len(times):
+        first = min(times, key=times.__getitem__)
+        start = times[first]
+        recent.remove(first)
+    recent_bytes = sum(plan.units[number].num_bytes for number in recent)
+    return recent_bytes / max(now - start, 1.0)
 
 
 def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[LeaseStatus]:

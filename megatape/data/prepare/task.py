@@ -2,21 +2,21 @@
 
 import os
 import re
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from megatape.distributed.launchers import BY_HAND, launcher_of_environment
 from megatape.errors import UserError
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True)
+class Task:
     """One of several commands preparing the same corpus. Its share is every `count`-th unit, starting at `index`.
 
     After finishing its share, it continues with units that others have not begun, so a slow or lost command delays nobody.
     """
 
-    # The names hide methods of tuples.
-    index: int = 0  # type: ignore[assignment]
-    count: int = 1  # type: ignore[assignment]
+    index: int = 0
+    count: int = 1
 
 
 WHOLE = Task()
@@ -42,7 +42,9 @@ def task_of_environment() -> Task:
     index = _count("SLURM_ARRAY_TASK_ID", 0) - _count("SLURM_ARRAY_TASK_MIN", 0)
     step = max(_count("SLURM_ARRAY_TASK_STEP", 1), 1)
     count = max(_count("SLURM_ARRAY_TASK_COUNT", 1), 1)
-    return Task(index // step % count * world_size + rank % world_size, count * world_size)
+    # Each process of the array's tasks is a task of the preparation.
+    array_task = index // step % count
+    return Task(array_task * world_size + rank % world_size, count * world_size)
 
 
 def _count(name: str, default: int) -> int:

@@ -18,6 +18,38 @@ MAX_STRIDE = 8
 SKIPPED = Decision(None, "not in the sample")
 
 
+class Density(NamedTuple):
+    """Density of a sample in its source.
+
+    Attributes:
+        unit_step: Every n-th unit is read.
+        stride: Every n-th document of a unit is taken.
+        share: Bytes of text taken from a unit.
+    """
+
+    unit_step: int
+    stride: int
+    share: int
+
+    def increased(self) -> "Density":
+        """Return a density with about twice as many units, documents and bytes."""
+        return Density(max(self.unit_step // 2, 1), max(self.stride // 2, 1), 2 * self.share)
+
+
+class Sample(NamedTuple):
+    """Texts of a source or of one of its units.
+
+    Attributes:
+        texts: The texts.
+        size: Their size in UTF-8.
+        is_complete: Whether no text is left out.
+    """
+
+    texts: list[str]
+    size: int
+    is_complete: bool
+
+
 def sample_texts(
     source: Source,
     max_bytes: int,
@@ -46,56 +78,27 @@ def sample_texts(
     if source.max_documents is None:
         # With max_documents, only the first documents in order count, so units are not divided.
         units = _split_by_file(units)
-    step = -(len(units) // -max_files)
+
+    unit_step = -(len(units) // -max_files)
     stride = min(max(num_bytes // max_bytes, 1), MAX_STRIDE)
-    share = max_bytes * step // max(len(units), 1) + 1
+    share = max_bytes * unit_step // max(len(units), 1) + 1
+    density = Density(unit_step, stride, share)
     if 0 < num_bytes <= max_bytes:
-        step = 1
-        stride = 1
-        share = max_bytes
+        density = Density(unit_step=1, stride=1, share=max_bytes)
+
+    # Too many bad records of one file may be few of the source, so they are checked at the end.
+    lenient = replace(source, max_bad_fraction=1.0)
     while True:
         counts = CorpusCounts()
-        numbers = count()
-
-        def choose(document: Document, stride: int = stride, numbers: count = numbers) -> Decision:
-            heartbeat()
-            if next(numbers) % stride:
-                return SKIPPED
-            return decide(document)
-
-        # Too many bad records of one file may be few of the source, so they are checked at the end.
-        lenient = replace(source, max_bad_fraction=1.0)
-        texts: list[str] = []
-        size = 0
-        is_whole = step == stride == 1
-        for unit in units[::step]:
-            share_of_unit = _read_share(lenient, unit, counts, choose, share)
-            texts += share_of_unit.texts
-            size += share_of_unit.size
-            if share_of_unit.size >= share:
-                is_whole = False
-        if size >= max_bytes:
+        sample = _read_sample(lenient, units, density, counts, decide, heartbeat)
+        if sample.size >= max_bytes:
             check_bad(source, counts)
-            return [text for number, text in enumerate(texts) if number * max_bytes % size < max_bytes]
-        if is_whole:
+            return [text for number, text in enumerate(sample.texts) if number * max_bytes % sample.size < max_bytes]
+        if sample.is_complete:
             check_not_empty(source, counts)
             check_bad(source, counts)
-            return texts
-        step = max(step // 2, 1)
-        stride = max(stride // 2, 1)
-        share = 2 * share
-
-
-class UnitShare(NamedTuple):
-    """Texts of one unit.
-
-    Attributes:
-        texts: The texts.
-        size: Their size in UTF-8.
-    """
-
-    texts: list[str]
-    size: int
+            return sample.texts
+        density = density.increased()
 
 
 def _split_by_file(units: list[Unit]) -> list[Unit]:
@@ -105,7 +108,35 @@ def _split_by_file(units: list[Unit]) -> list[Unit]:
     return single_file_units
 
 
-def _read_share(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide, max_bytes: int) -> UnitShare:
+def _read_sample(
+    source: Source,
+    units: list[Unit],
+    density: Density,
+    counts: CorpusCounts,
+    decide: Decide,
+    heartbeat: Callable[[], None],
+) -> Sample:
+    """Return a sample of this density."""
+    numbers = count()
+
+    def choose(document: Document) -> Decision:
+        heartbeat()
+        if next(numbers) % density.stride:
+            return SKIPPED
+        return decide(document)
+
+    texts: list[str] = []
+    size = 0
+    is_complete = density.unit_step == density.stride == 1
+    for unit in units[:: density.unit_step]:
+        unit_sample = _read_share(source, unit, counts, choose, density.share)
+        texts += unit_sample.texts
+        size += unit_sample.size
+        is_complete = is_complete and unit_sample.is_complete
+    return Sample(texts, size, is_complete)
+
+
+def _read_share(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide, max_bytes: int) -> Sample:
     """Return the first kept texts of a unit, up to a size in UTF-8."""
     texts = []
     size = 0
@@ -113,5 +144,5 @@ def _read_share(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide
         texts.append(document.text)
         size += len(document.text.encode())
         if size >= max_bytes:
-            break
-    return UnitShare(texts, size)
+            return Sample(texts, size, is_complete=False)
+    return Sample(texts, size, is_complete=True)

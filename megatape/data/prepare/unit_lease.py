@@ -19,13 +19,7 @@ DEFAULT_TIMEOUTS = LeaseTimeouts(expiry=120.0, poll_interval=0.25)
 
 
 class UnitLease:
-    """Lease in a file.
-
-    Args:
-        path: Path of the file.
-        timeouts: Timeouts of the lease.
-        monitor: Remembers the heartbeats that this process has seen in the file.
-    """
+    """Lease in a file. `monitor` remembers the heartbeats that this process has seen in the file."""
 
     def __init__(self, path: Path, timeouts: LeaseTimeouts, monitor: HeartbeatMonitor) -> None:
         self.path = path

@@ -21,7 +21,7 @@ from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.progress import OnProgress, OnUnitProgress, Progress, UnitPass, UnitProgress
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.prepare.unit_writer import UnitWriter
-from megatape.data.sources.document import Decide, Decision, Document, OnDecision
+from megatape.data.sources.document import Decide, Decision, Document
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ class UnitPasses:
     """Runs passes over one unit at a time, and stores their results in the folder.
 
     Attributes:
-        options: Options of the preparation.
+        options: What to prepare, and how.
         folder: Folder of the unfinished preparation.
         units: All units of the source.
         tokenizer: Tokenizer of the data.
@@ -108,32 +108,21 @@ class UnitPasses:
     def _read(
         self, number: int, decide: Decide, tokenizer: AnyTokenizer, lease: UnitLease, documents: DocumentFiles | None
     ) -> UnitDocuments:
-        """Read a unit from the source, renewing the lease at each document.
-
-        Args:
-            number: Number of the unit.
-            decide: Decides about each document.
-            tokenizer: Tokenizer for this unit.
-            lease: Lease to renew.
-            documents: Files to write the texts into. None if documents are not kept.
-        """
+        """Read a unit from the source. For each document, renew the lease and write the text into `documents`, if any."""
 
         def record(document: Document, decision: Decision) -> None:
             lease.heartbeat()
             if documents is not None:
                 documents.record(document, decision)
 
-        on_decision: OnDecision = record
         counts = CorpusCounts()
-        batches = read_batches(self.options, self.units[number], decide, tokenizer, counts, on_decision)
+        batches = read_batches(self.options, self.units[number], decide, tokenizer, counts, record)
         return UnitDocuments(batches, counts)
 
     def _read_first_pass(self, number: int, documents: DocumentFiles | None) -> UnitDocuments:
-        """Read the stored documents of a unit, without those that the decision pass drops.
+        """Read a unit from its first pass, without the documents that the decision pass drops.
 
-        Args:
-            number: Number of the unit.
-            documents: Files to write the texts into, all before this returns. None if documents are not kept.
+        All texts are written into `documents`, if any, before this returns.
         """
         cleaning = self.options.cleaning
         first_pass = FirstPassUnit(self.folder.first_pass(number), self.tokenizer.vocab_size)
@@ -146,7 +135,7 @@ class UnitPasses:
         return UnitDocuments(first_pass.kept_batches(dropped_by, cleaning.comparing_rules, counts), counts)
 
     def _progress_of(self, number: int, unit_pass: UnitPass) -> OnProgress:
-        """Return a function that reports the progress of a pass over a unit."""
+        """Return a function reporting the progress of a pass over a unit."""
 
         def report(progress: Progress) -> None:
             self.on_progress(UnitProgress(number, unit_pass, progress))

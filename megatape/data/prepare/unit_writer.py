@@ -30,7 +30,7 @@ class UnitWriter:
         tokenizer: Tokenizer of the documents.
 
     Attributes:
-        counts: Counts of the documents written so far.
+        counts: Documents written so far.
     """
 
     def __init__(self, folder: Path, part: str, tokenizer: Tokenizer) -> None:

@@ -35,13 +35,7 @@ class Step:
 
 
 class WorkQueue:
-    """Work of one process, which leases it in the folder.
-
-    Args:
-        leases: Leases of all processes sharing the folder.
-        task: Share of this machine. It starts with this share.
-        warn: Shows a line to the user.
-    """
+    """Leases work for one process, starting with the share of its machine (`task`)."""
 
     def __init__(self, leases: FolderLeases, task: Task, warn: Callable[[str], None]) -> None:
         self._leases = leases

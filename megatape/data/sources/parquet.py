@@ -123,17 +123,23 @@ def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts
     for number in range(content.num_row_groups):
         group = content.metadata.row_group(number)
         chunks = [group.column(column) for column in range(group.num_columns)]
-        offsets = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
-        begin = min([size - 1, *offsets])
-        if unit.begin <= max(0, begin) and (unit.end is None or begin < unit.end):
-            read_chunks = [chunk for chunk in chunks if _is_read(chunk.path_in_schema, wanted)]
-            rows_at_once = min(_rows_at_once(chunk, f"{name}:row {first_row}") for chunk in read_chunks)
-            batch_row = first_row
-            for batch in content.iter_batches(rows_at_once, row_groups=[number], columns=wanted, use_threads=False):
-                yield from _documents(batch, f"{name}:row ", batch_row, source, counts)
-                batch_row += batch.num_rows
-            counts.read_bytes += sum(chunk.total_compressed_size for chunk in chunks)
+        row = first_row
         first_row += group.num_rows
+        if not _is_in_unit(chunks, size, unit):
+            continue
+        read_chunks = [chunk for chunk in chunks if _is_read(chunk.path_in_schema, wanted)]
+        rows_at_once = min(_rows_at_once(chunk, f"{name}:row {row}") for chunk in read_chunks)
+        for batch in content.iter_batches(rows_at_once, row_groups=[number], columns=wanted, use_threads=False):
+            yield from _documents(batch, f"{name}:row ", row, source, counts)
+            row += batch.num_rows
+        counts.read_bytes += sum(chunk.total_compressed_size for chunk in chunks)
+
+
+def _is_in_unit(chunks: list[Any], file_size: int, unit: Unit) -> bool:
+    """Whether a row group begins in a unit, by the offsets of its column chunks."""
+    offsets = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+    begin = min([file_size - 1, *offsets])
+    return unit.begin <= max(0, begin) and (unit.end is None or begin < unit.end)
 
 
 def _is_read(path: str, wanted: list[str]) -> bool:

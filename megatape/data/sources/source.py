@@ -13,7 +13,7 @@ from megatape.data.io.inputs import check_distinct, list_inputs, listed_files, r
 from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
 from megatape.data.sources.document import Document
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
-from megatape.data.sources.units import Unit, grouped
+from megatape.data.sources.units import Unit, divide_files
 from megatape.errors import UserError, path_errors
 from megatape.errors.suggestions import choose_one
 from megatape.registry import SOURCES
@@ -54,7 +54,7 @@ class Reader(ABC):
             MissingPath: An input is missing.
         """
         files = self.files(source, inputs, option)
-        return grouped(files, self.divides, source.unit_bytes)
+        return divide_files(files, self.divides, source.unit_bytes)
 
     def files(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[str]:
         """Return the files of these inputs, in order.

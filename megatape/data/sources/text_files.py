@@ -15,7 +15,7 @@ from megatape.data.io.listing import Listing
 from megatape.data.io.records import BYTE_ORDER_MARK
 from megatape.data.sources.document import Document
 from megatape.data.sources.source import Reader, Source
-from megatape.data.sources.units import Unit, grouped
+from megatape.data.sources.units import Unit, divide_files
 from megatape.errors import UserError
 
 # Build products and installed packages in the standard library's folder would make the corpus differ between machines.
@@ -110,7 +110,7 @@ class PythonLibrary(TextFiles):
             is_skipped = any(name in SKIPPED_FOLDERS or name.startswith(SKIPPED_PREFIXES) for name in names)
             if not is_skipped:
                 files.append(str(path))
-        return grouped(files, unit_bytes=source.unit_bytes)
+        return divide_files(files, unit_bytes=source.unit_bytes)
 
     def describe(self, source: Source) -> dict[str, Any]:
         return {"python_version": python_version()}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from megatape.data.io.compression import is_compressed
-from megatape.data.io.files import file_states
+from megatape.data.io.files import FileState, file_states
 from megatape.errors import UserError
 
 # Default unit size, about a minute of work for one core.
@@ -74,41 +74,61 @@ def default_unit_bytes(num_bytes: int, workers: int) -> int:
     return min(max(num_bytes // (UNITS_PER_WORKER * workers), LEAST_UNIT_BYTES), UNIT_BYTES)
 
 
-def grouped(files: Iterable[str], divided: bool = False, unit_bytes: int | None = None) -> list[Unit]:
+class _FileGroup:
+    """Files collected for one unit."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self._names: list[str] = []
+        self._versions: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, name: str, state: FileState) -> None:
+        self._names.append(name)
+        self._versions.append(state.version)
+        self.num_bytes += state.size
+
+    def unit(self) -> Unit:
+        """Return the unit of all files collected so far."""
+        return Unit(tuple(self._names), self.num_bytes, versions=tuple(self._versions))
+
+
+def divide_files(files: Iterable[str], divides: bool = False, unit_bytes: int | None = None) -> list[Unit]:
     """Divide files into units, combining small files.
 
     Args:
         files: File names, in order.
-        divided: Whether to divide large uncompressed files into several units.
+        divides: Whether to divide large uncompressed files into several units.
         unit_bytes: Maximum size of a unit with several files. None: UNIT_BYTES.
     """
     if unit_bytes is None:
         unit_bytes = UNIT_BYTES
     units: list[Unit] = []
-    # Files collected for the next unit.
-    names: list[str] = []
-    versions: list[str] = []
-    num_bytes = 0
+    group = _FileGroup()
     files = list(files)
-    for file, (file_bytes, version) in zip(files, file_states(files), strict=True):
-        if names and num_bytes + file_bytes > unit_bytes:
-            units.append(Unit(tuple(names), num_bytes, versions=tuple(versions)))
-            names = []
-            versions = []
-            num_bytes = 0
-        if divided and file_bytes > unit_bytes and not is_compressed(file):
-            if len(units) + file_bytes // unit_bytes > MAX_UNITS:
+    for file, state in zip(files, file_states(files), strict=True):
+        if len(group) and group.num_bytes + state.size > unit_bytes:
+            units.append(group.unit())
+            group = _FileGroup()
+        if divides and state.size > unit_bytes and not is_compressed(file):
+            if len(units) + state.size // unit_bytes > MAX_UNITS:
                 raise UserError(
-                    f"{file}: with its {file_bytes:,} bytes the source has more than {MAX_UNITS:,} units of {unit_bytes:,}: "
+                    f"{file}: with its {state.size:,} bytes the source has more than {MAX_UNITS:,} units of {unit_bytes:,}: "
                     "check the length that the file system or the server announces, and prepare a larger source in parts"
                 )
-            for begin in range(0, file_bytes, unit_bytes):
-                end = min(begin + unit_bytes, file_bytes)
-                units.append(Unit((file,), end - begin, begin, end, versions=(version,)))
+            units += _parts_of_file(file, state, unit_bytes)
             continue
-        names.append(file)
-        versions.append(version)
-        num_bytes += file_bytes
-    if names:
-        units.append(Unit(tuple(names), num_bytes, versions=tuple(versions)))
+        group.add(file, state)
+    if len(group):
+        units.append(group.unit())
+    return units
+
+
+def _parts_of_file(file: str, state: FileState, unit_bytes: int) -> list[Unit]:
+    units = []
+    for begin in range(0, state.size, unit_bytes):
+        end = min(begin + unit_bytes, state.size)
+        units.append(Unit((file,), end - begin, begin, end, versions=(state.version,)))
     return units
