@@ -93,13 +93,6 @@ class Trainer:
         """Whether the run has made all its steps."""
         return self._schedule.is_finished(self.state.step)
 
-    def resume(self, reader: CheckpointReader) -> None:
-        """Continue from a checkpoint."""
-        self.checkpoints.load(reader)
-        self._restore(reader)
-        self._policy.restore(reader.state.guard)
-        self.origin = reader.directory
-
     def train(self, ends_process: bool = False) -> bool:
         """Train to training.steps, or until a signal asks to stop (training/interrupt.py). Either way a checkpoint remains.
 
@@ -126,6 +119,25 @@ class Trainer:
             while not self.is_finished and not self._interrupt.is_agreed:
                 self._advance()
             return self._end()
+
+    def _begin(self) -> None:
+        """Report where the run starts, and make up for an evaluation that a stop prevented."""
+        step = self.state.step
+        log = self.environment.log
+        log.step = step
+        self._start_report.write(step, self.origin)
+        self.callbacks.on_start(step)
+        if self.is_finished:
+            steps = self._schedule.num_steps
+            log.info(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
+        self._interrupt.poll()
+        if self._interrupt.is_agreed or not self._schedule.is_evaluation_due(step):
+            return
+        metrics = unevaluated_step(self.environment, step)
+        if metrics is None:
+            return
+        self.callbacks.on_step(replace(metrics, validation=self.evaluate()))
+        self._interrupt.poll()
 
     def _advance(self) -> None:
         """Make one step, then evaluate, report, check and save what is due after it."""
@@ -159,13 +171,6 @@ class Trainer:
         if has_waited:
             self._interrupt.poll()
 
-    def _is_evaluation_due(self) -> bool:
-        """Whether to evaluate now. Before its last step, a run asked to stop leaves that to its next start (`_begin`)."""
-        step = self.state.step
-        if self._interrupt.is_agreed and not self._schedule.is_last(step):
-            return False
-        return self._schedule.is_evaluation_due(step)
-
     def train_step(self) -> StepOutput:
         """Make the next step.
 
@@ -180,6 +185,13 @@ class Trainer:
         self.state.advance(output.samples, output.digest, updated=output.is_applied)
         self.num_steps += 1
         return output
+
+    def _is_evaluation_due(self) -> bool:
+        """Whether to evaluate now. Before its last step, a run asked to stop leaves that to its next start (`_begin`)."""
+        step = self.state.step
+        if self._interrupt.is_agreed and not self._schedule.is_last(step):
+            return False
+        return self._schedule.is_evaluation_due(step)
 
     def evaluate(self) -> Validation:
         """Compute the validation loss, and the position view.
@@ -221,34 +233,6 @@ class Trainer:
         log.info(f"rolled back {description}")
         return True
 
-    def _restore(self, reader: CheckpointReader) -> None:
-        """Return to the step of a loaded checkpoint. The spike policy is restored separately."""
-        self.state.restore(reader.state)
-        self.callbacks.load_state_dict(reader.state.callbacks)
-        self.stepper.forget_next_batch()
-        snapshot = reader.rng_state(self.environment.topology.rank)
-        if snapshot is not None:
-            restore_rng(snapshot)
-
-    def _begin(self) -> None:
-        """Report where the run starts, and make up for an evaluation that a stop prevented."""
-        step = self.state.step
-        log = self.environment.log
-        log.step = step
-        self._start_report.write(step, self.origin)
-        self.callbacks.on_start(step)
-        if self.is_finished:
-            steps = self._schedule.num_steps
-            log.info(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
-        self._interrupt.poll()
-        if self._interrupt.is_agreed or not self._schedule.is_evaluation_due(step):
-            return
-        metrics = unevaluated_step(self.environment, step)
-        if metrics is None:
-            return
-        self.callbacks.on_step(replace(metrics, validation=self.evaluate()))
-        self._interrupt.poll()
-
     def _end(self) -> bool:
         """Save unsaved steps, and report how the run ends. Returns the result of `train`."""
         self._saves.save_remaining(self.state)
@@ -259,6 +243,22 @@ class Trainer:
         self.environment.log.record("stopped", "on request")
         is_from_user = self._interrupt.is_from_user()
         return not self._schedule.is_last(self.state.step) and not is_from_user
+
+    def resume(self, reader: CheckpointReader) -> None:
+        """Continue from a checkpoint."""
+        self.checkpoints.load(reader)
+        self._restore(reader)
+        self._policy.restore(reader.state.guard)
+        self.origin = reader.directory
+
+    def _restore(self, reader: CheckpointReader) -> None:
+        """Return to the step of a loaded checkpoint. The spike policy is restored separately."""
+        self.state.restore(reader.state)
+        self.callbacks.load_state_dict(reader.state.callbacks)
+        self.stepper.forget_next_batch()
+        snapshot = reader.rng_state(self.environment.topology.rank)
+        if snapshot is not None:
+            restore_rng(snapshot)
 
 
 if not TYPE_CHECKING:

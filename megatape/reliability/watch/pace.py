@@ -87,6 +87,19 @@ class Pace:
                 return phase
         return self._phase
 
+    @property
+    def background(self) -> Phase | None:
+        """Current phase of the background thread, None if idle."""
+        return self._background
+
+    @property
+    def busy_share(self) -> float | None:
+        """Median of the recorded shares, None for fewer than WINDOW."""
+        shares = list(self._busy_shares)
+        if len(shares) < WINDOW:
+            return None
+        return statistics.median(shares)
+
     def enter(self, kind: PhaseKind, name: str, size: int = 0) -> None:
         """End the current phase and enter the next one.
 
@@ -106,23 +119,17 @@ class Pace:
         if self._phase.timeout < before:
             self.timeout_shortened.set()
 
-    def _record(self, work: Work, seconds: float) -> None:
-        self._durations.setdefault(work, deque(maxlen=WINDOW)).append(seconds)
-
-    def _timeout(self, work: Work) -> float:
-        """Return a timeout in seconds, derived from earlier durations."""
-        durations = self._durations.get(work, ())
-        if not durations:
-            return self._timeouts.stall
-        least = self._timeouts.long
-        if work.kind is PhaseKind.STEP and len(durations) >= MIN_DURATIONS:
-            least = self._timeouts.step
-        return max(least, FACTOR * statistics.median(durations))
-
-    @property
-    def background(self) -> Phase | None:
-        """Current phase of the background thread, None if idle."""
-        return self._background
+    @contextmanager
+    def waiting(self, name: str) -> Iterator[None]:
+        """Mark the block as waiting for files, which becomes the current phase after SHORT_WAIT."""
+        self._wait = Phase(name, self._timeouts.stall), time.monotonic()
+        try:
+            yield
+        finally:
+            lasted = self.phase is not self._phase
+            self._wait = None
+            if lasted:
+                self.timeout_shortened.set()
 
     @contextmanager
     def in_background(self, kind: PhaseKind, name: str, size: int = 0) -> Iterator[None]:
@@ -146,22 +153,15 @@ class Pace:
         """Record the share of a step in which this rank waited for no other."""
         self._busy_shares.append(share)
 
-    @property
-    def busy_share(self) -> float | None:
-        """Median of the recorded shares, None for fewer than WINDOW."""
-        shares = list(self._busy_shares)
-        if len(shares) < WINDOW:
-            return None
-        return statistics.median(shares)
+    def _record(self, work: Work, seconds: float) -> None:
+        self._durations.setdefault(work, deque(maxlen=WINDOW)).append(seconds)
 
-    @contextmanager
-    def waiting(self, name: str) -> Iterator[None]:
-        """Mark the block as waiting for files, which becomes the current phase after SHORT_WAIT."""
-        self._wait = Phase(name, self._timeouts.stall), time.monotonic()
-        try:
-            yield
-        finally:
-            lasted = self.phase is not self._phase
-            self._wait = None
-            if lasted:
-                self.timeout_shortened.set()
+    def _timeout(self, work: Work) -> float:
+        """Return a timeout in seconds, derived from earlier durations."""
+        durations = self._durations.get(work, ())
+        if not durations:
+            return self._timeouts.stall
+        least = self._timeouts.long
+        if work.kind is PhaseKind.STEP and len(durations) >= MIN_DURATIONS:
+            least = self._timeouts.step
+        return max(least, FACTOR * statistics.median(durations))

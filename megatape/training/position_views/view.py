@@ -17,7 +17,7 @@ from megatape.utils.files import open_regular
 # Maximum number of selected tokens, whose dot products are stored.
 MAX_TOKENS = 64
 
-# Tensors of a file.
+# Names of the tensors in a file.
 TENSORS = ("places", "products", "norms", "gains")
 
 

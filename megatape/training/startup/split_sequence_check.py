@@ -5,6 +5,7 @@ then start again on each rank, and training would go on with other losses, witho
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +41,32 @@ CLAIMS = {
     "sequence": ("parallel.sp", "divides_heads=True"),
     "context": ("parallel.cp", 'whole_samples=""'),
 }
+
+
+class ModelInputs(NamedTuple):
+    """Inputs of the tiny model.
+
+    Attributes:
+        tokens: Token ids [1, N].
+        position_ids: Position ids [1, N].
+        document_starts: First token of each token's document [1, N], or None.
+    """
+
+    tokens: Tensor
+    position_ids: Tensor
+    document_starts: Tensor | None
+
+
+class SplitResult(NamedTuple):
+    """Result of a model that splits sequences.
+
+    Attributes:
+        failure: How it fails, or how its logits differ, or None.
+        gradients: Gradients by parameter, empty if it fails.
+    """
+
+    failure: str | None
+    gradients: list[Tensor]
 
 
 def check_split_sequences(model: ModelConfig, data: DataConfig, mesh: Mesh, topology: Topology, device: torch.device) -> None:
@@ -78,7 +105,7 @@ def _find_difference(model: ModelConfig, data: DataConfig, axis: Axis, topology:
     """Return how a tiny model's results differ when this axis splits its sequences, or None. Collective."""
     model_config = _tiny(model, axis.size)
     inputs = _inputs(data, axis, device)
-    num_tokens = inputs[0].shape[1]
+    num_tokens = inputs.tokens.shape[1]
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(1, num_tokens, VOCAB_SIZE, generator=generator).to(device)
 
@@ -86,47 +113,35 @@ def _find_difference(model: ModelConfig, data: DataConfig, axis: Axis, topology:
     _randomize(whole)
     logits, expected_gradients = _run(whole, inputs, weight)
 
-    sequence = axis if axis.name == "sequence" else SINGLE
-    context = axis if axis.name == "context" else SINGLE
-    split = build_model(model_config, sequence_axis=sequence, context_axis=context, backends=BACKENDS).to(device)
+    axes = {"sequence": SINGLE, "context": SINGLE} | {axis.name: axis}
+    split = build_model(model_config, sequence_axis=axes["sequence"], context_axis=axes["context"], backends=BACKENDS).to(
+        device
+    )
     split.load_state_dict(whole.state_dict())
-    local_result = _run_split(split, inputs, split.local(weight), split.local(logits))
+    result = _run_split(split, inputs, split.local(weight), split.local(logits))
 
-    results = gather_values(local_result, topology)
-    for failure, _ in results:
+    for failure in gather_values(result.failure, topology):
         if failure is not None:
             return failure
-    sums_by_rank = [sums for _, sums in results]
+    sums_by_rank = gather_values(_signed_sums(result.gradients), topology)
     if _gradients_differ(expected_gradients, sums_by_rank, topology.world_size // axis.size):
         return "its gradients differ"
     return None
 
 
-def _run_split(
-    split: Transformer, inputs: tuple[Tensor, Tensor, Tensor | None], weight: Tensor, expected_logits: Tensor
-) -> tuple[str | None, list[float]]:
-    """Run a model on sequences split across ranks.
-
-    Args:
-        split: Model that splits sequences.
-        inputs: Model inputs, whole samples.
-        weight: Turns this rank's logits into a loss.
-        expected_logits: Correct logits of this rank's tokens.
-
-    Returns:
-        How this rank's logits differ from the expected ones, or None; and `_signed_sums` of its gradients, none if it fails.
-    """
+def _run_split(split: Transformer, inputs: ModelInputs, weight: Tensor, expected_logits: Tensor) -> SplitResult:
+    """Run a model that splits sequences, and compare its logits with the expected ones. `weight` is that of `_run`."""
     try:
         logits, gradients = _run(split, inputs, weight)
     except FAULTS as error:
         text = f"{type(error).__name__}: {error}"
-        return f"the encoding fails ({text.splitlines()[0]})", []
+        return SplitResult(f"the encoding fails ({text.splitlines()[0]})", [])
     failure = None
     difference = float((logits - expected_logits).norm() / expected_logits.norm())
     # Not "difference > ...": it may be NaN.
     if not difference <= TOLERANCE:
         failure = f"its outputs are off by {difference:.0%}"
-    return failure, _signed_sums(gradients)
+    return SplitResult(failure, gradients)
 
 
 def _gradients_differ(expected_gradients: list[Tensor], sums_by_rank: Sequence[list[float]], num_copies: int) -> bool:
@@ -134,8 +149,8 @@ def _gradients_differ(expected_gradients: list[Tensor], sums_by_rank: Sequence[l
 
     Args:
         expected_gradients: One rank's gradients, by parameter.
-        sums_by_rank: `_signed_sums` of each rank.
-        num_copies: Groups of ranks that compute the same.
+        sums_by_rank: Each rank's `_signed_sums`.
+        num_copies: How often the sums contain a gradient, because groups of ranks compute the same.
     """
     expected_sums = _signed_sums(expected_gradients)
     for number, gradient in enumerate(expected_gradients):
@@ -183,24 +198,24 @@ def _randomize(model: Transformer) -> None:
         weight.data.copy_(values)
 
 
-def _inputs(data: DataConfig, axis: Axis, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return random tokens, their position ids, and document starts if the run masks documents."""
+def _inputs(data: DataConfig, axis: Axis, device: torch.device) -> ModelInputs:
+    """Return random samples, of two documents if the run masks documents."""
     num_chunks = axis.size
     if axis.name == "context":
         num_chunks = 2 * axis.size
     length = num_chunks * min(MAX_CHUNK_TOKENS, data.sequence_length // num_chunks)
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(VOCAB_SIZE, (1, length), generator=generator).to(device)
-    positions = torch.arange(length, device=device)[None]
+    index = torch.arange(length, device=device)[None]
     if not data.mask_documents:
-        return tokens, positions, None
-    # A border within a chunk
-    border = length // 3
-    document_starts = torch.where(positions < border, 0, border)
-    return tokens, positions - document_starts, document_starts
+        return ModelInputs(tokens, index, None)
+    # The second document starts within a chunk.
+    second_start = length // 3
+    document_starts = torch.where(index < second_start, 0, second_start)
+    return ModelInputs(tokens, index - document_starts, document_starts)
 
 
-def _run(model: Transformer, inputs: tuple[Tensor, Tensor, Tensor | None], weight: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _run(model: Transformer, inputs: ModelInputs, weight: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Run a model forward and backward, with the loss sum(logits * weight). Returns the logits and all gradients."""
     logits = model(*inputs)
     loss = (logits * weight).sum()

@@ -12,7 +12,7 @@ from megatape.zero.update import Update
 class SkipReason(Enum):
     """Reasons for skipping a step without computing it, in the words of logs and metrics."""
 
-    # The configuration excludes its samples, or a rollback.
+    # The configuration or a rollback excludes its samples.
     PLANNED = "skipped (training.skip_samples)"
     NO_TARGETS = "its samples have no targets"
 

@@ -100,8 +100,9 @@ class SpikePolicy:
         """
         if not self.rolled_back:
             return True
-        last_skipped = self.rolled_back[-1][1]
-        return self._batches.steps(samples) - self._batches.steps(last_skipped + 1) > STABLE_STEPS
+        _, last_skipped = self.rolled_back[-1]
+        steps_since = self._batches.steps(samples) - self._batches.steps(last_skipped + 1)
+        return steps_since > STABLE_STEPS
 
     def stable_checkpoints(self, checkpoints: Iterable[int], step: int) -> list[int]:
         """Return the stable checkpoints, newest first: those followed by STABLE_STEPS steps without a spike or fault.
@@ -170,7 +171,9 @@ class SpikePolicy:
             recent = np.array(values)
             mean = recent.mean()
             deviation = recent.std()
-            if value > mean + SIGMAS * deviation > mean:
+            threshold = mean + SIGMAS * deviation
+            # If all recent values are equal, there is no deviation to judge by.
+            if threshold > mean and value > threshold:
                 distance = (value - mean) / deviation
                 return (
                     f"the {name} {value:.4g} is {distance:.1f} standard deviations above the mean {mean:.4g} of the last "

@@ -1,4 +1,4 @@
-"""Status of a step: the numbers that ranks sum after it, in one all-reduce."""
+"""Status of a step: numbers that ranks sum in one all-reduce per step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ class BatchCounts(NamedTuple):
     """Counts of the next step's batch. Every rank of a sample counts it.
 
     Attributes:
-        num_unreadable: Number of ranks that cannot read their samples.
-        num_targets: Number of targets that count in the loss.
+        num_unreadable: Ranks that cannot read their samples.
+        num_targets: Targets that count in the loss.
         digest: Digest of the samples (order.samples_digest).
     """
 
@@ -26,8 +26,8 @@ class Requests(NamedTuple):
     """Requests to the training loop.
 
     Attributes:
-        num_stops: Number of ranks with a signal to stop.
-        num_saves_ended: Number of ranks that have written their share of the save in flight.
+        num_stops: Ranks asked to stop.
+        num_saves_ended: Ranks that have written their share of the save in flight.
     """
 
     num_stops: Scalar = 0.0
@@ -49,11 +49,7 @@ class StepStatus:
     requests: Requests
 
     def summed(self, sum_over_ranks: Callable[..., list[float]]) -> "StepStatus":
-        """Return the sum over all ranks. Collective.
-
-        Args:
-            sum_over_ranks: Sums numbers over all ranks in one all-reduce (Engine.sum_over_ranks).
-        """
+        """Return the sum over all ranks, using Engine.sum_over_ranks. Collective."""
         sums = iter(sum_over_ranks(*self.gradients, *self.next_batch, *self.requests))
         return StepStatus(
             GradientSums(*islice(sums, len(self.gradients))),
