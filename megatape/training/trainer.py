@@ -1,4 +1,4 @@
-"""The training loop."""
+"""The training loop: step, evaluate, report, check, save."""
 
 import time
 from dataclasses import replace
@@ -45,14 +45,11 @@ class Trainer:
         start_report: Report about the start of training.
 
     Attributes:
-        environment: Run directory, lease, ranks, log and watch.
         state: Progress of the run.
         callbacks: Callbacks, including sinks.
         attention: Attention backend of the first layer, for messages.
         engine: Model and optimizer under DeepSpeed.
         loader: Reader of this rank's training samples.
-        stepper: Makes optimizer steps.
-        checkpoints: Saves and loads checkpoints.
         num_steps: Steps made by this process, including steps that a rollback discards.
         origin: Checkpoint that the run continues from, None for a new run.
     """
@@ -172,7 +169,7 @@ class Trainer:
             self._interrupt.poll()
 
     def train_step(self) -> StepOutput:
-        """Make the next step.
+        """Make the next step: read its batches, run forward and backward passes, and update (steps/stepper.py).
 
         Raises:
             DataError: A rank cannot read its samples. Raised on all ranks.

@@ -14,9 +14,6 @@ class RankFailed(RuntimeError):
     Args:
         text: Message.
         status: Exit status of the run. After a UserError, which the other rank has printed, the status of that error.
-
-    Attributes:
-        status: Exit status of the run.
     """
 
     def __init__(self, text: str, status: int = ExitStatus.DIED) -> None:

@@ -63,8 +63,6 @@ class Stepper(AbstractContextManager["Stepper"]):
         pace: Receives this rank's phases, for the watch.
 
     Attributes:
-        engine: Model and optimizer under DeepSpeed.
-        loader: Reader of this rank's samples.
         prefetcher: Prefetcher of this rank's batches.
     """
 
