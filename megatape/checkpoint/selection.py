@@ -4,22 +4,15 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from safetensors import SafetensorError
-
+from megatape.checkpoint.candidate import open_verified
 from megatape.checkpoint.environment import RunEnvironment
-from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.distributed.exchange import on_all
-from megatape.errors import CheckpointError, PathError, UserError, path_error
-from megatape.reliability.shared_folder import wait_until_visible
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.errors import UserError
 from megatape.run_folder import CORRUPTED, ROLLED_BACK, named_step
 from megatape.utils.atomic import rename
 from megatape.utils.files import sync
-from megatape.utils.retries import retry_transient_errors
 
 LOG = logging.getLogger(__name__)
-
-# Errors of reading a checkpoint that show that its content is corrupted.
-CORRUPTION_ERRORS = (ValueError, KeyError, TypeError, RecursionError, SafetensorError)
 
 
 def open_named(directory: Path, environment: RunEnvironment, check: Callable[[CheckpointReader], None]) -> CheckpointReader:
@@ -127,7 +120,7 @@ def _first_valid(names: list[str], environment: RunEnvironment) -> tuple[Checkpo
     """
     directories = [environment.folder.checkpoints / name for name in names]
     for number, directory in enumerate(directories):
-        reader = _open_verified(directory, environment)
+        reader = open_verified(directory, environment)
         if reader is not None:
             return reader, directories[:number]
     return None, directories
@@ -146,77 +139,10 @@ def _open(directory: Path, environment: RunEnvironment) -> CheckpointReader:
         CheckpointReader(directory, environment.base)
 
     environment.on_main(check_opens)
-    reader = _open_verified(directory, environment)
+    reader = open_verified(directory, environment)
     if reader is None:
         raise UserError(f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one")
     return reader
-
-
-def _open_verified(directory: Path, environment: RunEnvironment) -> CheckpointReader | None:
-    """Open a checkpoint and verify its files, which all ranks divide. Collective.
-
-    Returns:
-        The checkpoint, or None on every rank if one of them finds it corrupted.
-
-    Raises:
-        PathError: On every rank, one of them cannot read the checkpoint.
-        CheckpointError: On every rank, another version wrote it, or its base is missing or another one.
-    """
-    topology = environment.topology
-    candidate = _Candidate(directory, environment)
-    faults = [fault for fault in on_all(candidate.find_fault, topology) if fault is not None]
-    if not faults:
-        return candidate.reader
-    if topology.is_main:
-        for fault in dict.fromkeys(faults):
-            LOG.warning("checkpoint not used: %s", fault)
-    return None
-
-
-class _Candidate:
-    """A checkpoint that a run may continue from, and this rank's share in verifying it.
-
-    Args:
-        directory: Folder of the checkpoint.
-        environment: Environment of the run.
-
-    Attributes:
-        reader: The checkpoint, None until `find_fault` has opened it.
-    """
-
-    def __init__(self, directory: Path, environment: RunEnvironment) -> None:
-        self.reader: CheckpointReader | None = None
-        self._directory = directory
-        self._environment = environment
-
-    def find_fault(self) -> str | None:
-        """Open the checkpoint, and verify this rank's share of its files.
-
-        Returns:
-            Description of a corruption, or None if there is none.
-
-        Raises:
-            PathError: The checkpoint cannot be read.
-            CheckpointError: Another version wrote it, or its base is missing or another one. The checkpoint itself may be fine.
-        """
-        try:
-            if not wait_until_visible(self._directory):
-                raise PathError("it is not seen here")
-            self.reader = retry_transient_errors(self._open_share)
-        except CheckpointError:
-            raise
-        except FileNotFoundError as error:
-            return str(error)
-        except OSError as error:
-            advice = "Nothing was changed: once the folder can be read, start again"
-            raise path_error(error, f"checkpoint {self._directory} cannot be read: {error}. {advice}") from error
-        except CORRUPTION_ERRORS as error:
-            return str(error)
-        return None
-
-    def _open_share(self) -> CheckpointReader:
-        topology = self._environment.topology
-        return verified_checkpoint(self._directory, self._environment.base, topology.rank, topology.world_size)
 
 
 def _newer_checkpoints(reader: CheckpointReader, environment: RunEnvironment) -> list[Path]:

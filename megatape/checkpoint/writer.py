@@ -2,10 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +11,15 @@ import torch
 from torch import Tensor
 
 from megatape.checkpoint.base import base_record
+from megatape.checkpoint.contents import CheckpointContents
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.features import Feature
+from megatape.checkpoint.file_plan import TensorFile, plan_files
 from megatape.checkpoint.hashed_files import as_json, write_file
 from megatape.checkpoint.manifest import RNG, STATE, save_manifest
 from megatape.checkpoint.partial_folder import hide, make_partial, partial_name
 from megatape.checkpoint.records import FileRecord
-from megatape.checkpoint.state import State
-from megatape.checkpoint.tensors import StoredWeights, save_tensors
+from megatape.checkpoint.tensors import save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
 from megatape.distributed.exchange import gather_values, on_all, on_main
 from megatape.distributed.topology import Topology
@@ -31,58 +30,46 @@ from megatape.utils.files import sync
 from megatape.utils.units import plural
 from megatape.zero.tensors import TensorSource
 
-# Approximate size of a file of tensors, and of a rank's buffer.
-FILE_BYTES = 2**30
-BYTES_PER_ELEMENT = 4
 # Errors that are raised on every rank, in training and in saves.
 COLLECTIVE_ERRORS = (OSError, UserError)
 
 
-class TensorFile(NamedTuple):
-    """File of tensors in a checkpoint.
+class TensorWrites(NamedTuple):
+    """Tensor files that this rank writes.
 
     Attributes:
-        kind: Kind of the tensors.
-        name: Name of the file.
-        parameters: Names of the parameters.
+        records: Name -> size and hash of each file, or the error of writing it. All are done.
+        not_finite: Tensors in these files that are not finite.
     """
 
-    kind: str
-    name: str
-    parameters: list[str]
+    records: dict[str, Future[FileRecord]]
+    not_finite: list[str]
 
 
-@dataclass(frozen=True)
-class CheckpointContents:
-    """Contents of a checkpoint.
+class WrittenFiles(NamedTuple):
+    """Files of a checkpoint that all ranks have written.
 
     Attributes:
-        state: Content of state.json.
-        tensors: Master weights and optimizer state.
-        rng: State of this rank's generators (checkpoint/rng.py).
-        tokenizer: Name -> content of the tokenizer's files.
-        base: Frozen weights to leave out, None to write all weights.
+        records: Name -> size and hash of each file.
+        not_finite: Tensors in these files that are not finite.
     """
 
-    state: State
-    tensors: TensorSource
-    rng: Tensor
-    tokenizer: Mapping[str, bytes]
-    base: StoredWeights | None = None
+    records: dict[str, FileRecord]
+    not_finite: list[str]
 
 
 def write_checkpoint(environment: RunEnvironment, contents: CheckpointContents) -> Path:
-    """Write a checkpoint into the run's folder. Collective over all ranks, only by the process group of `contents.tensors`.
+    """Write a checkpoint into the run directory. Collective over all ranks, using only the process group of its tensors.
 
-    A rank holds one gathered tensor on its device and the content of one file in host memory. If the save fails, nothing of the
-    checkpoint is left, and no older checkpoint is removed.
+    A rank holds one gathered tensor on its device and the content of one file in host memory. A failed save leaves nothing
+    behind and removes no older checkpoint.
 
     Args:
-        environment: Environment of the run.
-        contents: Contents of the checkpoint.
+        environment: Run environment.
+        contents: Checkpoint contents.
 
     Returns:
-        The checkpoint.
+        Folder of the checkpoint.
 
     Raises:
         TrainingDiverged: On every rank, a tensor is not finite.
@@ -110,81 +97,47 @@ def _write(environment: RunEnvironment, contents: CheckpointContents, checkpoint
     partial = on_main(lambda: make_partial(environment, checkpoint), topology, group)
     is_visible = wait_until_visible(partial)
 
-    left_out: Collection[str] = ()
-    if contents.base is not None:
-        left_out = contents.base.tensors
-    files = plan_files(contents.tensors, left_out)
-    writing, not_finite = _write_tensors(partial, files, contents.tensors, topology)
+    files = plan_files(contents.tensors, contents.left_out)
+    writes = _write_tensors(partial, files, contents.tensors, topology)
     rng_states = gather_values(contents.rng, topology, group)
 
     def finish_share() -> tuple[dict[str, Any], list[str]]:
         if not is_visible:
             raise PathError("what the main rank made is not seen here")
-        records = {name: future.result() for name, future in writing.items()}
+        records = {name: future.result() for name, future in writes.records.items()}
         if topology.is_main:
-            records |= _write_rest(partial, contents, rng_states)
+            records |= _write_other_files(partial, contents, rng_states)
         # Ranks exchange JSON values.
-        return {name: record.model_dump() for name, record in records.items()}, not_finite
+        return {name: record.model_dump() for name, record in records.items()}, writes.not_finite
 
     # If a rank could not write its files, all ranks learn of it here: none waits for it, and no manifest lacks its files.
     shares = on_all(finish_share, topology, group)
-    written: dict[str, FileRecord] = {}
-    all_not_finite: list[str] = []
-    for records, share_not_finite in shares:
-        assert not written.keys() & records.keys(), "write_file creates each file once"
+    written = _join_shares(shares)
+    _check_finite(written.not_finite, checkpoint)
+    on_main(lambda: _complete(partial, checkpoint, environment, files, written.records, contents), topology, group)
+
+
+def _join_shares(shares: list[tuple[dict[str, Any], list[str]]]) -> WrittenFiles:
+    """Join what each rank has written: the records of its files, and its tensors that are not finite."""
+    written = WrittenFiles({}, [])
+    for records, not_finite in shares:
+        assert not written.records.keys() & records.keys(), "write_file creates each file once"
         for name, record in records.items():
-            written[name] = FileRecord(**record)
-        all_not_finite += share_not_finite
-    _check_finite(all_not_finite, checkpoint)
-    on_main(lambda: _complete(partial, checkpoint, environment, files, written, contents), topology, group)
+            written.records[name] = FileRecord(**record)
+        written.not_finite.extend(not_finite)
+    return written
 
 
-def plan_files(tensors: TensorSource, left_out: Collection[str], file_bytes: int = FILE_BYTES) -> list[TensorFile]:
-    """Divide tensors into files. All kinds of tensors are divided in the same way.
-
-    Args:
-        tensors: Tensors to write.
-        left_out: Parameters to leave out.
-        file_bytes: Maximum size of a file with several tensors.
-    """
-    groups: list[list[str]] = []
-    free_bytes = 0
-    for name in tensors.parameters:
-        if name in left_out:
-            continue
-        size = BYTES_PER_ELEMENT * torch.Size(tensors.shape(name)).numel()
-        if size > free_bytes:
-            groups.append([])
-            free_bytes = file_bytes
-        groups[-1].append(name)
-        free_bytes -= size
-
-    files = []
-    for number, group in enumerate(groups):
-        for kind, names in tensors.names_by_kind.items():
-            present = [name for name in group if name in names]
-            if present:
-                files.append(TensorFile(kind, f"{kind}-{number:05d}.safetensors", present))
-    return files
-
-
-def _write_tensors(
-    partial: Path, files: list[TensorFile], tensors: TensorSource, topology: Topology
-) -> tuple[dict[str, Future[FileRecord]], list[str]]:
-    """Gather and write tensors. Each file is written by one rank, while the next one is gathered. Collective.
-
-    Returns:
-        Name -> result of this rank's files, which are written or have failed, and the tensors in them that are not finite.
-    """
-    writing: dict[str, Future[FileRecord]] = {}
-    not_finite: list[str] = []
+def _write_tensors(partial: Path, files: list[TensorFile], tensors: TensorSource, topology: Topology) -> TensorWrites:
+    """Gather and write tensors. One rank writes each file while the next one is being gathered. Collective."""
+    writes = TensorWrites({}, [])
     with ThreadPoolExecutor(max_workers=1) as pool:
         for number, file in enumerate(files):
             owner = number % topology.world_size
             is_owner = topology.rank == owner
             if is_owner:
-                # Hold one file in memory: finish the last one before gathering the next.
-                wait(writing.values())
+                # Finish the last file before gathering the next, so that only one is in memory.
+                wait(writes.records.values())
 
             gathered: dict[str, Tensor] = {}
             for name in file.parameters:
@@ -193,25 +146,26 @@ def _write_tensors(
                     continue
                 gathered[name] = tensor.cpu()
                 if not torch.isfinite(tensor).all():
-                    not_finite.append(f"{file.kind} of {name}")
+                    writes.not_finite.append(f"{file.kind} of {name}")
             if is_owner:
-                writing[file.name] = pool.submit(save_tensors, gathered, partial / file.name)
-    return writing, not_finite
+                writes.records[file.name] = pool.submit(save_tensors, gathered, partial / file.name)
+    return writes
 
 
-def _write_rest(partial: Path, contents: CheckpointContents, rng_states: list[Tensor]) -> dict[str, FileRecord]:
-    """Write the training state, the generators' states by rank, and the tokenizer.
+def _write_other_files(partial: Path, contents: CheckpointContents, rng_states: list[Tensor]) -> dict[str, FileRecord]:
+    """Write the training state, the generator states by rank, and the tokenizer.
 
     Returns:
-        Name -> size and hash of the files.
+        Name -> size and hash of each file.
 
     Raises:
-        OSError: A file cannot be written, or exists.
+        OSError: A file exists or cannot be written.
         UserError: A file name is not one of a tokenizer.
     """
     records = {}
     records[STATE] = write_file(partial / STATE, [as_json(contents.state.content(), STATE)])
-    records[RNG] = save_tensors({f"rank{rank}": state for rank, state in enumerate(rng_states)}, partial / RNG)
+    states_by_rank = {f"rank{rank}": state for rank, state in enumerate(rng_states)}
+    records[RNG] = save_tensors(states_by_rank, partial / RNG)
     for name, content in contents.tokenizer.items():
         with content_errors(f"tokenizer file {name!r}", "remove it from the data directory"):
             check_file_name(name)
@@ -238,7 +192,7 @@ def _complete(
     checkpoint: Path,
     environment: RunEnvironment,
     files: list[TensorFile],
-    written: dict[str, FileRecord],
+    records: dict[str, FileRecord],
     contents: CheckpointContents,
 ) -> None:
     """Write the manifest and give the checkpoint its name.
@@ -246,10 +200,10 @@ def _complete(
     Args:
         partial: Partial folder with all files.
         checkpoint: Final folder.
-        environment: Environment of the run.
-        files: Files of tensors.
-        written: Name -> size and hash of all files.
-        contents: Contents of the checkpoint.
+        environment: Run environment.
+        files: Tensor files.
+        records: Name -> size and hash of every file.
+        contents: Checkpoint contents.
     """
     file_of: dict[str, dict[str, str]] = {kind: {} for kind in contents.tensors.names_by_kind}
     for file in files:
@@ -260,10 +214,10 @@ def _complete(
     features = []
     if contents.state.updates != contents.state.step:
         features.append(Feature.SKIPPED_STEPS)
-    save_manifest(partial, written, file_of, base, features)
+    save_manifest(partial, records, file_of, base, features)
     sync(partial)
 
-    # Gathering may have taken long.
+    # Gathering may have taken long enough to lose the lease.
     environment.lease.check()
     replaced = None
     if os.path.lexists(checkpoint):

@@ -15,9 +15,9 @@ import torch
 
 from megatape.checkpoint import run_writer
 from megatape.checkpoint.background import SaveInFlight
+from megatape.checkpoint.contents import CheckpointContents
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import MANIFEST, STATE
-from megatape.checkpoint.writer import CheckpointContents
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged

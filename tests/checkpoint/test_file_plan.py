@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from megatape.checkpoint.writer import TensorFile, plan_files
+from megatape.checkpoint.file_plan import TensorFile, plan_files
 
 
 def test_parameters_are_grouped_into_files() -> None:

@@ -1,0 +1,58 @@
+"""Distribution of a checkpoint's tensors over files."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+
+from megatape.zero.tensors import TensorSource
+
+# Approximate size of a tensor file, and of a rank's buffer.
+FILE_BYTES = 2**30
+BYTES_PER_ELEMENT = 4
+
+
+class TensorFile(NamedTuple):
+    """Tensor file in a checkpoint.
+
+    Attributes:
+        kind: Kind of the tensors.
+        name: File name.
+        parameters: Parameter names.
+    """
+
+    kind: str
+    name: str
+    parameters: list[str]
+
+
+def plan_files(tensors: TensorSource, left_out: Collection[str], file_bytes: int = FILE_BYTES) -> list[TensorFile]:
+    """Distribute tensors over files, all kinds of tensors in the same way.
+
+    Args:
+        tensors: Tensors to write.
+        left_out: Parameters to leave out.
+        file_bytes: Maximum size of a file with several tensors.
+    """
+    parameters = [name for name in tensors.parameters if name not in left_out]
+    files = []
+    for number, group in enumerate(_group_by_size(parameters, tensors, file_bytes)):
+        for kind, names in tensors.names_by_kind.items():
+            present = [name for name in group if name in names]
+            if present:
+                files.append(TensorFile(kind, f"{kind}-{number:05d}.safetensors", present))
+    return files
+
+
+def _group_by_size(parameters: list[str], tensors: TensorSource, file_bytes: int) -> list[list[str]]:
+    """Split parameters, in order, into groups of at most `file_bytes`. A larger parameter is a group of its own."""
+    groups: list[list[str]] = []
+    free_bytes = 0
+    for name in parameters:
+        size = BYTES_PER_ELEMENT * torch.Size(tensors.shape(name)).numel()
+        if size > free_bytes:
+            groups.append([])
+            free_bytes = file_bytes
+        groups[-1].append(name)
+        free_bytes -= size
+    return groups
