@@ -1,4 +1,4 @@
-"""Writing of checkpoints in the background, while training goes on."""
+"""Writes checkpoints in the background while training continues."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,12 +15,12 @@ from megatape.zero.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class SaveInFlight:
-    """A save that was started in the background and is not finished yet.
+    """Save in the background that is not finished yet.
 
     Attributes:
-        step: Step that is saved.
-        waited: Seconds that training waited while the save was started.
-        result: The checkpoint, or the error of the save.
+        step: Step being saved.
+        waited: Seconds that training waited for the save to start.
+        result: The checkpoint, or the error that ended the save.
     """
 
     step: int
@@ -29,13 +29,13 @@ class SaveInFlight:
 
 
 class Background:
-    """Thread that writes one checkpoint at a time from a snapshot. All ranks make one, and use it alike.
+    """Thread writing one checkpoint at a time from a snapshot. Every rank has one, and all use it alike.
 
-    Its collectives have a process group of their own. In the group of training they would mix with those of the steps.
+    Saves have their own process group: in the group that training uses, their collectives would mix with those of steps.
 
     Attributes:
-        snapshot: Copy of the state that the thread writes.
-        in_flight: The save in flight, None without one. All ranks have one or none.
+        snapshot: Copy of the state being written.
+        in_flight: Save in flight, None without one. All ranks have one or none.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Background:
         self.in_flight: SaveInFlight | None = None
 
     def has_ended(self) -> bool:
-        """Whether this rank's share of the save in flight is done, so that `finish` would not wait.
+        """Whether this rank has done its share of the save in flight, so that `finish` would not wait.
 
-        Raises an error that the other ranks do not share, and that would leave them waiting.
+        Raises errors of this rank alone, because the other ranks would wait for it forever.
         """
         if self.in_flight is None or not self.in_flight.result.done():
             return False
@@ -58,7 +58,7 @@ class Background:
         """Start a save.
 
         Args:
-            save: The save, without a result.
+            save: The save, still without a result.
             write: Writes the checkpoint from the snapshot, which must not change until `finish`.
         """
         assert self.in_flight is None, "the snapshot is still being written"
@@ -67,10 +67,10 @@ class Background:
         def work() -> None:
             try:
                 save.result.set_result(write())
-            except BaseException as error:  # noqa: BLE001 (it is raised where the run sees it)
+            except BaseException as error:  # noqa: BLE001 (`finish` raises it in the training thread)
                 save.result.set_exception(error)
 
-        # A daemon, so that a rank whose training fails can end while other ranks no longer take part in the save.
+        # As a daemon, the thread lets a failing rank exit even if the other ranks have left the save.
         Thread(target=work, name="save", daemon=True).start()
 
     def finish(self) -> Path:

@@ -1,21 +1,21 @@
-"""Base of a checkpoint: the folder of weights that a run froze and did not copy.
+"""Base of a checkpoint: folder with frozen weights that the checkpoint leaves out.
 
-A run that starts from other weights and freezes some of them leaves the frozen ones out of its checkpoints. The manifest says
-under `base` where they are:
+If a run starts from other weights and freezes some of them, its checkpoints leave out the frozen ones. The manifest entry
+`base` records where they are:
 
     folder      absolute path of the folder
-    relative    path relative to the checkpoint, which still fits if both were moved together
-    files       size and sha256 of every file with such weights
+    relative    path relative to the checkpoint, which stays valid if both are moved together
+    files       size and sha256 of every file with frozen weights
     tensors     parameter -> file, name in the file, shape
 
-The base has all of these weights itself. A run that starts from a checkpoint with a base has the same base, and stores all
-other weights of that checkpoint. So no checkpoint depends on another one that depends on a third.
+The base contains all of these weights itself. A run starting from a checkpoint with a base uses the same base, and stores the
+checkpoint's other weights. So there are no chains: a base never needs another base.
 """
 
 import os
 from pathlib import Path
 
-from megatape.checkpoint.records import BaseRecord
+from megatape.checkpoint.records import BaseRecord, FileRecord
 from megatape.checkpoint.tensors import StoredWeights
 from megatape.errors import CheckpointError
 
@@ -26,9 +26,9 @@ class Base(StoredWeights):
     """Base of a checkpoint.
 
     Args:
-        record: Entry `base` of the checkpoint's manifest.
+        record: Manifest entry `base`.
         folder: Present folder of the base.
-        checkpoint: Folder of the checkpoint, for messages.
+        checkpoint: Checkpoint folder, for messages.
     """
 
     def __init__(self, record: BaseRecord, folder: Path, checkpoint: Path) -> None:
@@ -40,13 +40,13 @@ class Base(StoredWeights):
         """Verify the hashes of every `shares`-th file, starting with file `share`.
 
         Raises:
-            CheckpointError: A file is missing, or is not the one that the run was trained with.
+            CheckpointError: A file is missing, or differs from the one used for training.
         """
         try:
-            for path, expected, found in self.hashed(share, shares):
-                if found != expected:
+            for path, expected, present in self.hashed(share, shares):
+                if present != expected:
                     raise CheckpointError(
-                        f"{path} has sha256 {found.sha256[:12]}, but the base of {self._checkpoint}, which was trained with "
+                        f"{path} has sha256 {present.sha256[:12]}, but the base of {self._checkpoint}, which was trained with "
                         f"{self._recorded_folder}, has {expected.sha256[:12]} there: restore the file, or give the right "
                         "folder with --base DIR"
                     )
@@ -55,7 +55,7 @@ class Base(StoredWeights):
 
 
 def base_record(weights: StoredWeights, checkpoint: Path) -> BaseRecord:
-    """Return the entry `base` of a manifest, for weights that a checkpoint leaves out.
+    """Return the manifest entry `base`.
 
     Args:
         weights: Weights that the checkpoint leaves out.
@@ -67,30 +67,35 @@ def base_record(weights: StoredWeights, checkpoint: Path) -> BaseRecord:
 
 
 def open_base(record: BaseRecord, checkpoint: Path, override: Path | None) -> Base:
-    """Open the base of a checkpoint. `Base.verify` compares the content of the files.
+    """Open the base of a checkpoint, checking file sizes. `Base.verify` checks the content.
 
     Args:
-        record: Entry `base` of the checkpoint's manifest.
-        checkpoint: Folder of the checkpoint.
+        record: Manifest entry `base`.
+        checkpoint: Checkpoint folder.
         override: Present folder of the base, None for the recorded one.
 
     Raises:
-        CheckpointError: The folder is missing, or a file of the recorded size.
+        CheckpointError: The folder or a file is missing, or a file has another size.
     """
     folder = _find_folder(record, checkpoint, override)
     for name, expected in record.files.items():
-        path = folder / name
-        if not path.is_file():
-            fault = "is not there"
-        elif path.stat().st_size != expected.bytes:
-            fault = f"has {path.stat().st_size} bytes"
-        else:
-            continue
-        raise CheckpointError(
-            f"{folder} is not the base of {checkpoint}, which was trained with {record.folder}: {name} {fault}, and the base's "
-            f"has {expected.bytes} bytes and sha256 {expected.sha256[:12]}: {ADVICE}"
-        )
+        reason = _mismatch(folder / name, expected)
+        if reason is not None:
+            raise CheckpointError(
+                f"{folder} is not the base of {checkpoint}, which was trained with {record.folder}: {name} {reason}, and the "
+                f"base's has {expected.bytes} bytes and sha256 {expected.sha256[:12]}: {ADVICE}"
+            )
     return Base(record, folder, checkpoint)
+
+
+def _mismatch(path: Path, expected: FileRecord) -> str | None:
+    """Return the reason why a file cannot be the expected one, or None."""
+    if not path.is_file():
+        return "is not there"
+    size = path.stat().st_size
+    if size != expected.bytes:
+        return f"has {size} bytes"
+    return None
 
 
 def _find_folder(record: BaseRecord, checkpoint: Path, override: Path | None) -> Path:
@@ -109,7 +114,6 @@ def _find_folder(record: BaseRecord, checkpoint: Path, override: Path | None) ->
 
 
 def _missing(record: BaseRecord, checkpoint: Path, where: str) -> CheckpointError:
-    """Return the error about a missing base."""
     return CheckpointError(
         f"{checkpoint} holds only what was trained. The rest is in its base {record.folder}, and {where} is no such folder: "
         f"{ADVICE}"

@@ -12,7 +12,7 @@ from megatape.errors import UserError
 
 Changes = Sequence[ReweightingConfig]
 
-# Rules of the fields that must not change on resume -> explanation for the error message.
+# Rules forbidding changes on resume -> explanation for the error message.
 IMMUTABLE = {ResumeRule.FIXED: "", ResumeRule.SAMPLES: "it would see other samples; "}
 
 
@@ -20,8 +20,8 @@ def check_same_settings(origin: Path, changed: Iterable[Difference]) -> None:
     """Check that no changed setting makes a run train another model or see other samples than the checkpoint.
 
     Args:
-        origin: Folder of the checkpoint.
-        changed: Settings that differ between the checkpoint and the run.
+        origin: Checkpoint folder.
+        changed: Settings that differ between checkpoint and run.
 
     Raises:
         UserError: A setting must not change on resume.
@@ -35,16 +35,16 @@ def check_same_settings(origin: Path, changed: Iterable[Difference]) -> None:
 
 
 def check_same_data(origin: Path, theirs: Mapping[str, str], ours: Mapping[str, str], config: DataConfig) -> None:
-    """Check that a run trains on the tokenizer and the shards that the checkpoint was trained on.
+    """Check that a run uses the same tokenizer and shards as the checkpoint.
 
     Args:
-        origin: Folder of the checkpoint.
-        theirs: Fingerprints of tokenizer and data in the checkpoint.
-        ours: Fingerprints of the run's tokenizer and data.
+        origin: Checkpoint folder.
+        theirs: Tokenizer and data fingerprints in the checkpoint.
+        ours: Tokenizer and data fingerprints of the run.
         config: Location of the run's data, for the message.
 
     Raises:
-        UserError: A fingerprint is missing, or differs.
+        UserError: A fingerprint is missing or differs.
     """
     setting = f"data.path {config.path}"
     if config.mixture:
@@ -62,14 +62,14 @@ def check_same_data(origin: Path, theirs: Mapping[str, str], ours: Mapping[str, 
 
 
 def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
-    """Check that documents end with the same token as those that the checkpoint was trained on.
+    """Check that the run's documents end with the same token as the checkpoint's.
 
-    Fingerprints do not show it: a tokenizer's fingerprint covers its main file, and another file may declare the end token.
+    Fingerprints do not show this: they cover the main file of a tokenizer, and another file may declare the end token.
 
     Args:
-        origin: Folder of the checkpoint.
+        origin: Checkpoint folder.
         theirs: Tokenizer in the checkpoint.
-        ours: Tokenizer of the run's data.
+        ours: Tokenizer of the run.
 
     Raises:
         UserError: The end tokens differ.
@@ -82,13 +82,13 @@ def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
 
 
 def check_annealing(origin: Path, theirs: Changes, ours: Changes, tokens: int) -> None:
-    """Check that a run has the same changes of the mixture's weights as the checkpoint up to its step.
+    """Check that a run has reweighted its mixture like the checkpoint until then.
 
     Args:
-        origin: Folder of the checkpoint.
-        theirs: data.annealing of the checkpoint.
+        origin: Checkpoint folder.
+        theirs: data.annealing in the checkpoint.
         ours: data.annealing of the run.
-        tokens: Number of tokens that the checkpoint has seen. Later changes may differ.
+        tokens: Tokens seen by the checkpoint. Later changes may differ.
 
     Raises:
         UserError: An earlier change differs.
@@ -103,7 +103,6 @@ def check_annealing(origin: Path, theirs: Changes, ours: Changes, tokens: int) -
 
 
 def _describe(changes: Changes) -> str:
-    """Describe changes of the mixture's weights."""
     if not changes:
         return "none"
     return " and ".join(f"{change.weights} from {change.tokens:,}" for change in changes)
@@ -113,15 +112,15 @@ def recipe_changes(origin: Path, changed: Iterable[Difference], allow_changes: b
     """Describe how resuming changes the recipe.
 
     Args:
-        origin: Folder of the checkpoint.
-        changed: Settings that differ between the checkpoint and the run.
-        allow_changes: Whether settings that must be confirmed (ResumeRule.CONFIRMED) may change.
+        origin: Checkpoint folder.
+        changed: Settings that differ between checkpoint and run.
+        allow_changes: Whether settings with ResumeRule.CONFIRMED may change.
 
     Returns:
         A line for each changed setting of the recipe.
 
     Raises:
-        UserError: A setting that must be confirmed has changed, and `allow_changes` is False.
+        UserError: A setting with ResumeRule.CONFIRMED has changed, and `allow_changes` is False.
     """
     recipe = [field for field in changed if field.rule.is_compared]
     unconfirmed = [field for field in recipe if field.rule is ResumeRule.CONFIRMED]
@@ -134,22 +133,22 @@ def recipe_changes(origin: Path, changed: Iterable[Difference], allow_changes: b
 
 
 def check_order(origin: Path, last: StepSamples | None, order: SampleOrder) -> None:
-    """Check that the order of samples is that of the run's last step before a checkpoint.
+    """Check that the sample order reproduces the checkpoint's last step.
 
     Args:
-        origin: Folder of the checkpoint.
+        origin: Checkpoint folder.
         last: Samples of the last step, None if the checkpoint does not record them.
-        order: Order of the samples that follow.
+        order: Sample order of the run.
 
     Raises:
         UserError: The order has other samples in that step.
     """
     if last is None:
         return
-    found = order.digest(range(last.first, last.last + 1))
-    if found != last.digest:
+    digest = order.digest(range(last.first, last.last + 1))
+    if digest != last.digest:
         raise UserError(
             f"{origin}: samples {last.first:,} to {last.last:,}, of its last step, had the digest {last.digest}; this "
-            f"version of MegaTAPE would take others there ({found}), so the run would see some samples twice and some never: "
+            f"version of MegaTAPE would take others there ({digest}), so the run would see some samples twice and some never: "
             "continue with the version that wrote the checkpoint"
         )

@@ -1,4 +1,4 @@
-"""Environment of a run: folder, lease, ranks, log and timeouts."""
+"""Run environment: run directory, lease, ranks, log and timeouts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from megatape.utils.retries import Result, retry_transient_errors
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """Environment of a run. It stays the same from the start of the run to its end.
+    """Run environment, the same from the start of the run to its end.
 
     Attributes:
-        folder: Folder of the run.
-        lease: Lease of the folder. Its nonce is part of the names of partial checkpoints.
+        folder: Run directory.
+        lease: Lease of the run directory. Names of partial checkpoints contain its nonce.
         topology: All ranks of the run.
-        log: Log of the run: console output and events.
+        log: Run log: console output and events.
         pace: Phases of this rank, for the watch over the ranks.
         base: Present folder of the checkpoints' base if it was moved (checkpoint/base.py), else None.
     """
@@ -37,7 +37,7 @@ class RunEnvironment:
         """Run `work` on the main rank and return its result on every rank. Collective.
 
         Args:
-            work: Function to call. It is called again after a transient error of the file system.
+            work: Function to call, and to call again after transient errors of the file system.
 
         Raises:
             UserError, OSError: The error of the main rank, raised on every rank.

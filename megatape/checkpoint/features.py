@@ -1,9 +1,9 @@
 """Features of the checkpoint format.
 
-A feature is a property that a program must know about to read a checkpoint correctly. The manifest lists the features of its
-checkpoint, and MegaTAPE refuses a checkpoint with a feature that it does not know. A new feature is a new member of `Feature`.
+A feature is a property that programs must know to read a checkpoint correctly. The manifest lists the checkpoint's features,
+and MegaTAPE rejects checkpoints with unknown features. To add a feature, add a member to `Feature`.
 
-Earlier versions had no list. They wrote a format number from 1 to 5 for at most one feature, and refuse any higher number.
+Earlier versions had no list. They wrote a format number from 1 to 5, for at most one feature, and reject higher numbers.
 """
 
 from collections.abc import Collection
@@ -13,28 +13,28 @@ from typing import Any
 
 from megatape.errors import CheckpointError
 
-# Format of a checkpoint without features, which every version of MegaTAPE reads.
+# Format of checkpoints without features, which every version of MegaTAPE reads.
 PLAIN_FORMAT = 1
-# Format of a checkpoint that lists its features. It only keeps earlier versions from reading the checkpoint.
+# Format of checkpoints listing their features. The number only keeps earlier versions from reading them.
 FEATURES_FORMAT = 6
-# From this format on, earlier versions could store a base without saying so in the number.
+# From this format on, checkpoints of earlier versions may have a base that the number does not show.
 FIRST_FORMAT_WITH_OPTIONAL_BASE = 3
 
 
 class Feature(StrEnum):
     """Features that this version of MegaTAPE reads and writes."""
 
-    # Frozen weights are in another folder (checkpoint/base.py).
+    # Frozen weights are stored in another folder (checkpoint/base.py).
     BASE = "base"
     # The optimizer has taken fewer steps than the run (`updates` in state.json).
     SKIPPED_STEPS = "skipped_steps"
     # The checkpoint has a moving average of the trained weights.
     EMA = "ema"
-    # The weights are the average of several checkpoints, so that they are no step of a run.
+    # The weights are an average over several checkpoints, not those of any step.
     AVERAGE = "average"
 
 
-# Formats written before there was a list of features -> the features that they stand for.
+# Formats of earlier versions -> features that they stand for.
 EARLIER_FORMATS: dict[int, frozenset[Feature]] = {
     1: frozenset(),
     2: frozenset({Feature.BASE}),
@@ -55,7 +55,7 @@ def earlier_features(version: int, has_base: bool) -> frozenset[Feature]:
     """Return the features of a checkpoint that does not list them.
 
     Args:
-        version: Format number in the manifest.
+        version: Format number.
         has_base: Whether the manifest has a base.
 
     Raises:
@@ -70,11 +70,11 @@ def earlier_features(version: int, has_base: bool) -> frozenset[Feature]:
 def check_supported(path: Path, manifest: dict[str, Any]) -> None:
     """Check that this version of MegaTAPE knows the format and every feature of a checkpoint.
 
-    Entries of a wrong type are ignored here: the manifest's own check names them.
+    Entries of a wrong type are ignored: validating the manifest reports them.
 
     Args:
-        path: The manifest's file, for messages.
-        manifest: Content of the manifest.
+        path: Manifest file, for messages.
+        manifest: Manifest content.
 
     Raises:
         CheckpointError: The format or a feature is unknown.

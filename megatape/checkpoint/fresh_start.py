@@ -1,4 +1,4 @@
-"""Rules for starting a run from step 0 in a folder: it must be new, or have lost nothing that a checkpoint had saved."""
+"""Rules for starting a run from step 0: its run directory must be new, or must never have had a checkpoint."""
 
 from pathlib import Path
 
@@ -10,15 +10,15 @@ from megatape.utils.json_files import read_json
 from megatape.utils.json_lines import read_lines
 from megatape.utils.units import plural
 
-# Suffix of checkpoints that failed verification, in earlier versions.
+# Suffix of corrupted checkpoints in earlier versions.
 EARLIER_CORRUPTED = ".damaged"
 
 
 def check_new(folder: RunFolder) -> None:
-    """Check that no run has trained in a folder, so that a new one may start from step 0.
+    """Check that no run has trained in a run directory, so that a new one may start from step 0.
 
     Raises:
-        UserError: A run has trained here.
+        UserError: A run has trained in it.
     """
     if folder.list_checkpoints():
         raise UserError(
@@ -36,10 +36,10 @@ def check_new(folder: RunFolder) -> None:
 
 
 def check_restart(folder: RunFolder) -> int:
-    """Check that a run without checkpoints may start again from step 0, because it never saved one.
+    """Check that a run without checkpoints has never saved one, so that it may restart from step 0.
 
     Returns:
-        Last step that the run recorded, 0 for none.
+        Last step in metrics.jsonl, 0 without any.
 
     Raises:
         UserError: There may have been checkpoints.
@@ -50,7 +50,7 @@ def check_restart(folder: RunFolder) -> int:
     if last_step < first_save or not last_step:
         return last_step
 
-    # A partial folder of that step shows that the process ended during the first save.
+    # A partial folder for that step shows that the process ended during the first save.
     has_partial = any(folder.checkpoints.glob(f"{folder.checkpoint(first_save).name}.*tmp"))
     ended_in_first_save = has_partial and last_step == first_save
     if not ended_in_first_save and not records_no_save(folder):
@@ -65,7 +65,7 @@ def check_restart(folder: RunFolder) -> int:
 
 
 def set_metrics_aside(folder: RunFolder) -> Path:
-    """Rename metrics.jsonl before a run starts again from step 0. Returns the new path."""
+    """Rename metrics.jsonl before restarting from step 0. Returns the new path."""
     number = 1
     aside = folder.directory / f"metrics-{number}.jsonl"
     while aside.exists():
@@ -76,16 +76,16 @@ def set_metrics_aside(folder: RunFolder) -> Path:
 
 
 def records_no_save(folder: RunFolder) -> bool:
-    """Whether events.jsonl shows that a run started in a folder and never completed a checkpoint.
+    """Whether events.jsonl shows that a run started and never completed a checkpoint.
 
-    Such a run was killed between the step and its save, or while the first save was written in the background.
+    Such a run was killed between a step and its save, or while writing its first save in the background.
     """
     events = [event.get("event") for _, event in read_lines(folder.events)]
     return "started" in events and "checkpoint" not in events
 
 
 def _check_nothing_lost(folder: RunFolder) -> None:
-    """Raise UserError if something shows that the folder had checkpoints, which are missing now."""
+    """Raise UserError if there are traces of missing checkpoints."""
     advice = f"choose another run.directory, or remove {folder.directory} to start again"
     aside = list(folder.checkpoints.glob(f"step-*{CORRUPTED}"))
     aside += folder.checkpoints.glob(f"step-*{EARLIER_CORRUPTED}")
@@ -108,7 +108,7 @@ def _check_nothing_lost(folder: RunFolder) -> None:
 
 
 def _first_save(folder: RunFolder) -> int:
-    """Return the step of the first checkpoint according to config.json, 0 if it cannot be read."""
+    """Return the step of the first save according to config.json, 0 if it cannot be read."""
     try:
         config = read_json(folder.config)
         interval = int(config["checkpoint"]["interval"])

@@ -1,4 +1,4 @@
-"""Files whose size and hash are on record: written so that they are on disk, and hashed while they are written."""
+"""Files with recorded size and hash: hashed while writing, and synced to disk."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from megatape.utils.json_files import json_content
 
 
 def hash_file(path: Path) -> FileRecord:
-    """Return the size and hash of an existing file. For a new file, `write_file` returns them."""
+    """Return the size and hash of an existing file. For new files, `write_file` returns them."""
     with open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256")
     return FileRecord(bytes=path.stat().st_size, sha256=digest.hexdigest())
@@ -27,11 +27,10 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> FileRecord:
         parts: Content, in parts.
 
     Returns:
-        Size and hash of the file. Both are computed from `parts` and not from the file, so a file altered in the meantime fails
-        verification.
+        Size and hash of the file, computed from `parts`, so that a file altered meanwhile fails verification.
 
     Raises:
-        OSError: A file or link of this name exists, or the file cannot be written.
+        OSError: A file or link with this name exists, or the file cannot be written.
     """
     digest = hashlib.sha256()
     size = 0
@@ -50,9 +49,9 @@ def as_json(value: Any, name: str = "a file") -> bytes:
 
     Args:
         value: Value to encode.
-        name: Name of the file in error messages.
+        name: File name for error messages.
 
     Raises:
-        UserError: The file would be too large or too deeply nested to be read again.
+        UserError: The file would be too large or too deeply nested for reading it again.
     """
     return json_content(value, name, indent=1)

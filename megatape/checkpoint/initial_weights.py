@@ -1,4 +1,4 @@
-"""Interface to the weights that a run starts with (training.init_from)."""
+"""Interface to a run's initial weights (training.init_from)."""
 
 from pathlib import Path
 from typing import Protocol
@@ -10,26 +10,26 @@ from megatape.config import ModelConfig
 
 
 class InitialWeights(Protocol):
-    """Weights of a model that a run can start with, in a folder of any kind.
+    """Model weights that a run can start with, in a folder of any kind.
 
     Attributes:
-        directory: Folder of the weights.
+        directory: Folder with the weights.
     """
 
     directory: Path
 
     @property
     def model(self) -> ModelConfig:
-        """Model section of the weights' model."""
+        """Model configuration belonging to the weights."""
 
     def check_fits(self, model: ModelConfig) -> set[str]:
         """Check that a model can start with these weights.
 
         Args:
-            model: Model section of the run.
+            model: Model configuration of the run.
 
         Returns:
-            Names of the parameters that start with these weights. The others start as in a new model.
+            Names of the parameters that start with these weights. The others are initialized as in a new model.
 
         Raises:
             UserError: The model cannot start with them.
@@ -39,7 +39,7 @@ class InitialWeights(Protocol):
         """Read some rows and columns of a weight (zero/tensors.py)."""
 
     def stored(self) -> StoredWeights:
-        """Return the files of the weights and the location of each weight, for the base of checkpoints."""
+        """Return the files and the location of each weight, for the base of checkpoints."""
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Verify the hashes of every `shares`-th file, starting with file `share`."""

@@ -1,4 +1,4 @@
-"""Interfaces between the checkpoints of a run and the training that they save."""
+"""Interfaces between checkpoints and training."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -11,15 +11,15 @@ from megatape.checkpoint.tensors import StoredWeights
 
 
 class SavedState(Protocol):
-    """State of training at one step: a checkpoint, or the initial state of a run."""
+    """Training state at one step: a checkpoint, or the initial state of a run."""
 
     @property
     def step(self) -> int:
-        """Number of steps of the run."""
+        """Steps made by the run."""
 
     @property
     def updates(self) -> int:
-        """Number of steps that the optimizer has taken."""
+        """Updates made by the optimizer: steps that were not skipped."""
 
     @property
     def base(self) -> StoredWeights | None:
@@ -30,17 +30,17 @@ class SavedState(Protocol):
 
 
 class SaveListener(Protocol):
-    """Interface for objects that are notified about saves."""
+    """Object notified about saves."""
 
     def flush(self) -> bool:
-        """Write what could not be written before. Returns whether the metrics of all steps are written."""
+        """Write metrics that could not be written before. Returns whether the metrics of all steps are written."""
 
     def on_checkpoint(self, checkpoint: Path) -> None:
         """Handle a new checkpoint."""
 
 
 class SavedRun(Protocol):
-    """Run whose present state is saved, except for weights and optimizer state, which its engine has."""
+    """State of a run besides weights and optimizer state, which its engine has."""
 
     @property
     def step(self) -> int:
@@ -48,19 +48,19 @@ class SavedRun(Protocol):
 
     @property
     def tokenizer(self) -> Mapping[str, bytes]:
-        """Name -> content of the tokenizer's files."""
+        """Name -> content of the tokenizer files."""
 
     @property
     def callbacks(self) -> SaveListener:
         """Object to notify about saves."""
 
     def saved_state(self) -> State:
-        """Return the present state for state.json."""
+        """Return the present state, for state.json."""
 
     def protected(self, checkpoints: Iterable[int], newest: int) -> Collection[int]:
         """Return the steps of checkpoints to keep besides the newest ones.
 
         Args:
             checkpoints: Steps of all checkpoints.
-            newest: Step of the newest one.
+            newest: Step of the newest checkpoint.
         """

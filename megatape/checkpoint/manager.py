@@ -1,4 +1,4 @@
-"""Manager of a run's checkpoints: saves the state of training, and returns to saved states."""
+"""Manager of a run's checkpoints: saves the training state, and returns to saved states."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -25,15 +25,16 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
     The manager has five verbs: `load` a state, `save` when it is due, `poll` a save in the background, `roll_back` to an older
     checkpoint, and `ensure_saved` before the run ends.
 
-    A failed save costs a warning, and the next one is due after the usual interval. After several failures in a row, and at
-    the end, a save is retried for some seconds, as long as schedulers wait after SIGTERM. If it still fails, the run ends.
+    After a failed save, the run warns and saves again at the next interval. After several failures in a row, and at the end, it
+    retries for some seconds, as long as schedulers wait after SIGTERM. If saving still fails, the run ends.
 
-    As a context manager around training, it finishes a save in flight when training ends with an error, unless ranks are gone.
+    As a context manager around training, it finishes the save in flight when training ends with an error, unless ranks are
+    gone.
 
     Args:
-        environment: Environment of the run.
-        config: Number of checkpoints to keep, and whether to save in the background.
-        engine: Engine with the weights and the optimizer state.
+        environment: Run environment.
+        config: Interval between saves, number of checkpoints to keep, and whether to save in the background.
+        engine: Engine with weights and optimizer state.
         run: The rest of the run's state, and its callbacks.
 
     Attributes:
@@ -68,15 +69,15 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether this rank's share of the save in flight is written.
+        """Whether this rank has written its share of the save in flight.
 
-        Raises an error that the other ranks do not share, and that would leave them waiting.
+        Raises errors of this rank alone, because the other ranks would wait for it forever.
         """
         background = self.saver.background
         return background is not None and background.has_ended()
 
     def load(self, state: SavedState) -> None:
-        """Fill master weights and optimizer state, and count the state as saved.
+        """Load master weights and optimizer state, and count the state as saved.
 
         Args:
             state: State to load. Checkpoints of later steps no longer count as written.
@@ -89,20 +90,20 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
     def save(self) -> bool:
         """Save the present step, in the background if so configured.
 
-        The save is postponed while heartbeats of the run's lease fail. It is also postponed while metrics cannot be written,
-        until the next save is due: if the run is killed, a resume would lack the metrics of the checkpoint's steps.
+        The save is postponed while lease heartbeats fail. It is also postponed while metrics cannot be written, until the
+        next save is due: if the run were killed after saving, a resumed run would lack metrics.
 
         Returns:
-            Whether the save was tried.
+            Whether the manager tried to save.
 
         Raises:
-            NotSaved: Writing it failed, like several saves before.
+            NotSaved: Saving failed, after several failures before.
             TrainingDiverged: Replicas differ, or a weight is not finite.
         """
         self._finish_save_in_flight()
         step = self._run.step
         if self._written_step == step:
-            # The save in flight was the last of several failures, and its retries have saved the present step.
+            # The save in flight was the last of several failures, and the retries have saved the present step.
             return True
         if self._is_postponed(step):
             return False
@@ -113,7 +114,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         return True
 
     def poll(self, num_ended: float) -> None:
-        """Finish the save in flight if all ranks have written their shares. Does not wait.
+        """Finish the save in flight if all ranks have written their shares, without waiting.
 
         Args:
             num_ended: Number of ranks whose `has_ended` is True.
@@ -124,13 +125,13 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             self._conclude(partial(self.saver.collect, in_flight))
 
     def roll_back(self, stable: Callable[[Iterable[int]], list[int]]) -> CheckpointReader | None:
-        """Return to the newest valid stable checkpoint, and move newer ones aside. A save in flight is finished first.
+        """Return to the newest valid stable checkpoint and move newer ones aside, after finishing the save in flight.
 
         Args:
             stable: Returns the steps of stable checkpoints, newest first, given the steps of all checkpoints.
 
         Returns:
-            The loaded checkpoint, or None if there is none, so that nothing has changed.
+            The loaded checkpoint, or None if there is none. Then nothing has changed.
         """
         self._finish_save_in_flight()
         with self._environment.pace.waiting("the return to a checkpoint"):
@@ -148,7 +149,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             The checkpoint of the present step.
 
         Raises:
-            NotSaved: Writing it failed.
+            NotSaved: Saving failed.
             TrainingDiverged: Replicas differ, or a weight is not finite.
         """
         self._finish_save_in_flight()
@@ -164,7 +165,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             self._conclude(partial(self.saver.wait, in_flight))
 
     def _is_postponed(self, step: int) -> bool:
-        """Whether a save has to wait for the file system. Warns when a save is due."""
+        """Whether saving has to wait for the file system. Warns if a save is due at this step."""
         environment = self._environment
         is_due = step % self._interval == 0
         if environment.on_main(lambda: environment.lease.is_late):
@@ -180,10 +181,10 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         return False
 
     def _conclude(self, save: Callable[[], FinishedSave]) -> None:
-        """Run a save, and report its success or failure. After too many failures, save the present step with retries.
+        """Run a save and report its success or failure. After too many failures, save the present step with retries.
 
         Args:
-            save: Method of the saver that writes a checkpoint, or finishes the save in flight.
+            save: Writes a checkpoint, or finishes the save in flight.
         """
         try:
             finished = save()

@@ -1,14 +1,14 @@
-"""Manifest of a checkpoint: the list of its files, with sizes and hashes.
+"""Manifest of a checkpoint: list of its files, with sizes and hashes.
 
     checkpoints/step-00000100/
         weight-00000.safetensors ...        float32 master weights by parameter name, independent of the run's topology
-        exp_avg-*.safetensors ...           optimizer state, one kind a file: for example AdamW's moments
+        exp_avg-*.safetensors ...           optimizer state, one kind per file: for example AdamW's moments
         ema-*.safetensors ...               exponential moving average of the trained weights, if the run has one
         rng.safetensors                     generator state of every rank
         state.json                          step, updates, samples, tokens, resolved configuration, fingerprints
         tokenizer.model                     or tokenizer.json and its companions, for an imported tokenizer
         manifest.json                       written last: features (features.py), size and sha256 of every file, file of every
-                                            tensor, folder of the frozen weights that are left out (base.py), own sha256
+                                            tensor, folder with frozen weights that are left out (base.py), own sha256
 
 The folder is written as `step-00000100.NONCE.tmp` and then renamed. A folder without a manifest is an incomplete checkpoint.
 """
@@ -40,18 +40,19 @@ from megatape.zero.kinds import EMA
 MANIFEST = "manifest.json"
 STATE = "state.json"
 RNG = "rng.safetensors"
-ANOTHER = "use another checkpoint"  # Advice for a corrupted checkpoint.
+# Advice for corrupted checkpoints.
+ANOTHER = "use another checkpoint"
 
 
 class Manifest(Section):
     """Content of a manifest, except for its own hash. Immutable.
 
     Attributes:
-        format: Number of the format (checkpoint/features.py).
-        features: Features of the checkpoint. None in checkpoints of earlier versions.
+        format: Format number (checkpoint/features.py).
+        features: Checkpoint features. None in checkpoints of earlier versions.
         files: Name -> size and hash of every file.
-        tensors: Kind of tensor -> parameter -> name of the file.
-        base: Folder of the weights that the checkpoint leaves out, None if it has all weights.
+        tensors: Kind of tensor -> parameter -> file name.
+        base: Folder with the weights that the checkpoint leaves out, None if it has all weights.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -92,10 +93,10 @@ def _check_feature(source: str, is_listed: bool, is_present: bool, what: str) ->
 
 
 def load_manifest(directory: Path) -> Manifest:
-    """Read the manifest, and check that every listed file has the recorded size and that no checkpoint file is unlisted.
+    """Read the manifest, checking that every listed file has the recorded size and that no checkpoint file is unlisted.
 
     Args:
-        directory: Folder of the checkpoint.
+        directory: Checkpoint folder.
 
     Raises:
         FileNotFoundError: The folder is not a complete checkpoint.
@@ -127,11 +128,7 @@ def load_manifest(directory: Path) -> Manifest:
 
 
 def _check_files(directory: Path, files: Mapping[str, FileRecord]) -> None:
-    """Check the folder's files against the manifest by name and size.
-
-    Args:
-        directory: Folder of the checkpoint.
-        files: Name -> size and hash of every file, from the manifest.
+    """Check names and sizes of the folder's files against the manifest.
 
     Raises:
         UserError: A file is missing, unlisted, not a regular file, or has another size.
@@ -156,7 +153,7 @@ def _check_files(directory: Path, files: Mapping[str, FileRecord]) -> None:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a file of this name can be part of a checkpoint: tensors, training state or a tokenizer's file."""
+    """Whether a file with this name can be part of a checkpoint: tensors, training state or tokenizer."""
     return name == STATE or name in TOKENIZER_FILES or name.endswith(".safetensors")
 
 
@@ -170,11 +167,11 @@ def save_manifest(
     """Write the manifest.
 
     Args:
-        directory: Folder of the checkpoint.
+        directory: Checkpoint folder.
         files: Name -> size and hash of every file.
-        tensors: Kind of tensor -> parameter -> name of the file.
-        base: Folder of the weights that the checkpoint leaves out, None for a checkpoint with all weights.
-        features: Features of the checkpoint, except for BASE and EMA, which follow from the other arguments.
+        tensors: Kind of tensor -> parameter -> file name.
+        base: Folder with the weights that the checkpoint leaves out, None if it has all weights.
+        features: Checkpoint features, except for BASE and EMA, which follow from the other arguments.
     """
     present = set(features)
     if base is not None:
@@ -195,13 +192,13 @@ def save_manifest(
 
 
 def check_hashes(directory: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
-    """Compare the hashes of every `shares`-th file, starting with file `share`, so that ranks can divide the work.
+    """Compare the hashes of every `shares`-th file, starting with file `share`, so that ranks can share the work.
 
     Args:
-        directory: Folder of the checkpoint.
+        directory: Checkpoint folder.
         manifest: Manifest of the checkpoint.
         share: Number of the first file.
-        shares: Distance between files: the number of ranks that divide the work.
+        shares: Distance between files: number of ranks sharing the work.
 
     Raises:
         UserError: The content of a file has changed. The message names the first such file.

@@ -1,4 +1,4 @@
-"""Partial folders: checkpoints that are being written, or removed. Nothing in them looks like a complete checkpoint."""
+"""Partial folders: checkpoints being written or removed. Their names never look like complete checkpoints."""
 
 import re
 import secrets
@@ -13,26 +13,26 @@ from megatape.utils.atomic import rename
 
 # Suffix of partial folders.
 PARTIAL = ".tmp"
-# Seconds without a change after which nobody writes a partial folder of an unknown process.
+# Seconds without a change after which a partial folder of an unknown process counts as abandoned.
 STALE_SECONDS = 3600.0
-# Name of a partial folder of a process with a lease.
+# Names of partial folders made by processes with a lease.
 _LEASED_NAME = re.compile(rf"step-\d+\.(\w+\.)*[0-9a-f]{{{NONCE_DIGITS}}}{re.escape(PARTIAL)}")
 
 
 def partial_name(checkpoint: Path, lease: Lease) -> Path:
-    """Return the path of a checkpoint's partial folder. It contains the nonce of the lease, so that it is this run's own."""
+    """Return the path of a checkpoint's partial folder. The lease nonce in its name makes it unique to this process."""
     return checkpoint.with_name(f"{checkpoint.name}.{lease.nonce}{PARTIAL}")
 
 
 def make_partial(environment: RunEnvironment, checkpoint: Path) -> Path:
-    """Make the partial folder of a checkpoint, and remove abandoned partial folders of other processes.
+    """Make an empty partial folder for a checkpoint, and remove abandoned partial folders of other processes.
 
     Args:
-        environment: Environment of the run.
+        environment: Run environment.
         checkpoint: Final folder of the checkpoint.
 
     Returns:
-        The partial folder, which is empty.
+        The partial folder.
 
     Raises:
         LeaseLost: Another run has taken the lease.
@@ -40,15 +40,16 @@ def make_partial(environment: RunEnvironment, checkpoint: Path) -> Path:
     """
     partial = partial_name(checkpoint, environment.lease)
     environment.lease.check()
-    # A failed save of this process may have left one.
+    # A failed save of this process may have left a partial folder.
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
 
-    now = partial.stat().st_mtime  # The clock of the file system, not of this host.
+    # Time by the file system's clock, not this host's.
+    now = partial.stat().st_mtime
     for path in environment.folder.checkpoints.glob(f"step-*{PARTIAL}"):
         if path == partial:
             continue
-        # If it cannot be removed now, a later save will try again.
+        # If removing fails now, a later save will try again.
         with suppress(OSError):
             if path.is_dir() and not path.is_symlink() and _is_abandoned(path, now):
                 shutil.rmtree(path)
@@ -56,7 +57,7 @@ def make_partial(environment: RunEnvironment, checkpoint: Path) -> Path:
 
 
 def hide(checkpoint: Path, lease: Lease) -> Path | None:
-    """Rename a checkpoint to a partial folder before it is removed, so that no half of it looks like a checkpoint.
+    """Rename a checkpoint to a partial folder before removing it, so that a half-removed one never looks like a checkpoint.
 
     Args:
         checkpoint: Checkpoint to rename. A symbolic link is removed at once.
@@ -75,10 +76,10 @@ def hide(checkpoint: Path, lease: Lease) -> Path | None:
 
 
 def _is_abandoned(partial: Path, now: float) -> bool:
-    """Whether a partial folder is abandoned.
+    """Whether a partial folder of another process is abandoned.
 
-    A process with a lease has lost it, because this run has the lease now. Folders of earlier versions, which had no lease, and
-    folders with unknown names are abandoned after STALE_SECONDS without a change.
+    A process with a lease has lost it, because this run holds the lease now. Folders of earlier versions, which had no lease,
+    and folders with unknown names are abandoned after STALE_SECONDS without a change.
     """
     if _LEASED_NAME.fullmatch(partial.name):
         return True

@@ -14,13 +14,13 @@ from megatape.run_folder import ROLLED_BACK, named_step
 def prune(
     environment: RunEnvironment, newest: Path, keep: int, protected: Callable[[Iterable[int], int], Collection[int]]
 ) -> None:
-    """Remove old checkpoints of a run, and those that a rollback has moved aside, because `newest` replaces them.
+    """Remove old checkpoints of a run, and those moved aside by a rollback, because `newest` replaces them.
 
     Corrupted checkpoints do not count as kept, and are not removed.
 
     Args:
-        environment: Environment of the run.
-        newest: The checkpoint that was just written.
+        environment: Run environment.
+        newest: Checkpoint that was just written.
         keep: Number of complete checkpoints to keep, newest first.
         protected: Returns the steps of further checkpoints to keep, given the steps of all complete checkpoints and the step of
             `newest`.
@@ -32,10 +32,11 @@ def prune(
             complete.append(path)
 
     newest_step = named_step(newest)
-    kept_steps = {newest_step, *protected([named_step(path) for path in complete], newest_step)}
-    removed = [path for path in complete[keep:] if named_step(path) not in kept_steps]
-    removed += environment.folder.checkpoints.glob(f"step-*{ROLLED_BACK}")
-    for path in removed:
+    steps = [named_step(path) for path in complete]
+    protected_steps = {newest_step, *protected(steps, newest_step)}
+    old = [path for path in complete[keep:] if named_step(path) not in protected_steps]
+    old += environment.folder.checkpoints.glob(f"step-*{ROLLED_BACK}")
+    for path in old:
         hidden = hide(path, environment.lease)
         if hidden is not None:
             shutil.rmtree(hidden)

@@ -1,4 +1,4 @@
-"""Reader of checkpoints: reads any slice of any tensor, on any topology, without pickle."""
+"""Reads checkpoints: any slice of any tensor, on any topology, without pickle."""
 
 import re
 from functools import cached_property
@@ -24,21 +24,21 @@ from megatape.zero.kinds import EMA, WEIGHT
 class CheckpointReader:
     """Checkpoint in a folder.
 
-    Opening it checks manifest, state and the sizes of all files. `verify` checks all hashes. Weights that the checkpoint leaves
-    out are read from its base, which is opened when the first one is needed.
+    Opening it checks the manifest, the state and all file sizes. `verify` checks all hashes. Weights that the checkpoint leaves
+    out are read from its base, which is opened when the first of them is needed.
 
     Args:
-        directory: Folder of the checkpoint.
-        base: Present folder of its base if it was moved, else None.
+        directory: Checkpoint folder.
+        base: Present folder of the base if it was moved, else None.
 
     Attributes:
-        directory: Folder of the checkpoint.
-        manifest: Content of the manifest.
+        directory: Checkpoint folder.
+        manifest: Manifest content.
         state: Content of state.json.
-        step: Number of steps of the run.
-        updates: Number of steps that the optimizer has taken.
-        samples: Number of samples consumed.
-        tokens: Number of tokens consumed.
+        step: Steps made by the run.
+        updates: Updates made by the optimizer: steps that were not skipped.
+        samples: Samples consumed.
+        tokens: Tokens consumed.
 
     Raises:
         FileNotFoundError: The folder is not a complete checkpoint.
@@ -96,12 +96,12 @@ class CheckpointReader:
         return weight
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a tensor. Nothing else is read.
+        """Read some rows and columns of a tensor, and nothing else.
 
         Args:
-            kind: Kind of tensor. A checkpoint without a moving average ("ema") returns the weight: an average that begins now
-                begins with the weights.
-            name: Name of the parameter.
+            kind: Kind of tensor. A checkpoint without a moving average ("ema") returns the weight, because an average starting
+                now starts with the weights.
+            name: Parameter name.
             shape: Shape of the tensor in the run's model.
             rows: Rows to read.
             columns: Columns to read. A vector has one column.
@@ -134,7 +134,7 @@ class CheckpointReader:
         return block
 
     def rng_state(self, rank: int) -> Tensor | None:
-        """Read the generator state of a rank (checkpoint/rng.py). Returns None if the run had fewer ranks."""
+        """Read a rank's generator state (checkpoint/rng.py). Returns None if the run had fewer ranks."""
         key = f"rank{rank}"
         with safe_open(self.directory / RNG, framework="pt") as file:
             if key not in file.keys():  # noqa: SIM118 (no mapping)
@@ -143,41 +143,41 @@ class CheckpointReader:
             return state
 
     def tokenizer(self) -> Tokenizer:
-        """Open the tokenizer that the run was trained with. Raises UserError if one of its files is corrupted or missing."""
+        """Open the tokenizer used for training. Raises UserError if one of its files is corrupted or missing."""
         files = self.manifest.files
         hashes = {name: files[name].sha256 for name in FILES if name in files}
         return stored_tokenizer(self.directory, hashes)
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
-        """Verify the hashes of every `shares`-th file of the checkpoint and of its base, so that ranks can divide the work.
+        """Verify the hashes of every `shares`-th file in the checkpoint and its base, so that ranks can share the work.
 
         Args:
             share: Number of the first file.
-            shares: Distance between files: the number of ranks that divide the work.
+            shares: Distance between files: number of ranks sharing the work.
 
         Raises:
             UserError: The checkpoint is corrupted.
-            CheckpointError: The base is missing, or not the one that the run was trained with.
+            CheckpointError: The base is missing, or not the one used for training.
         """
         check_hashes(self.directory, self.manifest, share, shares)
         if self.base is not None:
             self.base.verify(share, shares)
 
     def _base_with(self, kind: str, name: str) -> Base | None:
-        """Return the base if it holds this tensor."""
+        """Return the base if it has this tensor, else None."""
         if kind != WEIGHT or self.manifest.base is None or name not in self.manifest.base.tensors:
             return None
         return self.base
 
-    def _check_shape(self, name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
-        if found != expected:
+    def _check_shape(self, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+        if shape != expected:
             raise UserError(
-                f"{self.directory}: {name} has shape {found}, the model's is {expected}: the model section of the "
+                f"{self.directory}: {name} has shape {shape}, the model's is {expected}: the model section of the "
                 "configuration differs"
             )
 
     def _file(self, kind: str, name: str) -> Any:
-        """Return the open safetensors file that holds a tensor."""
+        """Return the open safetensors file with a tensor."""
         try:
             file = self.manifest.tensors[kind][name]
         except KeyError:
@@ -188,7 +188,7 @@ class CheckpointReader:
 
 
 class EmaReader(CheckpointReader):
-    """Checkpoint whose weights are replaced by their moving average. Frozen weights stay as they are.
+    """Checkpoint with trained weights replaced by their moving average. Frozen weights stay as they are.
 
     Raises:
         UserError: The checkpoint has no moving average.
@@ -203,14 +203,14 @@ class EmaReader(CheckpointReader):
             )
 
     def tensor(self, name: str) -> Tensor:
-        """Read the average of a parameter in float32, or the weight if the parameter is frozen."""
+        """Read a parameter's average in float32, or the weight if the parameter is frozen."""
         if name not in self.manifest.tensors[EMA]:
             return super().tensor(name)
         average: Tensor = self._file(EMA, name).get_tensor(name)
         return average
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a tensor; of a weight, those of its average if it has one."""
+        """Read some rows and columns of a tensor, taking a weight's average in its place if it has one."""
         if kind == WEIGHT and name in self.manifest.tensors[EMA]:
             kind = EMA
         return super().read(kind, name, shape, rows, columns)
@@ -223,11 +223,11 @@ def verified_checkpoint(
     """Open a checkpoint and verify the hashes of its files.
 
     Args:
-        directory: Folder of the checkpoint.
+        directory: Checkpoint folder.
         base: Present folder of its base if it was moved, else None.
         share: Number of the first file to verify.
-        shares: Distance between files to verify: the number of ranks that divide the work.
-        kind: Class of the reader.
+        shares: Distance between files to verify: number of ranks sharing the work.
+        kind: Reader class.
 
     Raises:
         FileNotFoundError, CheckpointError, UserError: As CheckpointReader and its `verify`.

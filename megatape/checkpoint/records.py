@@ -1,4 +1,4 @@
-"""Records of files and tensors, as manifests of checkpoints and records of imports store them."""
+"""Records of files and tensors in checkpoint manifests and import records."""
 
 from collections.abc import Container, Mapping
 from typing import Self
@@ -16,7 +16,7 @@ class FileRecord(Section):
 
     Attributes:
         bytes: Size in bytes.
-        sha256: Hash of the content, in hexadecimal digits.
+        sha256: Hash of the content, in hexadecimal.
     """
 
     bytes: int
@@ -27,9 +27,9 @@ class TensorRecord(Section):
     """Location of a tensor.
 
     Attributes:
-        file: Name of the file in its folder.
-        name: Name of the tensor in the file.
-        shape: Shape of the tensor.
+        file: File name.
+        name: Tensor name in the file.
+        shape: Tensor shape.
     """
 
     file: FileName
@@ -38,12 +38,12 @@ class TensorRecord(Section):
 
 
 class BaseRecord(Section):
-    """Entry `base` of a manifest: the folder with the weights that the checkpoint leaves out (base.py).
+    """Manifest entry `base`: folder with the weights that the checkpoint leaves out (base.py).
 
     Attributes:
         folder: Absolute path of the folder.
         relative: Path of the folder relative to the checkpoint.
-        files: Name -> size and hash of every file with such weights.
+        files: Name -> size and hash of every file with left-out weights.
         tensors: Parameter -> location of its weight.
     """
 
@@ -63,8 +63,8 @@ def check_listed(kind: str, names: Mapping[str, str], files: Container[str]) -> 
     """Check that every tensor of a kind is in a recorded file.
 
     Args:
-        kind: Kind of the tensors, for the message.
-        names: Name of a tensor -> name of its file.
+        kind: Kind of tensor, for the message.
+        names: Tensor name -> file name.
         files: Names of the recorded files.
 
     Raises:

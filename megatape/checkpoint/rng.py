@@ -1,11 +1,11 @@
-"""State of the random number generators of a rank."""
+"""State of a rank's random number generators."""
 
 import torch
 from torch import Tensor
 
 
 def rng_snapshot() -> Tensor:
-    """Return the state of torch's generators on this rank, as bytes: the CPU's, then the current GPU's if there is one."""
+    """Return the state of torch's generators as bytes: the CPU's, then the current GPU's if there is one."""
     states = [torch.get_rng_state()]
     if torch.cuda.is_available():
         states.append(torch.cuda.get_rng_state())

@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a run, and removes those that they replace."""
+"""Writes a run's checkpoints, and removes those that they replace."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +17,8 @@ class RunWriter:
     """Writer of a run's checkpoints.
 
     Args:
-        environment: Environment of the run.
-        run: The run.
+        environment: Run environment.
+        run: State of the run besides weights and optimizer state.
         keep: Number of checkpoints to keep, newest first (checkpoint.keep).
     """
 
@@ -28,14 +28,14 @@ class RunWriter:
         self._keep = keep
 
     def capture(self, tensors: TensorSource, base: StoredWeights | None) -> Callable[[], Path]:
-        """Capture the present state of the run.
+        """Capture the present state of the run, so that later steps do not change what is written.
 
         Args:
             tensors: Weights and optimizer state of the present step.
             base: Frozen weights to leave out, None to write all weights.
 
         Returns:
-            A function that writes the checkpoint and returns it, even if it is called after later steps. Collective.
+            Function that writes the checkpoint and returns its folder. Collective.
         """
         self._environment.log.sync_metrics()
         contents = CheckpointContents(self._run.saved_state(), tensors, rng_snapshot(), self._run.tokenizer, base)
@@ -50,6 +50,6 @@ class RunWriter:
                 environment.folder.mark_latest(checkpoint)
                 prune(environment, checkpoint, self._keep, self._run.protected)
             except OSError as error:
-                # The checkpoint is complete all the same.
+                # The new checkpoint is complete nevertheless.
                 environment.log.warning(f"after writing {checkpoint}: {error}")
         return checkpoint

@@ -1,4 +1,4 @@
-"""Reports the saves of a run, and counts those that failed."""
+"""Reports a run's saves, and counts failures in a row."""
 
 from pathlib import Path
 
@@ -9,32 +9,32 @@ MAX_CONSECUTIVE_FAILED_SAVES = 3
 
 
 class SaveReport:
-    """Report about saves in the log of a run.
+    """Report about saves in the run log.
 
     Args:
-        log: Log of the run.
-        interval: Number of steps from one save to the next (checkpoint.interval).
+        log: Run log.
+        interval: Steps from one save to the next (checkpoint.interval).
     """
 
     def __init__(self, log: RunLog, interval: int) -> None:
         self._log = log
         self._interval = interval
-        # Number of failed saves since the last one that succeeded.
+        # Saves that have failed since the last success.
         self._num_failures = 0
 
     def succeeded(self, checkpoint: Path, waited: float) -> None:
         """Report a new checkpoint.
 
         Args:
-            checkpoint: The checkpoint.
-            waited: Seconds that training has waited for it.
+            checkpoint: Checkpoint folder.
+            waited: Seconds that training waited for the save.
         """
         self._num_failures = 0
         self._log.info(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
         self._log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
 
     def failed(self, error: OSError) -> bool:
-        """Report a failed save. Returns whether the run ends unless its last attempts, which follow, succeed."""
+        """Report a failed save. Returns whether there were too many, so that the last attempts follow."""
         self._num_failures += 1
         is_last = self._num_failures == MAX_CONSECUTIVE_FAILED_SAVES
         outlook = f"the next is after {self._interval} steps"

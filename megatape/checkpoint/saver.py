@@ -43,11 +43,11 @@ class FinishedSave:
 class Saver:
     """Saves the present state of a run. Collective, like all its methods.
 
-    Failed saves raise OSError. Replicas that differ and weights that are not finite raise TrainingDiverged.
+    Failing to write raises OSError. Differing replicas and weights that are not finite raise TrainingDiverged.
 
     Args:
-        environment: Environment of the run.
-        engine: Engine with the weights and the optimizer state.
+        environment: Run environment.
+        engine: Engine with weights and optimizer state.
         run: The rest of the run's state.
         keep: Number of checkpoints to keep (checkpoint.keep).
         in_background: Whether a thread writes checkpoints while training continues (checkpoint.background).
@@ -129,14 +129,13 @@ class Saver:
         return self.collect(in_flight)
 
     def collect(self, in_flight: SaveInFlight) -> FinishedSave:
-        """Take the result of the save in flight, which all ranks have finished."""
+        """Take the result of the save in flight. Only waits if a rank has not finished its share."""
         assert self.background is not None
         started = time.perf_counter()
         checkpoint = self.background.finish()
         return FinishedSave(checkpoint, in_flight.waited + time.perf_counter() - started)
 
     def _write(self) -> Path:
-        """Write the present state."""
         self._engine.check_replicas()
         write = self._writer.capture(self._engine.state, self.base)
         return write()

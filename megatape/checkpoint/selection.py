@@ -1,4 +1,4 @@
-"""Selection of the checkpoint that a run continues from."""
+"""Selects the checkpoint to continue from when resuming or rolling back."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -16,11 +16,11 @@ LOG = logging.getLogger(__name__)
 
 
 def open_named(directory: Path, environment: RunEnvironment, check: Callable[[CheckpointReader], None]) -> CheckpointReader:
-    """Open the checkpoint that a user named for a run to resume from. Collective.
+    """Open a checkpoint that the user named for resuming. Collective.
 
     Args:
-        directory: Folder of the checkpoint.
-        environment: Environment of the run.
+        directory: Checkpoint folder.
+        environment: Run environment.
         check: Raises UserError on every rank if the run must not continue from the checkpoint.
 
     Raises:
@@ -28,7 +28,7 @@ def open_named(directory: Path, environment: RunEnvironment, check: Callable[[Ch
         OSError: The checkpoint cannot be read.
     """
     reader = _open(directory, environment)
-    # The main rank lists them for all ranks, which could see different checkpoints through a network file system.
+    # Only the main rank lists checkpoints: through a network file system, ranks could see different ones.
     newer = environment.on_main(lambda: [path.name for path in _newer_checkpoints(reader, environment)])
     if newer:
         raise UserError(
@@ -40,12 +40,10 @@ def open_named(directory: Path, environment: RunEnvironment, check: Callable[[Ch
 
 
 def find_newest(environment: RunEnvironment, check: Callable[[CheckpointReader], None]) -> CheckpointReader | None:
-    """Find the newest valid checkpoint of a run. Collective.
-
-    Newer checkpoints that are corrupted are moved aside.
+    """Find the newest valid checkpoint of a run, and move newer, corrupted ones aside. Collective.
 
     Args:
-        environment: Environment of the run.
+        environment: Run environment.
         check: Raises UserError on every rank if the run must not continue from the checkpoint.
 
     Returns:
@@ -56,12 +54,12 @@ def find_newest(environment: RunEnvironment, check: Callable[[CheckpointReader],
         OSError: A checkpoint cannot be read.
     """
     folder = environment.folder
-    # The main rank lists them for all ranks, which could see different checkpoints through a network file system.
+    # Only the main rank lists checkpoints: through a network file system, ranks could see different ones.
     names = environment.on_main(lambda: [path.name for path in folder.list_checkpoints()])
     reader, corrupted = _first_valid(names, environment)
     if reader is None:
         if corrupted:
-            # Starting from step 0 would overwrite checkpoints that can still be repaired.
+            # Starting from step 0 would overwrite checkpoints that could still be repaired.
             raise UserError(
                 f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
                 "choose another run.directory"
@@ -77,11 +75,10 @@ def find_stable_checkpoint(
 ) -> CheckpointReader | None:
     """Find the checkpoint for a rollback: the newest stable one that is valid. Collective.
 
-    Newer checkpoints are moved aside, because a resume from one of them would continue the steps that are rolled back.
-    Corrupted ones are moved aside as well.
+    Newer checkpoints are moved aside, because resuming from one of them would undo the rollback. So are corrupted ones.
 
     Args:
-        environment: Environment of the run.
+        environment: Run environment.
         stable: Returns the steps of stable checkpoints, newest first, given the steps of all checkpoints.
 
     Returns:
@@ -108,8 +105,8 @@ def _first_valid(names: list[str], environment: RunEnvironment) -> tuple[Checkpo
     """Find the first valid checkpoint. Collective.
 
     Args:
-        names: Names of checkpoints of the run, in the order of preference.
-        environment: Environment of the run.
+        names: Checkpoint names, in order of preference.
+        environment: Run environment.
 
     Returns:
         The checkpoint, or None if none is valid, and the corrupted checkpoints before it.
@@ -127,7 +124,7 @@ def _first_valid(names: list[str], environment: RunEnvironment) -> tuple[Checkpo
 
 
 def _open(directory: Path, environment: RunEnvironment) -> CheckpointReader:
-    """Open a checkpoint that the user named. Collective.
+    """Open and verify a checkpoint that the user named. Collective.
 
     Raises:
         FileNotFoundError: On every rank, the main rank finds no checkpoint.
@@ -135,7 +132,7 @@ def _open(directory: Path, environment: RunEnvironment) -> CheckpointReader:
     """
 
     def check_opens() -> None:
-        # The reader is not returned, because `on_main` would send it to the other ranks.
+        # Do not return the reader: `on_main` would send it to the other ranks.
         CheckpointReader(directory, environment.base)
 
     environment.on_main(check_opens)
@@ -146,18 +143,18 @@ def _open(directory: Path, environment: RunEnvironment) -> CheckpointReader:
 
 
 def _newer_checkpoints(reader: CheckpointReader, environment: RunEnvironment) -> list[Path]:
-    """Return the run's checkpoints of later steps than the given one."""
+    """Return the run's checkpoints with later steps than the given one."""
     return [path for path in environment.folder.list_checkpoints() if named_step(path) > reader.step]
 
 
 def _move_aside(checkpoints: list[Path], suffix: str) -> None:
     """Rename checkpoints that the run does not continue from.
 
-    The run will write checkpoints of the same steps, and must not count these as kept ones.
+    The run will write checkpoints for the same steps, and must not count the renamed ones as kept.
 
     Args:
         checkpoints: Folders to rename, as far as they exist.
-        suffix: Suffix to append. It is appended again if a folder of the new name exists.
+        suffix: Suffix to append, again while a folder with the new name exists.
     """
     for path in checkpoints:
         if not path.exists():

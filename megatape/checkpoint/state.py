@@ -1,4 +1,4 @@
-"""Training state in a checkpoint: the content of state.json."""
+"""Training state in a checkpoint: content of state.json."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,7 @@ from megatape.errors import UserError, content_errors
 from megatape.utils.json_files import read_json
 from megatape.utils.validation import as_type
 
-# Maximum number of samples in a step. A resume computes a digest of the last step's samples.
+# Maximum samples in a step. Resuming computes a digest of the last step's samples.
 MAX_STEP_SAMPLES = 2**24
 
 
@@ -20,8 +20,8 @@ class SpikeState(BaseModel, extra="allow", frozen=True):
     """State of the spike policy.
 
     Attributes:
-        spikes: Values of recent steps by name: losses and gradient norms.
-        left_out: First and last sample of each range that rollbacks skip.
+        spikes: Recent values by name: losses and gradient norms.
+        left_out: First and last sample of each range skipped by rollbacks.
         troubled: Recent steps with a spike or a fault.
     """
 
@@ -34,7 +34,7 @@ class StepSamples(BaseModel, extra="forbid", frozen=True):
     """Samples of one step.
 
     Attributes:
-        first: First sample, counted from the start of the run.
+        first: First sample, counting from the start of the run.
         last: Last sample.
         digest: Digest of the samples (order.samples_digest).
     """
@@ -54,7 +54,7 @@ class Average(BaseModel, frozen=True):
     """Checkpoints whose weights were averaged.
 
     Attributes:
-        run: Folder of their run.
+        run: Run directory.
         steps: Step of each checkpoint.
         shares: Share of each checkpoint in the average.
     """
@@ -65,22 +65,22 @@ class Average(BaseModel, frozen=True):
 
 
 class State(BaseModel, extra="allow", frozen=True):
-    """Content of state.json. Keys of other versions are kept. Earlier versions wrote fewer keys.
+    """Content of state.json. Keys from other versions are kept. Earlier versions wrote fewer keys.
 
     Attributes:
-        step: Number of steps of the run.
-        updates: Number of steps that the optimizer has taken.
-        samples: Number of samples consumed.
-        tokens: Number of tokens consumed.
+        step: Steps made by the run.
+        updates: Updates made by the optimizer: steps that were not skipped.
+        samples: Samples consumed.
+        tokens: Tokens consumed.
         last_step: Samples of the last step. None before the first step, and if an earlier version wrote the state.
         validation_selection: How the run selects validation samples.
-        world_size: Number of ranks of the run, None if it is not recorded.
-        fingerprints: Fingerprints of tokenizer and data.
+        world_size: Number of ranks, None if it is not recorded.
+        fingerprints: Tokenizer and data fingerprints.
         attention: Name of the attention backend, None if it is not recorded.
         guard: State of the spike policy.
         callbacks: State of the callbacks by name.
         config: Resolved configuration of the run.
-        average: Set in an average that `megatape average` wrote. Everything else is from the newest of its checkpoints.
+        average: Set in averages written by `megatape average`, where all else is from the newest averaged checkpoint.
     """
 
     step: Count
@@ -100,7 +100,7 @@ class State(BaseModel, extra="allow", frozen=True):
     @model_validator(mode="before")
     @classmethod
     def _count_updates(cls, content: Any) -> Any:
-        # Runs of earlier versions took every step.
+        # Earlier versions never skipped an update.
         if isinstance(content, dict) and "step" in content:
             return {"updates": content["step"]} | content
         return content
@@ -119,7 +119,7 @@ class State(BaseModel, extra="allow", frozen=True):
         return value.model_dump()
 
     def content(self) -> dict[str, Any]:
-        """Return the JSON object of state.json."""
+        """Return the content as a JSON object."""
         return self.model_dump(exclude_unset=True)
 
 

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: writing our own, and reading weights from any folder."""
+"""Tensors in safetensors files: writing ours, and reading weights from any folder."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +21,11 @@ DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> FileRecord:
     """Write CPU tensors to a safetensors file.
 
-    The bytes are the same as those of the safetensors library. The library can only hash a file by reading it again, and would
-    take any change in the meantime for the original. Format: https://huggingface.co/docs/safetensors, section Format.
+    The safetensors library would write the same bytes, but hashing its file means reading it again, and a change made in the
+    meantime would go unnoticed. Format: https://huggingface.co/docs/safetensors, section Format.
 
     Args:
-        tensors: Name -> tensor, all of the same precision.
+        tensors: Name -> tensor, all with the same precision.
         path: File to write. It must not exist.
 
     Returns:
@@ -36,7 +36,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> FileRecord:
 
 
 def _parts(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the content of a safetensors file: size of the header, header, tensors. Tensors are not copied."""
+    """Yield the content of a safetensors file, without copying tensors: header size, header, tensors."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
@@ -55,12 +55,12 @@ def _parts(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 
 class StoredWeights:
-    """Weights in the files of a folder, by our parameter names: the source of an import, or the base of a checkpoint.
+    """Weights stored in a folder, by our parameter names: source of an import, or base of a checkpoint.
 
     Args:
-        folder: Folder of the files.
+        folder: Folder with the files.
         tensors: Parameter -> location of its weight.
-        files: Name -> expected size and hash of a file, for all files that have one on record.
+        files: Name -> expected size and hash, for files that have them on record.
 
     Attributes:
         directory, tensors, files: See Args.
@@ -72,21 +72,21 @@ class StoredWeights:
         self.files = files
 
     def restricted(self, names: Iterable[str]) -> "StoredWeights":
-        """Return only these weights, with the hashes of the files that hold them."""
+        """Return only these weights, with the hashes of their files."""
         tensors = {name: self.tensors[name] for name in names}
         used = {record.file for record in tensors.values()}
         files = {name: record for name, record in self.files.items() if name in used}
         return StoredWeights(self.directory, tensors, files)
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a weight in float32 (zero/tensors.py). A vector has one column.
+        """Read some rows and columns of a weight in float32. A vector has one column.
 
         Raises:
             UserError: A value is not finite.
         """
         record = self.tensors[name]
         path = self.directory / record.file
-        # Close the file after each tensor: pages of its mapping that were read would count as this process's memory.
+        # Close the file after each tensor: pages read through its mapping count as memory of this process.
         with safe_open(path, framework="pt") as file:
             tensor = file.get_slice(record.name)
             block: Tensor
@@ -100,7 +100,7 @@ class StoredWeights:
         return block
 
     def tensor(self, name: str) -> Tensor:
-        """Read a whole weight in float32. Raises as `read`."""
+        """Read a whole weight in float32. Raises the errors of `read`."""
         shape = self.tensors[name].shape
         num_columns = 1
         if len(shape) > 1:
@@ -111,7 +111,7 @@ class StoredWeights:
         """Hash every `shares`-th file, starting with file `share`.
 
         Yields:
-            Path of a file, its expected size and hash, and its present ones.
+            Path of a file, expected size and hash, present size and hash.
 
         Raises:
             FileNotFoundError: A file is missing.
