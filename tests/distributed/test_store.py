@@ -11,7 +11,8 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from megatape.distributed.store import Messages, open_store
+from megatape.distributed.messages import Messages
+from megatape.distributed.store import open_store
 from megatape.distributed.topology import Topology
 from tests.helpers.processes.workers import free_port, run_workers
 

@@ -24,7 +24,7 @@ from typing import Self
 
 import torch.distributed as dist
 
-from megatape.distributed.store import StoreEnded
+from megatape.distributed.messages import StoreEnded
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.reliability.watch.heartbeat_sender import HeartbeatSender

@@ -3,7 +3,7 @@
 import pytest
 import torch.distributed as dist
 
-from megatape.distributed.store import Messages, StoreEnded
+from megatape.distributed.messages import Messages, StoreEnded
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
 from megatape.reliability.watch.heartbeat import Heartbeat, ThreadProgress
