@@ -1,4 +1,4 @@
-"""Differences between ranks that must be started alike, in words."""
+"""Comparing what ranks of a run were started with, and describing the differences for messages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,45 +6,48 @@ from collections.abc import Mapping, Sequence
 from megatape.distributed.topology import name_ranks
 
 
-def find_disagreement(hosts: Sequence[str], faults: Sequence[str], values: Sequence[Mapping[str, object]]) -> str:
-    """Return the reason why ranks cannot train together, or "".
+def find_disagreement(
+    hosts: Sequence[str], reasons: Sequence[str | None], values: Sequence[Mapping[str, object]]
+) -> str | None:
+    """Return the reason why ranks cannot train together, or None if they can.
 
     Args:
         hosts: Host of each rank.
-        faults: Fault of each rank, "" for none.
+        reasons: Reason why each rank alone cannot train, or None.
         values: Values of each rank by name. A value must be equal on all ranks that have it.
     """
-    shared_fault = faults[0]
-    if shared_fault and len(set(faults)) == 1:
-        # A fault of all ranks is not about any of them.
-        return shared_fault
+    common_reason = reasons[0]
+    if common_reason is not None and len(set(reasons)) == 1:
+        # Naming all ranks would say nothing.
+        return common_reason
 
-    reasons = []
-    for fault, ranks in ranks_by_text(faults).items():
-        if fault:
-            reasons.append(f"{describe_ranks(ranks, hosts)}: {fault}")
+    disagreements = []
+    for reason, ranks in ranks_by_text(reasons).items():
+        disagreements.append(f"{describe_ranks(ranks, hosts)}: {reason}")
     for name, difference in differing_values(hosts, values).items():
-        reasons.append(f"{name} is {difference}")
-    if not reasons:
-        return ""
-    return f"the ranks cannot train together: {'; '.join(reasons)}. Give all of them the same command, code and data"
+        disagreements.append(f"{name} is {difference}")
+    if not disagreements:
+        return None
+    return f"the ranks cannot train together: {'; '.join(disagreements)}. Give all of them the same command, code and data"
 
 
 def differing_values(hosts: Sequence[str], values: Sequence[Mapping[str, object]]) -> dict[str, str]:
-    """Describe the values that differ between ranks, by name, such as `4 on ranks 0, 2 (n0), 7 on rank 1 (n1)`.
+    """Describe the values that differ between ranks, by name: for example `4 on ranks 0, 2 (n0), 7 on rank 1 (n1)`.
 
     Args:
         hosts: Host of each rank.
         values: JSON values of each rank by name. Ranks without a value are not compared.
     """
-    names = dict.fromkeys(name for of_rank in values for name in of_rank)
+    names: dict[str, None] = {}
+    for rank_values in values:
+        names |= dict.fromkeys(rank_values)
     differences = {}
     for name in names:
         texts: list[str | None] = []
-        for of_rank in values:
+        for rank_values in values:
             text = None
-            if name in of_rank:
-                text = json.dumps(of_rank[name])
+            if name in rank_values:
+                text = json.dumps(rank_values[name])
             texts.append(text)
         groups = ranks_by_text(texts)
         if len(groups) > 1:
@@ -54,7 +57,7 @@ def differing_values(hosts: Sequence[str], values: Sequence[Mapping[str, object]
 
 
 def ranks_by_text(texts: Sequence[str | None]) -> dict[str, list[int]]:
-    """Group the ranks by their text, in the order of ranks. Ranks without a text (None) are skipped."""
+    """Group ranks by their text, in the order of ranks. Ranks with None are skipped."""
     ranks: dict[str, list[int]] = {}
     for rank, text in enumerate(texts):
         if text is not None:
@@ -63,10 +66,10 @@ def ranks_by_text(texts: Sequence[str | None]) -> dict[str, list[int]]:
 
 
 def describe_ranks(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    """Name ranks and the host of the first one, such as `ranks 0-1, 4 (n1, ...)`.
+    """Name ranks and the first one's host, for example `ranks 0-1, 4 (n1, ...)`.
 
     Args:
-        ranks: Numbers of the ranks, ascending.
+        ranks: Ranks in ascending order.
         hosts: Host of each rank.
     """
     first_host = hosts[ranks[0]]

@@ -8,7 +8,7 @@ HOSTS = ["n0", "n1", "n0"]
 
 
 def test_equal_ranks_agree() -> None:
-    assert find_disagreement(HOSTS, ["", "", ""], [{"steps": 4}] * 3) == ""
+    assert find_disagreement(HOSTS, [None] * 3, [{"steps": 4}] * 3) is None
 
 
 def test_a_fault_of_all_ranks_names_none() -> None:
@@ -16,8 +16,11 @@ def test_a_fault_of_all_ranks_names_none() -> None:
 
 
 def test_faults_and_differences_name_their_ranks() -> None:
-    found = find_disagreement(HOSTS, ["", "no data", ""], [{"steps": 4}, {"steps": 7}, {"steps": 4}])
-    assert found.startswith("the ranks cannot train together: rank 1 (n1): no data; steps is 4 on ranks 0, 2 (n0), 7 on rank 1")
+    reason = find_disagreement(HOSTS, [None, "no data", None], [{"steps": 4}, {"steps": 7}, {"steps": 4}])
+    assert reason is not None
+    assert reason.startswith(
+        "the ranks cannot train together: rank 1 (n1): no data; steps is 4 on ranks 0, 2 (n0), 7 on rank 1"
+    )
 
 
 def test_ranks_without_a_value_are_not_compared() -> None:

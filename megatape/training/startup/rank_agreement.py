@@ -37,7 +37,7 @@ def open_together(
         RankMismatch: A rank cannot open its data, or settings, code or data differ. Raised on all ranks.
     """
     data = None
-    fault = ""
+    reason: str | None = None
     values = {**settings, **_code_versions()}
     try:
         data = open_rank()
@@ -45,10 +45,10 @@ def open_together(
             check_packages(sinks)
         values |= _data_hashes(data)
     except (UserError, OSError) as error:
-        fault = str(error)
-    hosts, faults, values_of_ranks = zip(*gather_values((socket.gethostname(), fault, values), topology), strict=True)
-    disagreement = find_disagreement(hosts, faults, values_of_ranks)
-    if disagreement:
+        reason = str(error)
+    hosts, reasons, values_of_ranks = zip(*gather_values((socket.gethostname(), reason, values), topology), strict=True)
+    disagreement = find_disagreement(hosts, reasons, values_of_ranks)
+    if disagreement is not None:
         raise RankMismatch(disagreement)
     assert data is not None
     return data
