@@ -1,1 +1,1 @@
-"""Ranks and their communication: launchers, topology, mesh, collectives with gradients, layouts, exchanged values."""
+"""Ranks and their communication: launchers, rendezvous, mesh, collectives with gradients, layouts, exchanged values."""

@@ -1,6 +1,6 @@
-"""Collectives that overlap with computation: they begin at one place and finish at another.
+"""Collectives that overlap with computation: their constructors begin them, and `wait` returns their results.
 
-A device runs the collectives of one group in the order in which they begin, so the one that is needed first begins first.
+A device runs the collectives of a group in the order in which they began. So begin the one needed first before the others.
 Shapes as in model/transformer.py.
 """
 
@@ -17,62 +17,75 @@ from megatape.distributed.mesh import Axis
 
 
 class AsyncAllToAll:
-    """An all-to-all in flight. x is split into one piece for each rank; the pieces of all ranks are joined in another way.
+    """All-to-all in flight. x is split into one piece per rank, and received pieces are joined along another dimension.
 
-    The backward pass, which meets `wait` first, begins the inverse exchange there and waits for it where this one began: it
-    overlaps with the backward pass of what was computed between the two. At T = 1, and for None, nothing is exchanged.
+    The backward pass reaches `wait` first. It begins the inverse exchange there, and waits for it where this one began. So the
+    inverse overlaps with the backward pass of everything computed in between.
+
+    Args:
+        x: Tensor to exchange; None, or with a single rank any tensor, is not exchanged.
+        axis: Ranks that exchange pieces.
+        before: How x is split into pieces.
+        after: How the received pieces are joined.
     """
 
-    def __init__(self, x: Tensor | None, axis: Axis, given: Pieces, wanted: Pieces) -> None:
+    def __init__(self, x: Tensor | None, axis: Axis, before: Pieces, after: Pieces) -> None:
         self.axis = axis
-        self.wanted = wanted
-        self.pending = _Pending()
-        begin = partial(self.pending.begin, given)
-        finish = partial(self.pending.finish, given)
-        self.x = None if x is None else paired(x, axis, begin, finish)
+        self.after = after
+        self.exchange = _Exchange()
+        self.x: Tensor | None = None
+        if x is not None:
+            begin = partial(self.exchange.begin, before)
+            finish = partial(self.exchange.finish, before)
+            self.x = paired(x, axis, begin, finish)
 
     def wait(self) -> Tensor | None:
         """Wait for the pieces of the other ranks, and join them."""
         if self.x is None:
             return None
-        begin = partial(self.pending.begin, self.wanted)
-        finish = partial(self.pending.finish, self.wanted)
+        begin = partial(self.exchange.begin, self.after)
+        finish = partial(self.exchange.finish, self.after)
         return paired(self.x, self.axis, finish, begin)
 
 
-class _Pending:
-    """State of the exchange in flight, forward or backward.
+class _Exchange:
+    """The exchange in flight, forward or backward. Refers to no tensor with a graph, because that would be a cycle.
 
-    It holds no reference to the autograd graph, which would be a cycle.
+    Attributes:
+        sent: Pieces being sent. The collective reads this memory until it ends.
+        work: The collective.
     """
 
-    def begin(self, given: Pieces, x: Tensor, axis: Axis) -> Tensor:
-        """Begin the exchange. Returns the received pieces, which are complete in `finish`."""
-        # Kept until it has left, because the collective reads its memory.
-        self.sent: Tensor | None = given.split(x, axis.size).contiguous()
+    def __init__(self) -> None:
+        self.sent: Tensor | None = None
+        self.work: dist.Work | None = None
+
+    def begin(self, pieces: Pieces, x: Tensor, axis: Axis) -> Tensor:
+        """Begin to exchange x. Return the received pieces, incomplete until `finish`."""
+        self.sent = pieces.split(x, axis.size).contiguous()
         received = torch.empty_like(self.sent)
-        self.work: dist.Work | None = dist.all_to_all_single(received, self.sent, group=axis.group, async_op=True)
+        self.work = dist.all_to_all_single(received, self.sent, group=axis.group, async_op=True)
         return received
 
-    def finish(self, wanted: Pieces, received: Tensor, axis: Axis) -> Tensor:
-        """Wait for the pieces of all ranks, and join them."""
+    def finish(self, pieces: Pieces, received: Tensor, axis: Axis) -> Tensor:
+        """Wait for the received pieces, and join them."""
         assert self.work is not None
         self.work.wait()
         self.sent = None
         self.work = None
-        return wanted.join(received)
+        return pieces.join(received)
 
 
 class AsyncShift:
-    """A shift around a ring in flight: each rank sends its tensor to the next rank. No gradient.
+    """Shift around a ring in flight: each rank sends its tensor to the next rank. No gradient.
 
-    It is an all-to-all with empty pieces for all other ranks. NCCL makes it of one send and one receive, which no order of the
-    ranks can block.
+    It is an all-to-all with empty pieces for all other ranks. NCCL implements that as one send and one receive, which cannot
+    deadlock in any order of the ranks.
 
     Args:
-        x: Tensor to send, of one dimension. All ranks have the same number of elements.
-        axis: Ranks of the ring, more than one.
-        overlap: Whether the caller computes before it waits.
+        x: Tensor to send, one-dimensional. All ranks send the same number of elements.
+        axis: Ranks in the ring, more than one.
+        overlap: Whether the caller computes before waiting.
     """
 
     def __init__(self, x: Tensor, axis: Axis, overlap: bool = True) -> None:
@@ -94,12 +107,12 @@ class AsyncShift:
 
 
 class _GatheredHalf(NamedTuple):
-    """Some samples of an all-gather in flight.
+    """All-gather of some samples in flight.
 
     Attributes:
         work: The collective; None if it has ended.
-        stacked: Its output, [T, samples, N/T, ...].
-        whole: Place of the samples in the gathered tensor, as a view of the same shape.
+        stacked: Output of the collective, [T, samples, N/T, ...].
+        whole: View of the gathered tensor where these samples belong, in the same shape.
     """
 
     work: dist.Work | None
@@ -108,19 +121,23 @@ class _GatheredHalf(NamedTuple):
 
 
 class AsyncAllGather:
-    """An all-gather of tokens in flight, [B, N/T, ...] -> [B, N, ...]. T > 1; no gradient.
+    """All-gather of tokens in flight, [B, N/T, ...] -> [B, N, ...]. No gradient.
+
+    Args:
+        part: Tokens of this rank, [B, N/T, ...].
+        axis: Ranks to gather from, more than one.
+        in_halves: Whether to use a collective for each half of the samples. The first one completes at once, so products of the
+            first half overlap with gathering the second. Otherwise everything overlaps with the computation before `wait`.
 
     Attributes:
-        whole: Gathered tensor, complete once `rows` has ended. With `in_halves` there is one collective for each half of the
-            samples, of which the first ends at once, so that products of the first half overlap with the second. Otherwise the
-            whole overlaps with the computation before `wait`.
+        whole: Gathered tensor, [B, N, ...], complete after `wait` or after the last of `rows`.
     """
 
     def __init__(self, part: Tensor, axis: Axis, in_halves: bool = False) -> None:
         self.axis = axis
         self.whole = part.new_empty(part.shape[0], axis.size * part.shape[1], *part.shape[2:])
         count = 2 if in_halves else 1
-        # Through `data`, because autograd counts writes to `whole`, and would notice those after it has seen the tensor.
+        # Write through `data`. Otherwise autograd would count writes to `whole` as changes of a tensor that it has saved.
         halves = zip(part.chunk(count), self.whole.data.chunk(count), strict=True)
         self.arriving: list[_GatheredHalf] = []
         for index, (part_half, whole_half) in enumerate(halves):
@@ -130,7 +147,7 @@ class AsyncAllGather:
     def _begin(self, part: Tensor, whole: Tensor, overlap: bool) -> _GatheredHalf:
         """Begin to gather some samples into a view of `whole`."""
         if len(part) == 1:
-            # Pieces arrive rank by rank, which is the order of the tokens of a single sample.
+            # A single sample's tokens are in the order of ranks, in which pieces arrive.
             stacked = whole.view(self.axis.size, *part.shape)
         else:
             stacked = part.new_empty(self.axis.size, *part.shape)
@@ -151,7 +168,7 @@ class AsyncAllGather:
             first = end
 
     def wait(self) -> Tensor:
-        """Wait for the whole tensor."""
+        """Return the gathered tensor once it is complete."""
         for _ in self.rows():
             pass
         return self.whole

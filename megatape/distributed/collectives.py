@@ -1,8 +1,9 @@
-"""Collectives inside the model, and pairs of them: the backward pass sums and scatters what the forward pass gathers.
+"""Blocking collectives of the model, with gradients: where the forward pass gathers, the backward pass reduces and scatters.
 
-Computation waits for these; asynchronous.py has the collectives that overlap with it.
+asynchronous.py has collectives that overlap with computation.
 
-Shapes as in model/transformer.py, where T is the size of any axis. Every function but `every_rank` is the identity at T = 1.
+Shapes as in model/transformer.py, but T is the size of any axis. With a single rank, all functions are the identity, except
+that `every_rank` adds a dimension.
 """
 
 from collections.abc import Callable
@@ -19,24 +20,24 @@ Collective = Callable[[Tensor, Axis], Tensor]
 
 
 def gather_tokens(x: Tensor, axis: Axis) -> Tensor:
-    """[B, N/T, ...] -> [B, N, ...], every rank's tokens in order. Backward: reduce-scatter."""
+    """Gather all ranks' tokens in order, [B, N/T, ...] -> [B, N, ...]. Backward: reduce-scatter."""
     return paired(x, axis, all_gather, reduce_scatter)
 
 
 def scatter_sum_tokens(x: Tensor, axis: Axis) -> Tensor:
-    """[B, N, ...] partial sums -> [B, N/T, ...], the sum over ranks of this rank's tokens. Backward: all-gather."""
+    """Sum all ranks' partial results for this rank's tokens, [B, N, ...] -> [B, N/T, ...]. Backward: all-gather."""
     return paired(x, axis, reduce_scatter, all_gather)
 
 
 def paired(x: Tensor, axis: Axis, forward: Collective, backward: Collective) -> Tensor:
-    """Return forward(x, axis). `backward` turns its gradient into that of x."""
+    """Return forward(x, axis). In the backward pass, `backward` turns its gradient into that of x."""
     if axis.size == 1:
         return x
     return _Pair.apply(x, axis, forward, backward)
 
 
 class _Pair(torch.autograd.Function):
-    """One collective forward and its conjugate backward."""
+    """A collective in the forward pass, and another one in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis, forward: Collective, backward: Collective) -> Tensor:
@@ -49,12 +50,11 @@ class _Pair(torch.autograd.Function):
         return ctx.backward_collective(grad, ctx.axis), None, None, None
 
 
-# The functions below have no gradient. torch's collectives work on the leading dimension: pieces
-# are stacked there, then moved.
+# The functions below have no gradient. torch's collectives stack pieces in the leading dimension, so dimensions are moved.
 
 
 def every_rank(x: Tensor, axis: Axis) -> Tensor:
-    """[...] of each rank -> [T, ...] on all ranks."""
+    """Stack the tensors of all ranks, [...] -> [T, ...]."""
     if axis.size == 1:
         return x[None]
     stacked = x.new_empty(axis.size, *x.shape)
@@ -63,24 +63,24 @@ def every_rank(x: Tensor, axis: Axis) -> Tensor:
 
 
 def all_gather(x: Tensor, axis: Axis) -> Tensor:
-    """[B, N/T, ...] -> [B, N, ...], every rank's tokens in order."""
+    """Gather all ranks' tokens in order, [B, N/T, ...] -> [B, N, ...]."""
     if axis.size == 1:
         return x
     return every_rank(x, axis).transpose(0, 1).flatten(1, 2).contiguous()
 
 
 def reduce_scatter(x: Tensor, axis: Axis) -> Tensor:
-    """[B, N, ...] -> [B, N/T, ...], the sum over ranks of this rank's tokens."""
+    """Sum over ranks, and return this rank's tokens, [B, N, ...] -> [B, N/T, ...]."""
     if axis.size == 1:
         return x
     stacked = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()
-    own = torch.empty_like(stacked[0])
-    dist.reduce_scatter_tensor(own, stacked.flatten(0, 1), group=axis.group)
-    return own
+    local = torch.empty_like(stacked[0])
+    dist.reduce_scatter_tensor(local, stacked.flatten(0, 1), group=axis.group)
+    return local
 
 
 def all_to_all(x: Tensor, axis: Axis) -> Tensor:
-    """[T, ...], a piece for each rank -> [T, ...], the pieces of all ranks for this one. It is its own inverse."""
+    """Send piece r of [T, ...] to rank r, and return the pieces received from all ranks, [T, ...]. It is its own inverse."""
     sent = x.contiguous()
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=axis.group)
@@ -89,11 +89,11 @@ def all_to_all(x: Tensor, axis: Axis) -> Tensor:
 
 @dataclass(frozen=True)
 class Pieces:
-    """A way to divide a tensor into one piece for each of T ranks.
+    """A way to split a tensor into one piece per rank.
 
     Attributes:
-        split: Function from a tensor and T to the pieces [T, ...].
-        join: The inverse of `split`. Returns a copy.
+        split: Function from a tensor and the number of ranks T to pieces [T, ...].
+        join: Inverse of `split`. Returns a copy.
     """
 
     split: Callable[[Tensor, int], Tensor]

@@ -1,4 +1,4 @@
-"""Numbers in environment variables."""
+"""Reading integers from environment variables."""
 
 import os
 
@@ -6,11 +6,11 @@ from megatape.errors import UserError
 
 
 def read_int(name: str, default: int | None = None) -> int:
-    """Read a number from the environment.
+    """Read an integer from the environment.
 
     Args:
         name: Name of the variable.
-        default: Value of a missing variable. None: it must be there.
+        default: Result if the variable is missing. None: a missing variable is an error.
 
     Raises:
         UserError: The variable is missing or not an integer.
@@ -19,6 +19,6 @@ def read_int(name: str, default: int | None = None) -> int:
     if text is None and default is not None:
         return default
     try:
-        return int(text)  # type: ignore[arg-type]  # None is rejected below like any other value that is not a number
+        return int(text)  # type: ignore[arg-type]  # None raises a TypeError.
     except (TypeError, ValueError):
         raise UserError(f"{name} is {text!r}: expected an integer") from None

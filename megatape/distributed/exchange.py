@@ -1,4 +1,4 @@
-"""The exchange of small values between all ranks."""
+"""Gathering small Python values from all ranks, and running work so that its errors are raised on every rank."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -14,26 +14,26 @@ from megatape.errors import UserError
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
-# Maximum size of a rank's value. Real values have a few megabytes at most.
+# Maximum size of a rank's value. Real ones take a few megabytes at most.
 MAX_BYTES = 2**30
 
 
 def gather_values(value: Value, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Value]:
-    """Return the values of all ranks, in order, on every rank. Collective.
+    """Return the values of all ranks, on every rank. Collective.
 
-    Values are sent as JSON: torch's all_gather_object would unpickle data from other processes, which can run code.
+    Values are sent as JSON. torch's all_gather_object would unpickle data from other processes, which can run code.
 
     Args:
-        value: This rank's value, of a type that `encode` supports.
-        topology: All ranks.
-        group: Process group of all ranks, by default the one that training uses.
+        value: This rank's value, of a type supported by `encode`.
+        topology: Ranks of this process.
+        group: Process group of all ranks, by default the one used in training.
 
     Returns:
-        The values by rank.
+        Values by rank.
 
     Raises:
         TypeError: The value has an unsupported type.
-        UserError: Another process sent data that is not a value.
+        UserError: The received data is not from a rank of this run.
     """
     if topology.world_size == 1:
         # A single rank needs no process group.
@@ -43,7 +43,7 @@ def gather_values(value: Value, topology: Topology, group: dist.ProcessGroup | N
 
 
 def _gather(text: bytes, world_size: int, group: dist.ProcessGroup | None) -> list[bytes]:
-    """Return the texts of all ranks, by rank. Collective."""
+    """Return the texts of all ranks. Collective."""
     device = torch.device("cpu")
     if "gloo" not in dist.get_backend(group):
         device = torch.device("cuda", torch.cuda.current_device())
@@ -68,15 +68,12 @@ def _gather(text: bytes, world_size: int, group: dist.ProcessGroup | None) -> li
 
 
 def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessGroup | None = None) -> Result:
-    """Do some work on the main rank, and return its result on every rank. Collective.
+    """Call a function on the main rank, and return its result on every rank. Collective.
 
     Args:
-        work: Work of the main rank. It must not be collective. Its result has a type that `encode` supports.
-        topology: All ranks.
-        group: Process group of all ranks, by default the one that training uses.
-
-    Returns:
-        The result.
+        work: Function to call. It must not be collective. Its result has a type supported by `encode`.
+        topology: Ranks of this process.
+        group: Process group of all ranks, by default the one used in training.
 
     Raises:
         UserError: The main rank raised it. Raised on all ranks.
@@ -99,34 +96,34 @@ def on_all(
     context: str = "",
     names: bool = True,
 ) -> list[Result]:
-    """Do some work on every rank, and return the results of all ranks on every rank. Collective.
+    """Call a function on every rank, and return the results of all ranks on every rank. Collective.
 
-    A UserError or an OSError of a rank is raised on all ranks, with the type and the errno of the first rank that raised one.
-    Other errors stay on their rank.
+    If a rank raises a UserError or OSError, all ranks raise one, with the type and errno of the first failing rank's. Other
+    errors stay on their rank.
 
     Args:
-        work: Work of each rank. It must not be collective, because it may fail on one rank alone. Its result has a type that
-            `encode` supports.
-        topology: All ranks.
-        group: Process group of all ranks, by default the one that training uses.
-        context: Text in front of an error's message.
-        names: Whether the message names the ranks that raised the error, unless all did.
+        work: Function to call. It must not be collective, because it may fail on one rank alone. Its result has a type
+            supported by `encode`.
+        topology: Ranks of this process.
+        group: Process group of all ranks, by default the one used in training.
+        context: Text in front of the error message.
+        names: Whether the message names the failing ranks, unless all ranks failed.
 
     Returns:
-        The results by rank.
+        Results by rank.
 
     Raises:
         UserError: A rank raised it. Raised on all ranks.
         OSError: A rank raised it. Raised on all ranks.
     """
     value: Result | None = None
-    own_error: Failure | None = None
+    local_error: Failure | None = None
     try:
         value = work()
     except (UserError, OSError) as error:
-        own_error = error
+        local_error = error
 
-    outcomes = gather_values((value, own_error), topology, group)
+    outcomes = gather_values((value, local_error), topology, group)
     errors: dict[int, Failure] = {}
     for rank, (_, rank_error) in enumerate(outcomes):
         if rank_error is not None:
@@ -135,26 +132,20 @@ def on_all(
         return [result for result, _ in outcomes]  # type: ignore[misc]
 
     first = next(iter(errors.values()))
-    failure = type(first)(context + _message(errors, topology, names))
-    if isinstance(failure, OSError) and isinstance(first, OSError):
-        failure.errno = first.errno
-    # Python's own errors have no such attribute; commands read it of any error.
-    failure.everywhere = True  # type: ignore[union-attr]
-    raise failure from own_error
+    common_error = type(first)(context + _message(errors, topology, names))
+    if isinstance(common_error, OSError) and isinstance(first, OSError):
+        common_error.errno = first.errno
+    # Commands read this attribute of any error. Python's own errors do not declare it.
+    common_error.everywhere = True  # type: ignore[union-attr]
+    raise common_error from local_error
 
 
 def _message(errors: Mapping[int, Failure], topology: Topology, names: bool) -> str:
-    """Return the message of the error that all ranks raise.
-
-    Args:
-        errors: Errors by rank.
-        topology: All ranks.
-        names: Whether to name the ranks, unless all raised the same error.
-    """
-    ranks_of: dict[str, list[int]] = {}
+    """Return the message of the error that all ranks raise, see `on_all`."""
+    ranks_by_text: dict[str, list[int]] = {}
     for rank, error in errors.items():
-        ranks_of.setdefault(str(error), []).append(rank)
-    is_common = len(ranks_of) == 1 and len(errors) == topology.world_size
+        ranks_by_text.setdefault(str(error), []).append(rank)
+    is_common = len(ranks_by_text) == 1 and len(errors) == topology.world_size
     if is_common or not names:
-        return "; ".join(ranks_of)
-    return "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in ranks_of.items())
+        return "; ".join(ranks_by_text)
+    return "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in ranks_by_text.items())

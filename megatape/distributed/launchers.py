@@ -1,4 +1,4 @@
-"""Launchers, and the ranks that they give a process in its environment."""
+"""Known launchers, and reading this process's ranks from the environment variables that they set."""
 
 import os
 from collections.abc import Sequence
@@ -12,11 +12,13 @@ from megatape.distributed.slurm import num_node_tasks, slurm_rendezvous
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 
-RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # read by torch and DeepSpeed
-MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # address of the rendezvous, on rank 0's host
+# Variables read by torch and DeepSpeed. The second ones are the address of rank 0's host, where ranks meet.
+RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")
 DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
-LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")  # --verbose is an option of MegaTAPE's commands
-# Variables with the number of processes, set by launchers that are not in LAUNCHERS
+# --verbose is an option of MegaTAPE's commands.
+LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")
+# Number of processes, as set by launchers missing in LAUNCHERS
 OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
 
@@ -25,9 +27,9 @@ class Launcher:
     """A launcher and its environment variables.
 
     Attributes:
-        name: Name for people.
-        marker: Variable that only its processes have.
-        variables: Variables of the fields of a Topology, in its order.
+        name: Name in messages.
+        marker: Variable that only this launcher sets.
+        variables: Variables for rank, world_size, local_rank and local_size (see Topology).
     """
 
     name: str
@@ -35,7 +37,7 @@ class Launcher:
     variables: tuple[str, str, str, str]
 
 
-# A launcher may start another one, such as srun torchrun. The inner one, which started the process, comes first.
+# Launchers can be nested, as in `srun torchrun`. The inner one, which started the process, must come first here.
 LAUNCHERS = (
     Launcher("torchrun", "TORCHELASTIC_RUN_ID", (*RANK_VARS, "LOCAL_WORLD_SIZE")),
     Launcher("deepspeed", "CROSS_RANK", (*RANK_VARS, "LOCAL_SIZE")),
@@ -55,7 +57,7 @@ BY_HAND = Launcher("a user", "", (*RANK_VARS, "LOCAL_WORLD_SIZE"))
 
 
 def launcher_of_environment() -> Launcher | None:
-    """Return the launcher that started this process, or None if there is none or it is unknown."""
+    """Return the launcher of this process, or None without a known one."""
     for launcher in LAUNCHERS:
         if launcher.marker in os.environ:
             return launcher
@@ -66,9 +68,6 @@ def is_on_one_host(topology: Topology) -> bool:
     """Whether all ranks are known to be on this host.
 
     Processes started by hand without LOCAL_WORLD_SIZE may be on several hosts, unless MASTER_ADDR is a loopback address.
-
-    Args:
-        topology: All ranks.
     """
     if topology.local_size < topology.world_size:
         return False
@@ -78,10 +77,10 @@ def is_on_one_host(topology: Topology) -> bool:
 
 
 def discover() -> Topology:
-    """Read the ranks from the environment, and complete it.
+    """Read the ranks from the environment, and set the variables that torch and DeepSpeed need.
 
-    It sets the variables of torch and DeepSpeed. If the launcher sets no rendezvous address, the address is derived from
-    Slurm's node list and job id, or exchanged by mpi4py. Without a launcher, this process is the only rank.
+    If the launcher does not set MASTER_ADDR and MASTER_PORT, they are derived from Slurm's node list and job id, or broadcast
+    with mpi4py. Without a launcher, this process is the only rank.
 
     Raises:
         UserError: Variables are missing, malformed or contradictory.
@@ -110,7 +109,7 @@ def discover() -> Topology:
 
 
 def _check_complete(launcher: Launcher) -> None:
-    """Check that the environment has all variables that the launcher sets."""
+    """Check that no variable of the launcher is missing."""
     needed: tuple[str, ...] = launcher.variables
     if "RANK" in needed:
         needed += MASTER_VARS
@@ -123,7 +122,7 @@ def _check_complete(launcher: Launcher) -> None:
 
 
 def _without_launcher() -> Topology:
-    """Return the ranks without a known launcher: those of all five variables, or a single rank if none of them is set."""
+    """Read the ranks set by hand. If none of the five variables is set, this process is the only rank."""
     variables = RANK_VARS + MASTER_VARS
     missing = [name for name in variables if name not in os.environ]
     if len(missing) == len(variables):
@@ -139,7 +138,7 @@ def _without_launcher() -> Topology:
 
 
 def _check_alone(missing: Sequence[str]) -> None:
-    """Check that no unknown launcher started several processes, each of which would act as a run of its own."""
+    """Check that no unknown launcher started several processes. Each of them would start a separate run."""
     for size in OTHER_WORLD_SIZE_VARS:
         if read_int(size, default=1) > 1:
             raise UserError(
@@ -152,7 +151,7 @@ def _read_topology(launcher: Launcher) -> Topology:
     """Read the ranks from the launcher's variables.
 
     Raises:
-        UserError: They make no sense.
+        UserError: A rank or number of ranks is out of range.
     """
     rank, world_size, local_rank, local_size = launcher.variables
     size = read_int(world_size)
@@ -173,14 +172,14 @@ def _read_topology(launcher: Launcher) -> Topology:
 
 
 def quiet_launcher(words: Sequence[str]) -> list[str]:
-    """Return a command in which DeepSpeed's launcher only logs errors, unless it has an option for logging.
+    """Add --quiet to a command of DeepSpeed's launcher, unless it has a logging option. Other commands are unchanged.
 
-    By default, the launcher prints a dozen lines around a run's own.
+    By default, that launcher prints a dozen lines around a run's own.
 
     Args:
-        words: Command and arguments. Commands of other launchers are returned unchanged.
+        words: Command and arguments.
     """
-    chooses = any(word.partition("=")[0] in LOG_OPTIONS for word in words)
-    if chooses or Path(words[0]).name not in DEEPSPEED_COMMANDS:
+    has_log_option = any(word.partition("=")[0] in LOG_OPTIONS for word in words)
+    if has_log_option or Path(words[0]).name not in DEEPSPEED_COMMANDS:
         return list(words)
     return [words[0], "--quiet", *words[1:]]

@@ -1,13 +1,16 @@
-"""How tensor-parallel ranks divide tokens, position channels and the vocabulary, and how other ranks divide a sample.
+"""Which part of a tensor each rank holds, and exchanges between these layouts.
 
-Shapes as in model/transformer.py. At T = 1 nothing is divided.
+Each axis of ranks splits something else. An axis of size 1 splits nothing.
 
-S sequence-parallel ranks (Ulysses, arXiv 2309.14509) divide a sample by tokens, and around attention by heads. A tensor of
-heads is [B, N/S, heads, width] by tokens and [B, N, heads/S, width] by heads. At S = 1 nothing is divided.
+* T tensor-parallel ranks hold N/T tokens each between sublayers, and all tokens of some heads or channels inside them. The
+  vocabulary's rows are sharded across them.
+* S sequence-parallel ranks (Ulysses, arXiv 2309.14509) hold N/S tokens each, [B, N/S, heads, width]. For attention they
+  exchange these for all tokens of some heads, [B, N, heads/S, width].
+* P context-parallel ranks split a sample first, into 2P chunks. Rank r holds chunk r and the r-th last one: early queries see
+  few keys and late ones many, so this way every rank computes equally many scores. To everything except attention, a rank's
+  two chunks are a sample of N/P tokens.
 
-P context-parallel ranks divide a sample first, into 2P chunks of which rank r holds the r-th and the r-th last: queries of
-early tokens see few keys and those of late ones many, so that every rank computes the same number of scores. To everything
-but attention such a share is a sample of N/P tokens.
+Shapes as in model/transformer.py.
 """
 
 from collections.abc import Callable
@@ -22,24 +25,24 @@ from megatape.distributed.mesh import Axis
 
 Given = TypeVar("Given", Tensor, Tensor | None)
 
-# Tensors of heads, which have the same tokens and dtype, or None
+# Tensors by heads, with the same tokens and dtype, or None
 Parts = TypeVarTuple("Parts")
 
 
 def local_tokens(x: Given, axis: Axis) -> Given:
-    """Return this rank's share [B, N/T] of a tensor [B, N] that all ranks hold and that takes no gradient; None of None."""
+    """Select this rank's tokens in a tensor that all ranks hold, [B, N] -> [B, N/T]. No gradient. None stays None."""
     if x is None or axis.size == 1:
         return x
     return x.chunk(axis.size, dim=1)[axis.rank]
 
 
 def all_tokens(x: Tensor, axis: Axis) -> Tensor:
-    """Gather the tokens of all ranks, [B, N/T, ...] -> [B, N, ...]. Backward: sum each rank's part over the ranks."""
+    """Gather the tokens of all ranks, [B, N/T, ...] -> [B, N, ...]. Backward: reduce-scatter."""
     return gather_tokens(x, axis)
 
 
 def zigzag(x: Given, context: Axis) -> Given:
-    """Return this context-parallel rank's two chunks [B, N/P, ...] of a tensor [B, N, ...] without a gradient; None of None."""
+    """Select this context-parallel rank's two chunks, [B, N, ...] -> [B, N/P, ...]. No gradient. None stays None."""
     if x is None or context.size == 1:
         return x
     chunks = x.chunk(2 * context.size, dim=1)
@@ -49,19 +52,18 @@ def zigzag(x: Given, context: Axis) -> Given:
 def states_before_chunks(
     after: Tensor, context: Axis, first: Tensor, combine: Callable[[Tensor, Tensor], Tensor] = torch.add
 ) -> Tensor:
-    """Return the states of an encoding before this rank's two chunks, for sums or products along the sequence.
+    """Return an encoding's state before each of this rank's two chunks, for sums or products along the sequence.
 
     Args:
-        after: State after each of the chunks, as if the sample began with it, [B, 2, ...].
-        context: The context-parallel ranks.
-        first: State at the beginning of a sample, [B, ...].
-        combine: An associative function of the states after earlier and after later tokens.
+        after: State after each chunk, as if the sample started with this chunk, [B, 2, ...].
+        context: Context-parallel ranks.
+        first: State at the start of a sample, [B, ...].
+        combine: Associative function of two states, after earlier and after later tokens.
 
     Returns:
-        [B, 2, ...], the state before each of the chunks.
+        States before the chunks, [B, 2, ...].
     """
-    # [B, rank, early or late chunk, ...]
-    all_after = gather_tokens(after, context).unflatten(1, (-1, 2))
+    all_after = gather_tokens(after, context).unflatten(1, (-1, 2))  # [B, rank, early or late chunk, ...]
     early_chunks = all_after[:, :, 0].unbind(1)
     late_chunks = all_after[:, :, 1].flip(1).unbind(1)
     state = first
@@ -73,14 +75,17 @@ def states_before_chunks(
 
 
 def own_rows(ids: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor]:
-    """Return the row of each id among this rank's `num_rows` rows of the vocabulary, and whether it has one; row 0 if not."""
+    """Return the index of each token id among this rank's `num_rows` vocabulary rows, and whether it is one of them.
+
+    The index of other ids is 0.
+    """
     rows = ids - axis.rank * num_rows
-    held = (rows >= 0) & (rows < num_rows) & (ids >= 0)
-    return rows.where(held, 0), held
+    is_local = (rows >= 0) & (rows < num_rows) & (ids >= 0)
+    return rows.where(is_local, 0), is_local
 
 
 def whole_vocabulary(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
-    """Gather the logits of all ranks, [B, N, ceil(V / T)] -> [B, N, V], without a gradient."""
+    """Gather the logits of all ranks, [B, N, ceil(V / T)] -> [B, N, V]. No gradient."""
     return every_rank(logits, axis).movedim(0, 2).flatten(2)[..., :vocab_size]
 
 
@@ -90,7 +95,7 @@ def tokens_to_channels(e: Tensor | None, axis: Axis) -> AsyncAllToAll:
 
 
 def channels_to_tokens(e: Tensor, axis: Axis) -> Tensor:
-    """Exchange channel shards for token shards, [B, N, L/T, W] -> [B, N/T, L, W]: the inverse."""
+    """Exchange channel shards for token shards, [B, N, L/T, W] -> [B, N/T, L, W]: inverse of tokens_to_channels."""
     (exchanged,) = heads_to_tokens(axis, e)
     return exchanged
 
@@ -111,27 +116,27 @@ def _join_tokens(pieces: Tensor) -> Tensor:
     return pieces.transpose(0, 1).flatten(1, 2).contiguous()
 
 
-# Pieces of both have some tokens and some heads or channels, [B, N/T, L/T, W].
+# Splitting by heads or channels, and by tokens. Pieces of both have some tokens and some heads, [B, N/T, L/T, W].
 HEADS = Pieces(_split_heads, _join_heads)
 TOKENS = Pieces(_split_tokens, _join_tokens)
 
 
 def tokens_to_heads(axis: Axis, *parts: *Parts) -> tuple[*Parts]:
-    """Exchange all heads of this rank's tokens for all tokens of its heads, in one all-to-all. Backward: the inverse."""
+    """Exchange all heads of this rank's tokens for all tokens of its heads, in a single all-to-all."""
     return _exchange(axis, parts, HEADS, TOKENS)
 
 
 def heads_to_tokens(axis: Axis, *parts: *Parts) -> tuple[*Parts]:
-    """Exchange all tokens of this rank's heads for all heads of its tokens: the inverse."""
+    """Exchange all tokens of this rank's heads for all heads of its tokens: inverse of tokens_to_heads."""
     return _exchange(axis, parts, TOKENS, HEADS)
 
 
-def _exchange(axis: Axis, parts: tuple[*Parts], given: Pieces, wanted: Pieces) -> tuple[*Parts]:
-    """Exchange the pieces of all parts (see Parts) side by side, with one copy before and one after."""
+def _exchange(axis: Axis, parts: tuple[*Parts], before: Pieces, after: Pieces) -> tuple[*Parts]:
+    """Exchange several tensors (see Parts) side by side, with one copy before and one after. Backward: the inverse."""
     if axis.size == 1:
         return parts
     tensors = cast(tuple[Tensor | None, ...], parts)
-    sent = [given.split(part, axis.size) for part in tensors if part is not None]
+    sent = [before.split(part, axis.size) for part in tensors if part is not None]
     packed = torch.cat([pieces.flatten(3) for pieces in sent], dim=-1)
     exchanged = paired(packed, axis, all_to_all, all_to_all)
     widths = [pieces[0, 0, 0].numel() for pieces in sent]
@@ -142,6 +147,6 @@ def _exchange(axis: Axis, parts: tuple[*Parts], given: Pieces, wanted: Pieces) -
             results.append(None)
             continue
         pieces, pieces_sent = next(received)
-        # A copy: a view that is saved for the backward pass would keep the memory of all parts.
-        results.append(wanted.join(pieces.unflatten(-1, pieces_sent.shape[3:])))
+        # `join` copies. If autograd saved a view, the memory of all parts would stay in use.
+        results.append(after.join(pieces.unflatten(-1, pieces_sent.shape[3:])))
     return cast(tuple[*Parts], tuple(results))

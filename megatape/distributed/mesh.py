@@ -1,4 +1,4 @@
-"""The ranks of a run as a mesh of named axes: each axis divides one thing, such as the samples or the model."""
+"""Mesh of a run's ranks with named axes. Each axis splits one thing, such as samples, tokens or weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ import torch.distributed as dist
 from megatape.distributed.topology import Topology
 from megatape.utils.torch_internals import fake_group
 
-# Outermost first: the ranks of the last axis, which communicate most, are adjacent.
-#   data      ranks that train on different samples
-#   context   P ranks that divide the tokens of the same samples, each with a replica of the model, in attention too
-#   sequence  S ranks that divide a context rank's tokens, each with a replica of the model, and in attention its heads
-#   tensor    T ranks that share one replica of the model
+# Outermost first. Ranks along the last axis communicate most, so they are adjacent.
+#   data      ranks training on different samples
+#   context   P ranks sharing samples: each has some tokens, in attention too, and a replica of the model
+#   sequence  S ranks sharing a context rank's tokens: each has some tokens, in attention some heads, and a replica of the model
+#   tensor    T ranks sharing one replica of the model
 AXES = ("data", "context", "sequence", "tensor")
 
-# Groups by their purpose, and the axes that each joins. Code names the purpose where an axis may be added to it.
-#   batch      ranks that read different samples
-#   sample     ranks that read the same samples and divide their tokens
-#   replicate  ranks that train the same weights, over which ZeRO divides its state
+# Groups joining several axes, named by purpose, so that an axis can be added to a group without changing its users.
+#   batch      ranks reading different samples
+#   sample     ranks reading the same samples and splitting the tokens
+#   replicate  ranks training the same weights. ZeRO shards its state across them.
 GROUPS = {
     "batch": ("data",),
     "sample": ("context", "sequence", "tensor"),
@@ -31,13 +31,13 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Axis:
-    """The ranks that differ from this one along one axis of the mesh, or along several joined ones.
+    """Ranks along one axis of the mesh, or along several joined ones, this rank included.
 
     Attributes:
-        name: Name of the axis, or of the joined axes.
-        size: Number of these ranks.
+        name: Name of the axis or the group of axes.
+        size: Number of ranks.
         rank: Index of this rank among them.
-        group: Their process group; None if they exchange nothing, such as on a tensor axis of size 1.
+        group: Process group; None if the ranks exchange nothing, such as on a tensor axis of size 1.
     """
 
     name: str
@@ -46,57 +46,60 @@ class Axis:
     group: dist.ProcessGroup | None = None
 
 
-# The tensor axis of a model that one rank holds whole, and the other axes of whole samples
+# Axis of a single rank, for models that are not sharded and samples that are not split
 SINGLE = Axis("tensor")
 
-# The axes of a run, and the groups that join some of them, by name
+# Axes and groups of a run, by name
 Mesh = dict[str, Axis]
 
 
 def make_mesh(topology: Topology, sizes: Mapping[str, int]) -> Mesh:
-    """Return this rank's axes with their process groups. Collective: every rank makes all groups in the same order.
+    """Return this rank's axes with their process groups. Collective, because all ranks create groups in the same order.
 
     Args:
-        topology: All ranks.
-        sizes: Sizes of the axes but the first, which has the remaining ranks; 1 for an axis that is not named.
+        topology: Ranks of this process.
+        sizes: Sizes of the axes, by default 1. The first axis, data, has the remaining ranks.
     """
-    rest = {name: sizes.get(name, 1) for name in AXES[1:]}
-    shape = {AXES[0]: topology.world_size // prod(rest.values())} | rest
-    made: dict[tuple[int, ...], Axis] = {}
+    model_sizes = {name: sizes.get(name, 1) for name in AXES[1:]}
+    num_replicas = topology.world_size // prod(model_sizes.values())
+    shape = {AXES[0]: num_replicas} | model_sizes
+    joined_axes = {name: (name,) for name in AXES} | GROUPS
+
+    axes_by_ranks: dict[tuple[int, ...], Axis] = {}
     axes: Mesh = {}
-    for name, joined in ({name: (name,) for name in AXES} | GROUPS).items():
+    for name, joined in joined_axes.items():
         ranks = lines(joined, shape)
         line = next(line for line in ranks if topology.rank in line)
-        if name in rest and len(line) == 1:
+        if name in model_sizes and len(line) == 1:
             axes[name] = Axis(name)
             continue
-        # A group that adds only axes of size 1 to another is the same.
+        # Groups of the same ranks are the same group: they differ only by axes of size 1.
         key = tuple(line)
-        if key not in made:
+        if key not in axes_by_ranks:
             group = None
-            # DeepSpeed needs the group over which it divides its state, even if that is a single rank.
+            # DeepSpeed needs the group across which it shards its state, even if that is a single rank.
             if len(line) > 1 or name == AXES[0]:
                 group = _make_group(ranks)
-            made[key] = Axis(name, len(line), line.index(topology.rank), group)
-        axes[name] = made[key]
+            axes_by_ranks[key] = Axis(name, len(line), line.index(topology.rank), group)
+        axes[name] = axes_by_ranks[key]
     return axes
 
 
 @cache
 def fake_axis(name: str, size: int) -> Axis:
-    """Return rank 0 of `size` ranks that do not exist, whose group sends nothing. It is for counting on shapes alone.
+    """Return an axis of ranks that do not exist, for counting on shapes alone. Its group sends nothing.
 
-    The group is independent of the default process group, whether there is one or not.
+    The group does not depend on the default process group, which may be missing.
     """
     return Axis(name, size, 0, fake_group(name, size))
 
 
 def lines(joined: tuple[str, ...], shape: Mapping[str, int]) -> list[list[int]]:
-    """Return the ranks along the joined axes, one list for each position on the other axes.
+    """Return the ranks along some joined axes, one list for each position on the remaining axes.
 
     Args:
         joined: Names of neighboring axes, outermost first.
-        shape: Size of every axis, outermost first.
+        shape: Size of each axis, outermost first.
     """
     mesh = torch.arange(prod(shape.values()), device="cpu").view(*shape.values())
     names = list(shape)
@@ -107,11 +110,11 @@ def lines(joined: tuple[str, ...], shape: Mapping[str, int]) -> list[list[int]]:
 
 
 def _make_group(ranks: list[list[int]]) -> dist.ProcessGroup:
-    """Return the process group of this rank's line, by one call if the backend can split the group of all ranks."""
+    """Create the process groups of all lines of ranks, and return this rank's."""
     default = dist.group.WORLD
     assert default is not None
     if default.bound_device_id is not None:
-        # NCCL, whose communicator exists.
+        # NCCL can split its communicator of all ranks in a single call.
         group = dist.split_group(default, ranks)
     else:
         group, _ = dist.new_subgroups_by_enumeration(ranks)

@@ -1,4 +1,4 @@
-"""Rendezvous of ranks that mpirun started, exchanged by mpi4py."""
+"""Address and port at which ranks started by mpirun meet, broadcast with mpi4py."""
 
 import socket
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from megatape.errors import UserError
 
 
 def mpi_rendezvous(topology: Topology, launcher: str, variables: Sequence[str]) -> tuple[str, int]:
-    """Return rank 0's address, as another host sees it, and a free port. Collective: rank 0 broadcasts.
+    """Return rank 0's address, as seen from another host, and a free port on it. Collective.
 
     Args:
-        topology: All ranks.
+        topology: Ranks of this process.
         launcher: Name of the launcher, for messages.
-        variables: Names of the launcher's variables for the rank and the number of ranks.
+        variables: Names of the launcher's variables for rank and number of ranks, for messages.
 
     Raises:
-        UserError: mpi4py finds no MPI library, or another one than the launcher's.
+        UserError: mpi4py finds no MPI library, or not the launcher's.
     """
     try:
         from mpi4py import MPI
@@ -42,5 +42,6 @@ def mpi_rendezvous(topology: Topology, launcher: str, variables: Sequence[str]) 
             address = address_towards(other_hosts[0])
         rendezvous = (address, free_port())
     address, port = world.bcast(rendezvous)
-    MPI.Finalize()  # MPI is not used again. Without this, a rank that fails later would wait for the others at exit.
+    # MPI is not used again. Without this call, a rank that fails later would wait for the others at exit.
+    MPI.Finalize()
     return address, port

@@ -1,4 +1,4 @@
-"""Addresses and network interfaces of this host, as the ranks of a run need them to meet."""
+"""Addresses and network interfaces of this host: finding those through which the ranks of a run can reach each other."""
 
 import ipaddress
 import os
@@ -10,35 +10,38 @@ import psutil
 
 from megatape.errors import UserError
 
-NAME_TIMEOUT = 20.0  # seconds; a host or container that is just starting may get its name later
+# Seconds. A host or container may only get its name some time after starting.
+NAME_TIMEOUT = 20.0
 INTERFACE_VARS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-EXTERNAL_ADDRESS = "192.0.2.1"  # belongs to no network (RFC 5737), so the default route leads there
+# No network has this address (RFC 5737), so the default route leads there.
+EXTERNAL_ADDRESS = "192.0.2.1"
 MAX_PORT = 2**16 - 1
 
 
 def check_rendezvous(name_timeout: float = NAME_TIMEOUT) -> None:
-    """Check that this process can reach MASTER_ADDR, before ranks wait for each other for a long time.
+    """Check that MASTER_ADDR and MASTER_PORT can be used, before ranks wait for each other for a long time.
 
     Args:
-        name_timeout: Seconds in which the name of the host may still become known.
+        name_timeout: Seconds to wait for the host's name to become known.
 
     Raises:
-        UserError: The name stays unknown, or MASTER_PORT is no port.
+        UserError: The name stays unknown, or MASTER_PORT is not a port number.
     """
     host = os.environ["MASTER_ADDR"]
     port = os.environ["MASTER_PORT"]
-    here = socket.gethostname()
+    this_host = socket.gethostname()
     if not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
-        raise UserError(f"MASTER_PORT is {port!r} on {here}: give all ranks the same port from 1 to {MAX_PORT}")
+        raise UserError(f"MASTER_PORT is {port!r} on {this_host}: give all ranks the same port from 1 to {MAX_PORT}")
     deadline = time.monotonic() + name_timeout
     while True:
         try:
             socket.getaddrinfo(host, port)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a label of more than 63 characters
+        except (OSError, UnicodeError) as error:
+            # A UnicodeError means that a label in the name has more than 63 characters.
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"MASTER_ADDR is {host!r}, which {here} does not know ({error}): give all ranks the name or address of "
-                    "rank 0's host"
+                    f"MASTER_ADDR is {host!r}, which {this_host} does not know ({error}): give all ranks the name or address "
+                    "of rank 0's host"
                 ) from error
             time.sleep(1.0)
         else:
@@ -46,7 +49,7 @@ def check_rendezvous(name_timeout: float = NAME_TIMEOUT) -> None:
 
 
 def address_towards(host: str) -> str:
-    """Return the address of this host on the route to `host`. Nothing is sent.
+    """Return this host's address on the route to `host`, without sending anything.
 
     Raises:
         UserError: The name is unknown or has no route.
@@ -63,10 +66,10 @@ def address_towards(host: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the interface with this address.
+    """Return the name of the network interface with this address.
 
     Raises:
-        UserError: There is none.
+        UserError: No interface has it.
     """
     for name, entries in psutil.net_if_addrs().items():
         if any(without_zone(entry.address) == address for entry in entries):
@@ -75,12 +78,12 @@ def interface_of(address: str) -> str:
 
 
 def without_zone(address: str) -> str:
-    """Return an IPv6 address without the name of its interface, as in fe80::1%eth0."""
+    """Strip the interface from an IPv6 address: fe80::1%eth0 -> fe80::1."""
     return address.partition("%")[0]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address only leads to loopback interfaces.
+    """Whether a host name or address only resolves to loopback addresses.
 
     Raises:
         OSError: The name is unknown.
@@ -90,10 +93,10 @@ def is_loopback(host: str) -> bool:
 
 
 def choose_interface(master: str) -> tuple[str, str]:
-    """Choose the interface that reaches the other hosts of the run.
+    """Choose the network interface that reaches the run's other hosts.
 
-    It is the one on the route to the main host. On the main host itself, whose name may resolve to 127.0.0.1, it is the
-    interface of the default route.
+    That is the one on the route to the main host. On the main host itself, whose name may resolve to 127.0.0.1, it is the one
+    on the default route.
 
     Args:
         master: Name or address of the main host.
@@ -102,7 +105,7 @@ def choose_interface(master: str) -> tuple[str, str]:
         Name and address of the interface.
 
     Raises:
-        UserError: There is only loopback, which other hosts cannot reach.
+        UserError: There is only a loopback interface, which other hosts cannot reach.
     """
     address = address_towards(master)
     if ipaddress.ip_address(address).is_loopback:
@@ -117,15 +120,15 @@ def choose_interface(master: str) -> tuple[str, str]:
 
 
 def export_interface(master: str) -> None:
-    """Set the interface of gloo and NCCL, unless the user has set it.
+    """Set the network interface of gloo and NCCL, unless the user has set it.
 
-    By default, gloo uses the interface of the host's name, which is often loopback.
+    By default, gloo uses the interface that the host's name resolves to, often the loopback interface.
 
     Args:
         master: Name or address of the main host.
 
     Raises:
-        UserError: No interface reaches other hosts, or the one that the user chose for gloo does not exist.
+        UserError: No interface reaches other hosts, or the one chosen by the user for gloo does not exist.
     """
     chosen = os.environ.get("GLOO_SOCKET_IFNAME")
     if chosen:
@@ -133,11 +136,12 @@ def export_interface(master: str) -> None:
     if any(variable not in os.environ for variable in INTERFACE_VARS):
         name, _ = choose_interface(master)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # "=": exactly this name, not a prefix
+        # "=" asks for exactly this name. Otherwise NCCL takes it as a prefix.
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
 
 
 def _check_interfaces(chosen: str) -> None:
-    """Check that this host has the interfaces in GLOO_SOCKET_IFNAME, names separated by commas."""
+    """Check that this host has the interfaces in GLOO_SOCKET_IFNAME, a comma-separated list."""
     present = sorted(psutil.net_if_addrs())
     for name in chosen.split(","):
         if name not in present:
@@ -147,13 +151,14 @@ def _check_interfaces(chosen: str) -> None:
 
 
 def export_loopback() -> None:
-    """Let gloo listen on the loopback interface, unless the user has chosen one. All ranks are on this host."""
-    with suppress(UserError):  # The host shows no loopback interface.
+    """Let gloo use the loopback interface, for runs on a single host, unless the user has chosen an interface."""
+    # In some containers, no loopback interface is visible.
+    with suppress(UserError):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of("127.0.0.1"))
 
 
 def free_port() -> int:
-    """Return a port of this host on which nothing listens."""
+    """Return an unused port of this host."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]

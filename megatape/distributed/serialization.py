@@ -1,7 +1,7 @@
-"""Encodes the values that ranks exchange as JSON, so that decoding a value from another process cannot run code.
+"""JSON encoding of the values that ranks exchange. Decoding a value from another process cannot run code, unlike unpickling.
 
-Plain JSON would turn tuples into lists and numeric keys into strings. So a value of a type that JSON does not have becomes an
-object with the single key TAG, whose value is the name of the type and the content.
+Plain JSON would turn tuples into lists and numeric keys into strings. So a value whose type JSON lacks becomes an object with a
+single key, TAG, for a list of type name and content.
 """
 
 import base64
@@ -17,9 +17,9 @@ from torch import Tensor
 from megatape.errors import UserError
 
 TAG = "$"
-# Cause and remedy of data that no rank of this run sent.
+# Cause and remedy of receiving data from outside of the run
 STRANGER = "a process that does not belong to this run takes part: close its ports to other users (docs/cluster.md)"
-# Errors that ranks exchange.
+# Errors that ranks exchange
 Failure = UserError | OSError
 
 
@@ -27,8 +27,8 @@ def encode(value: Any) -> bytes:
     """Encode a value.
 
     Args:
-        value: None, a number, a text, a path, a flat tensor of bytes (uint8), a UserError, an OSError, or a list, a tuple or a
-            dictionary of such values.
+        value: None, number, string, path, flat uint8 tensor, UserError or OSError; or a list, tuple or dictionary of such
+            values.
 
     Returns:
         JSON text for `decode`.
@@ -43,8 +43,8 @@ def decode(text: bytes) -> Any:
     """Decode the result of `encode`.
 
     Returns:
-        The value. Errors keep their text and `errno`, and have their original type or the nearest base class that this process
-        has imported.
+        The value. Errors keep their text and `errno`. Their type is the original one, or its nearest base class that this
+        process has imported.
 
     Raises:
         UserError: The text is not a result of `encode`.
@@ -70,7 +70,7 @@ def _pack(value: Any) -> Any:
 
 
 def _describe(value: Any) -> tuple[str, Any]:
-    """Return the name of a type that JSON lacks, and the content of a value of this type."""
+    """Return the type name and content of a value whose type JSON lacks."""
     if isinstance(value, dict):
         return "dict", [[_pack(key), _pack(part)] for key, part in value.items()]
     if isinstance(value, tuple):
@@ -103,7 +103,7 @@ def _unpack(value: Any) -> Any:
         return Path(content)
     if name == "bytes":
         data = base64.b64decode(content, validate=True)
-        # Copied, because arrays of bytes objects are read-only.
+        # A copy, because an array over a bytes object is read-only.
         array = np.frombuffer(data, dtype=np.uint8).copy()
         return torch.from_numpy(array)
     if name == "error":
@@ -112,7 +112,7 @@ def _unpack(value: Any) -> Any:
 
 
 def _error(names: list[str], text: str, number: int | None) -> Failure:
-    """Create an error of the first of these types that this process knows."""
+    """Create an error of the first type in `names` that this process knows."""
     known = _known_errors()
     kinds = [known[name] for name in names if name in known]
     if not kinds:
@@ -125,13 +125,13 @@ def _error(names: list[str], text: str, number: int | None) -> Failure:
 
 def _known_errors() -> dict[str, type[Failure]]:
     """Return OSError, its built-in subclasses, UserError and its subclasses, by name."""
-    found: dict[str, type[Failure]] = {}
+    errors: dict[str, type[Failure]] = {}
     for kind in vars(builtins).values():
         if isinstance(kind, type) and issubclass(kind, OSError):
-            found[kind.__name__] = kind
+            errors[kind.__name__] = kind
     kinds: list[type[UserError]] = [UserError]
     while kinds:
         kind = kinds.pop()
-        found[kind.__name__] = kind
+        errors[kind.__name__] = kind
         kinds += kind.__subclasses__()
-    return found
+    return errors

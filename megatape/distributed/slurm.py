@@ -1,4 +1,4 @@
-"""Tasks and rendezvous of a Slurm step, from its environment variables."""
+"""Ranks per node, address and port at which ranks started by srun meet, from Slurm's environment variables."""
 
 import os
 import re
@@ -7,13 +7,13 @@ from megatape.distributed.environment import read_int
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 
-# Ports of rendezvous, derived from the numbers of the job and its step
+# Range of ports. A run's port is derived from its job and step.
 FIRST_SLURM_PORT = 20000
 NUM_SLURM_PORTS = 10000
 
 
 def num_node_tasks() -> int:
-    """Return the number of the Slurm step's tasks on this node: entry SLURM_NODEID of a list like 2(x3),1."""
+    """Return the number of tasks on this node: entry SLURM_NODEID in a list like 2(x3),1."""
     text = os.environ["SLURM_STEP_TASKS_PER_NODE"]
     num_nodes_left = read_int("SLURM_NODEID")
     for entry in text.split(","):
@@ -28,7 +28,11 @@ def num_node_tasks() -> int:
 
 
 def slurm_rendezvous(topology: Topology) -> tuple[str, int]:
-    """Return rank 0's host, the first of the step, and a port derived from job and step."""
+    """Return the step's first host, which has rank 0, and a port derived from job and step.
+
+    Raises:
+        UserError: Rank 0 is on another host, or variables are malformed.
+    """
     if topology.rank == 0 and read_int("SLURM_NODEID") != 0:
         raise UserError(
             f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
@@ -40,10 +44,10 @@ def slurm_rendezvous(topology: Topology) -> tuple[str, int]:
 
 
 def first_host(nodelist: str) -> str:
-    """Parse the first host of a list in Slurm's notation: rack[1-2]n[01-04,7],login -> rack1n01.
+    """Parse the first host in Slurm's list notation: rack[1-2]n[01-04,7],login -> rack1n01.
 
     Raises:
-        UserError: There is none.
+        UserError: The list has no host.
     """
     match = re.match(r"(?:[^,\[\]]|\[[^\[\]]+\])+", nodelist)
     if match is None:

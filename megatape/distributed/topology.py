@@ -1,4 +1,4 @@
-"""Rank of this process among all processes of the run."""
+"""Ranks of this process: among all processes of a run, and among those on this host."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class Topology:
     Attributes:
         rank: Rank among all processes.
         world_size: Number of all processes.
-        local_rank: Rank among the processes of this host, which selects the device.
+        local_rank: Rank among the processes on this host. It selects the device.
         local_size: Number of processes on this host.
     """
 

@@ -1,8 +1,8 @@
-"""Bytes that ranks send each other, by collective: in a real run, or on shapes alone in a group of torch's fake backend.
+"""Counting the bytes that a rank sends, by collective: in a real run, or on shapes alone with torch's fake backend.
 
-By convention, a collective costs what one of n ranks sends when it runs around a ring. If the whole (gathered, scattered or
-exchanged) tensor has S bytes, an all-gather, reduce-scatter or all-to-all sends (n - 1) / n S, an all-reduce twice that. A
-shift sends a tensor to the next rank of a ring.
+By convention, a collective costs the bytes that one of n ranks sends if it runs around a ring. For S bytes in the whole
+(gathered, scattered or exchanged) tensor, all-gather, reduce-scatter and all-to-all send (n - 1) / n S, and all-reduce twice
+that. A shift sends one tensor to the next rank in a ring.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ ALL_REDUCE = "all-reduce"
 ALL_TO_ALL = "all-to-all"
 SHIFT = "shift"
 
-# PyTorch's operators behind the collectives that this system and DeepSpeed call.
+# Collective behind each PyTorch operator that MegaTAPE and DeepSpeed call
 OPERATORS = {
     "_allgather_base_": ALL_GATHER,
     "allgather_": ALL_GATHER,
@@ -36,22 +36,22 @@ OPERATORS = {
     "alltoall_": ALL_TO_ALL,
 }
 
-# Name of process groups that are no axis of the mesh.
+# Name of all process groups that are not an axis of the mesh
 OTHER = "other"
 
-# Maximum number of numbers that all ranks exchange once a step (norms, losses, counts, flags).
+# Maximum size of the tensors that all ranks exchange once per step (norms, losses, counts, flags)
 MAX_STEP_NUMBERS = 16
 
-# Bytes sent, by collective.
+# Bytes sent, by collective
 Sent = Counter[str]
 
 
 def sent_bytes(collective: str, whole: int, size: int) -> int:
-    """Return the bytes that one rank sends.
+    """Return the bytes sent by one rank, see above.
 
     Args:
         collective: Name of the collective.
-        whole: Bytes of the whole tensor.
+        whole: Bytes in the whole tensor.
         size: Number of ranks.
     """
     rounds = 1
@@ -61,16 +61,16 @@ def sent_bytes(collective: str, whole: int, size: int) -> int:
 
 
 class CountTraffic(TorchDispatchMode):
-    """Counts the bytes that this rank sends inside the block, by process group. Includes DeepSpeed's collectives.
+    """Counts the bytes that this rank sends inside the block, by process group, including DeepSpeed's collectives.
 
-    Single numbers, and the few that all ranks of a run exchange once a step, are not counted.
+    Single numbers, and the few numbers that all ranks exchange once per step, are not counted.
 
     Args:
-        axes: Axes to count. All other process groups count as OTHER.
+        axes: Axes to count separately. All other process groups count as OTHER.
 
     Attributes:
         sent: Bytes by collective, for each axis.
-        overlapped: Bytes of `sent` that overlap with computation, because the caller did not wait, for each axis.
+        overlapped: Bytes in `sent` that overlap with computation, because the caller did not wait, for each axis.
         labels: Names of the profiler ranges around the collectives.
     """
 
@@ -103,8 +103,8 @@ class CountTraffic(TorchDispatchMode):
             return func(*args, **kwargs)
 
     def _count(self, func: OpOverload, args: tuple[object, ...], group: dist.ProcessGroup, name: str, collective: str) -> str:
-        """Count one call of a collective in the group `name`. Returns the collective, which may be a shift."""
-        # The outputs and the inputs.
+        """Count a call of a collective in the group `name`. Return the collective, which may turn out to be a shift."""
+        # Outputs, then inputs
         sides = [_tensors(arg) for arg in args[:2]]
         largest = max(tensor.numel() for side in sides for tensor in side)
         uncounted = 1
@@ -117,7 +117,7 @@ class CountTraffic(TorchDispatchMode):
         sent = sent_bytes(collective, whole, group.size())
         splits = _argument(func, "input_split_sizes", args)
         if isinstance(splits, list | tuple) and splits:
-            # An uneven exchange: count the elements that leave this rank.
+            # An all-to-all with uneven pieces. Count the elements that leave this rank.
             _, inputs = sides
             sent = (sum(splits) - splits[group.rank()]) * inputs[0].element_size()
             if name == "context":
@@ -142,7 +142,7 @@ def _tensors(arg: object) -> list[Tensor]:
 
 
 def _argument(func: OpOverload, name: str, args: tuple[object, ...]) -> object:
-    """Return the argument of this name, or False if the operator has none, as in older versions of torch."""
+    """Return the argument with this name, or False if the operator lacks it, as in older versions of torch."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.name == name:
             if index < len(args):

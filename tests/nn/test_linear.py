@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.accounting.saved_tensors import record_saved
-from megatape.distributed.asynchronous import _Pending
+from megatape.distributed.asynchronous import _Exchange
 from megatape.distributed.layout import tokens_to_channels
 from megatape.distributed.mesh import Axis, make_mesh
 from megatape.distributed.topology import Topology
@@ -92,13 +92,13 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
 def _order(axis: Axis, own: Tensor, layers: list[SharedInputLinear]) -> list[str]:
     """Which collectives begin, which products run and where an exchange ends, forward and backward."""
     order = _Order()
-    finish = _Pending.finish
+    finish = _Exchange.finish
 
     def note_and_finish(*args: Any) -> torch.Tensor:
         order.seen.append("end")
         return finish(*args)
 
-    with order, patch.object(_Pending, "finish", note_and_finish):
+    with order, patch.object(_Exchange, "finish", note_and_finish):
         gathered = begin_gather(own, axis)
         exchange = tokens_to_channels(torch.ones(BATCH, TOKENS // RANKS, RANKS, 2, requires_grad=True), axis)
         outputs = [*(layer(gathered.whole, gathered=gathered).output for layer in layers), exchange.wait()]
