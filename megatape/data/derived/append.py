@@ -1,4 +1,4 @@
-"""Adds the documents of other data directories to a data directory, in place."""
+"""Appends the documents of other data directories to a data directory, in place."""
 
 import json
 import os
@@ -23,26 +23,26 @@ from megatape.utils.full_disk import name_path
 from megatape.utils.json_files import read_json
 from megatape.utils.locks import locked
 
-# Names in the directory while it is changed.
+# Names in the directory while appending.
 LOCK = "append.lock"
 STAGING = "append.partial"
-# File in STAGING with the appended folders.
+# File in STAGING listing the folders being appended.
 COMMAND = "command.json"
 
-# Real path of each appended folder, and the sha256 of its index: identifies an append.
+# Real path of each appended folder and the sha256 of its index, which identify an append.
 Command = list[list[str]]
 
 
 @path_errors()
 def append(folders: Sequence[Path], directory: Path, progress: OnTokens = lambda tokens: None) -> Index:
-    """Add the documents of other data directories to `directory`, in place.
+    """Append the documents of other data directories to `directory`, in place.
 
-    Existing files do not change, and the index is replaced at the end, so a run that has the directory open can keep reading.
-    After an error, the directory is the same as before. If the process is killed when all files are on disk, the next call
-    finishes the append. If that call names the same folders, it does nothing else.
+    Existing files stay the same and the index is replaced last, so a run using the directory can keep reading. After an error,
+    the directory is unchanged. If the process is killed once all files are on disk, the next call finishes the append, and does
+    nothing else if it names the same folders.
 
     Args:
-        folders: Data directories with the tokenizer of `directory`.
+        folders: Data directories with the same tokenizer as `directory`.
         directory: Data directory to change.
         progress: Called repeatedly with the number of tokens read since the last call.
 
@@ -79,7 +79,7 @@ def _command(folders: Sequence[Path]) -> Command:
 
 
 def _merged(folders: Sequence[Path], directory: Path, target: Path, progress: OnTokens) -> Index:
-    """Link the files of all folders into `target`. Returns the index of the directory with their documents."""
+    """Link the files of all folders into `target`. Returns the index of the extended directory."""
     inputs = [InputFolder.open(folder) for folder in (directory, *folders)]
     check_inputs(inputs, links_shards=True)
     first, *others = inputs
@@ -91,13 +91,13 @@ def _merged(folders: Sequence[Path], directory: Path, target: Path, progress: On
 
 
 class _Staging:
-    """Folder of the new files and the new index, until they are all on disk.
+    """Folder collecting the new files and the new index until all of them are on disk.
 
     Args:
         directory: Data directory to change.
 
     Attributes:
-        path: The folder.
+        path: Path of the folder.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -108,8 +108,8 @@ class _Staging:
         """Move the new files and the index into place.
 
         Args:
-            index: Index of the changed directory.
-            command: The append, which the next call recognizes if this one is killed.
+            index: Index of the extended directory.
+            command: This append, for the next call to recognize if this one is killed.
 
         Raises:
             UserError: A new file would replace an existing one.
@@ -121,16 +121,16 @@ class _Staging:
                 f"{self._directory} lists {min(repeated)} already, which would be replaced: merge into a new folder"
             )
         write_atomically(self.path / COMMAND, json.dumps(command).encode())
-        # From here on, the next append finishes a killed one.
+        # From here on, the next call finishes this append if it is killed.
         save_index(index, self.path)
         sync(self.path)
         self.finish()
 
     def finish(self) -> Command | None:
-        """Move the new files and the index into place, or remove them if the append was killed before writing all.
+        """Move the new files and the index into place, or remove them if the append was killed before writing all of them.
 
         Returns:
-            The finished append; None if there was none to finish.
+            The finished append, or None if there was none to finish.
 
         Raises:
             UserError: The folder is corrupted or a link.

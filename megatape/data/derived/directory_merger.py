@@ -1,6 +1,6 @@
-"""Merges the files and indices of data directories: links their shards and tables, or writes shards of another size.
+"""Merges the files and indices of data directories, linking their shards and tables or writing shards of another size.
 
-All tokens are read once, which verifies them and counts the occurrences of each one.
+Reading all tokens once verifies them and counts how often each one occurs.
 """
 
 from collections import Counter
@@ -22,17 +22,17 @@ from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.utils.files import link_file
 
 KIND = "merge"
-# Entry of an index about one file.
+# Index entry for a single file.
 Entry = TypeVar("Entry", Shard, DocumentTable)
 
 
 class DirectoryMerger:
-    """Adds up data directories, in order.
+    """Collects data directories, in order, and merges their indices.
 
     Args:
         target: Folder for links and new shards.
         progress: Called repeatedly with the number of tokens read since the last call.
-        writers: Writers of new shards by split; empty: shards are linked.
+        writers: Writers for new shards by split; empty to link shards.
     """
 
     def __init__(self, target: Path, progress: OnTokens, writers: Mapping[str, SplitWriter]) -> None:
@@ -44,7 +44,7 @@ class DirectoryMerger:
         self._totals = PartTotals()
 
     def add_in_place(self, folder: InputFolder) -> None:
-        """Add a folder whose files are already at their place.
+        """Add a folder whose files are already in place.
 
         Raises:
             FileNotFoundError, UserError: A file is missing or corrupted.
@@ -60,7 +60,7 @@ class DirectoryMerger:
         self._add(folder, links_files=True)
 
     def index(self) -> Index:
-        """Return the index of the merged directory. Facts that are the same in all folders stay.
+        """Return the index of the merged directory, retaining what is the same in all folders.
 
         Raises:
             UserError: A document is missing in the ledger or counted twice.
@@ -113,10 +113,10 @@ class DirectoryMerger:
         self._origins += folder.origins
 
     def _read_tokens(self, folder: InputFolder) -> dict[str, np.ndarray]:
-        """Read and verify all tokens of a folder, and write them if there are writers.
+        """Read and verify all tokens in a folder, writing them to new shards if there are writers.
 
         Returns:
-            Number of occurrences of each token by split, int64 [vocab_size].
+            Occurrences of each token by split, int64 [vocab_size].
         """
         token_counts = {}
         for split in SPLITS:
@@ -129,14 +129,14 @@ class DirectoryMerger:
         return token_counts
 
     def _linked(self, path: Path, summary: PartSummary) -> PartSummary:
-        """Link the tables of a folder, and its shards unless new ones are written.
+        """Link a folder's tables, and its shards unless new ones are being written.
 
         Args:
-            path: Path of the folder.
-            summary: Its part of the merged directory.
+            path: Folder.
+            summary: Part of the merged directory that comes from the folder.
 
         Returns:
-            The part with the names of the links.
+            The summary with the names of the links.
         """
         splits = dict(summary.splits)
         tables = {}
@@ -148,7 +148,7 @@ class DirectoryMerger:
         return replace(summary, splits=splits, tables=tables)
 
     def _link(self, path: Path, split: str, entry: Entry) -> Entry:
-        """Link a file of a folder. Its new name has the number of the folder. Returns its entry with this name."""
+        """Link a file under a name including the folder's number. Returns its entry with this name."""
         number = len(self._origins)
         name = f"{split}-{number:04d}{entry.file.removeprefix(split)}"
         link_file(path / entry.file, self._target / name)
@@ -156,12 +156,12 @@ class DirectoryMerger:
 
 
 def shard_writers(target: Path, index: Index, shard_tokens: int) -> dict[str, SplitWriter]:
-    """Return writers of shards of another size, by split.
+    """Return writers for shards of another size, by split.
 
     Args:
         target: Folder for the shards.
         index: Index of a data directory with the same tokenizer.
-        shard_tokens: Maximum number of tokens of a shard.
+        shard_tokens: Maximum tokens per shard.
     """
     member_tokens = min(shard_tokens, MEMBER_TOKENS)
     writers = {}

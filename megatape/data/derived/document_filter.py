@@ -1,4 +1,4 @@
-"""Conditions on documents, by their rows in tables of documents."""
+"""Selects documents by their rows in the document tables."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,16 +13,16 @@ from megatape.errors import UserError, content_errors
 
 @dataclass(frozen=True)
 class DocumentFilter:
-    """Conditions that the documents of a subset meet.
+    """Conditions on documents.
 
     Attributes:
-        domain: Domains of the documents, as `megatape data report` names them; empty: any.
-        place: Beginning of their place in the source.
+        domain: Domains as named by `megatape data report`; empty: any.
+        place: Prefix of the place in the source.
         min_tokens: Minimum number of tokens, including control tokens.
-        max_tokens: Maximum number of tokens. None: any number.
-        score: Cleaning rule whose score counts; empty: none.
+        max_tokens: Maximum number of tokens. None: unlimited.
+        score: Cleaning rule giving the score; empty: none.
         min_score: Minimum score.
-        share: Share of all documents, selected by the hashes of their texts. A larger share contains a smaller one.
+        share: Share of all documents, selected by text hash. A larger share contains a smaller one.
 
     Raises:
         UserError: There is a minimum score, but no rule.
@@ -47,14 +47,14 @@ class DocumentFilter:
         return options
 
     def matches(self, rows: Any, split: str) -> np.ndarray:
-        """Return a bool mask of the documents that meet all conditions.
+        """Return whether each document meets all conditions, bool [documents].
 
         Args:
-            rows: Table of documents, a pyarrow.Table.
-            split: Name of its split, for errors.
+            rows: Document table, a pyarrow.Table.
+            split: Description of its split, for errors.
 
         Raises:
-            UserError: The table has no such scores, or no hashes.
+            UserError: The table lacks these scores, or hashes.
         """
         from pyarrow import array, compute
 
@@ -73,7 +73,7 @@ class DocumentFilter:
                 scores = [json.loads(text)[self.score] for text in rows["scores"].to_pylist()]
                 matches &= [score >= self.min_score for score in scores]
             if self.share < 1:
-                # The hash has decided the split as well, so it is mixed first.
+                # Mixing the hash makes the selection independent of the split, which the hash decided as well.
                 mixed_hashes = rows["hash"].to_numpy() * FACTOR
                 matches &= mixed_hashes < np.uint64(self.share * 2**64)
         return matches

@@ -1,4 +1,4 @@
-"""A data directory from which another one is made."""
+"""Data directory to make another one from."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +15,10 @@ from megatape.data.shards.stored_split import StoredSplit
 
 @dataclass(frozen=True)
 class InputFolder:
-    """A data directory from which another one is made.
+    """Data directory to make another one from.
 
     Attributes:
-        path: Path of the directory.
+        path: Data directory.
         index: Its index.
     """
 
@@ -36,7 +36,7 @@ class InputFolder:
 
     @cached_property
     def origins(self) -> list[MergedFolder]:
-        """Origin of its documents: the folder itself, or the folders from which it was merged."""
+        """Origins of its documents: the directory itself, or the ones that it was merged from."""
         index = self.index
         if index.merged:
             return index.merged
@@ -44,7 +44,7 @@ class InputFolder:
         return [MergedFolder(str(self.path), index.fingerprint("train"), index.source, index.rules, documents)]
 
     def tables(self) -> dict[str, list[DocumentTable]]:
-        """Return the tables of documents by split, after checking their files.
+        """Return the document tables by split, after checking their files.
 
         Raises:
             FileNotFoundError, UserError: A table is missing or corrupted.
@@ -56,7 +56,7 @@ class InputFolder:
         return tables
 
     def text_hashes(self, split: str) -> np.ndarray:
-        """Return the hashes of the texts of a split's documents, uint64.
+        """Return the text hashes of a split's documents, uint64.
 
         Raises:
             FileNotFoundError, UserError: The tables are missing or corrupted, or have no hashes.
@@ -65,16 +65,16 @@ class InputFolder:
         return np.concatenate([np.empty(0, np.uint64), *hashes])
 
     def places(self, split: str, hashes: np.ndarray) -> set[tuple[int, str]]:
-        """Return hash and place of the documents of a split whose hash is in `hashes`.
+        """Return (hash, place) for the documents of a split whose hash is in `hashes`.
 
         Args:
-            split: Name of the split.
-            hashes: Hashes of texts, uint64 [n].
+            split: Split name.
+            hashes: Text hashes, uint64 [n].
         """
-        found: set[tuple[int, str]] = set()
+        places: set[tuple[int, str]] = set()
         for rows, _ in StoredSplit(self.path, split).tables.each():
             row_hashes = rows["hash"].to_numpy()
-            is_wanted = np.isin(row_hashes, hashes)
-            places = rows["place"].filter(is_wanted).to_pylist()
-            found.update(zip(row_hashes[is_wanted].tolist(), places, strict=True))
-        return found
+            is_match = np.isin(row_hashes, hashes)
+            row_places = rows["place"].filter(is_match).to_pylist()
+            places.update(zip(row_hashes[is_match].tolist(), row_places, strict=True))
+        return places

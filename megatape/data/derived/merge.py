@@ -1,4 +1,4 @@
-"""Writes a data directory with the documents of others."""
+"""Merges data directories into a new one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +23,9 @@ def merge(
     """Write the data directory `output` with the documents of others, in order, all or nothing.
 
     Args:
-        folders: Data directories with one tokenizer.
+        folders: Data directories with the same tokenizer.
         output: New folder.
-        shard_tokens: Maximum number of tokens of new shards, in the present version of the format. None: link the shards.
+        shard_tokens: Maximum tokens per shard, to write new shards in the current format. None: link the shards.
         progress: Called repeatedly with the number of tokens read since the last call.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Checks of data directories before they are merged: one tokenizer, and no document twice."""
+"""Checks data directories before merging them: one tokenizer, and no document twice."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from megatape.errors import UserError
 
 
 def check_inputs(folders: Sequence[InputFolder], links_shards: bool) -> None:
-    """Raise UserError for a folder that cannot be merged with the first one, or data given twice.
+    """Raise UserError if a folder cannot be merged with the first one, or if data are given twice.
 
     Args:
         folders: Folders to merge.
-        links_shards: Whether shards are linked, not written anew.
+        links_shards: Whether to link shards instead of writing new ones.
     """
     for folder in folders:
         _check_fits(folder, folders[0], links_shards)
@@ -44,7 +44,7 @@ def _check_fits(folder: InputFolder, first: InputFolder, links_shards: bool) -> 
 
 
 def _check_given_once(folders: Sequence[InputFolder]) -> None:
-    # Fingerprint of a directory -> folders with its documents.
+    # Fingerprint of an original directory -> folders with its documents.
     known: dict[str, list[InputFolder]] = {}
     for folder in folders:
         fingerprints = dict.fromkeys(origin.fingerprint for origin in folder.origins)
@@ -59,10 +59,10 @@ def _check_given_once(folders: Sequence[InputFolder]) -> None:
 
 
 def _overlap(one: InputFolder, other: InputFolder) -> bool:
-    """Whether two folders with documents of the same directory, such as two subsets of it, share a document.
+    """Whether two folders originating from the same directory, such as two subsets of it, share a document.
 
-    Documents are identified by text and place, so duplicates in the directory count as different documents. If the tables of a
-    folder are missing or have no hashes, the folders are assumed to overlap.
+    Documents are identified by text and place, so duplicates in the directory count as different documents. Folders are assumed
+    to overlap if tables are missing or have no hashes.
     """
     if not (one.index.merged and other.index.merged):
         # One folder is the whole directory.
@@ -71,7 +71,7 @@ def _overlap(one: InputFolder, other: InputFolder) -> bool:
         try:
             common = np.intersect1d(one.text_hashes(split), other.text_hashes(split))
         except UserError:
-            # Tables are missing or have no hashes.
+            # Without tables or hashes, the folders may overlap.
             return True
         if common.size and not one.places(split, common).isdisjoint(other.places(split, common)):
             return True

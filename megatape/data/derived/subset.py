@@ -1,4 +1,4 @@
-"""Writes a part of a data directory: selects documents by their tables, and writes their tokens into new shards."""
+"""Writes a subset of a data directory: selects documents by their tables, and copies their tokens into new shards."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from megatape.utils.atomic import new_folder
 from megatape.utils.files import create_file
 
 KIND = "subset"
-# Maximum number of tokens read at a time.
+# Maximum number of tokens to read at a time.
 READ_TOKENS = MEMBER_TOKENS
 
 
@@ -38,17 +38,17 @@ def subset(
     """Write the data directory `output` with some documents of another one, in order, all or nothing.
 
     Args:
-        folder: Data directory with tables of documents.
+        folder: Data directory with document tables.
         output: New folder.
-        conditions: Conditions on the documents.
+        conditions: Conditions on documents.
         progress: Called repeatedly with the number of tokens written since the last call.
-        read_tokens: Maximum number of tokens read at a time.
+        read_tokens: Maximum number of tokens to read at a time.
 
     Returns:
         The index.
 
     Raises:
-        UserError, FileNotFoundError: `folder` is missing or corrupted, has no tables, or a split has no such document.
+        UserError, FileNotFoundError: `folder` is missing, corrupted or has no tables, or no document of a split matches.
         FileExistsError: `output` exists.
     """
     source = InputFolder.open(folder)
@@ -79,14 +79,14 @@ class _SubsetWriter:
     """Writes the documents of a subset, split by split.
 
     Args:
-        folder: Folder of the new shards and tables.
-        conditions: Conditions on the documents.
+        folder: Folder for the new shards and tables.
+        conditions: Conditions on documents.
         progress: Called repeatedly with the number of tokens written since the last call.
-        read_tokens: Maximum number of tokens read at a time.
+        read_tokens: Maximum number of tokens to read at a time.
 
     Attributes:
-        counts: Counts of the documents that were read and written so far.
-        tables: Entries of the tables in the index, by split.
+        counts: Counts of documents read and written so far.
+        tables: Index entries of the tables, by split.
     """
 
     def __init__(self, folder: Path, conditions: DocumentFilter, progress: OnTokens, read_tokens: int) -> None:
@@ -98,7 +98,7 @@ class _SubsetWriter:
         self.tables: dict[str, list[DocumentTable]] = {}
 
     def write(self, stored: StoredSplit) -> Split:
-        """Write the selected documents of a split, and their tables. Returns its entry in the index."""
+        """Write the selected documents of a split, and their tables. Returns the split's index entry."""
         writer = SplitWriter(self._folder, stored.name, stored.vocab_size, stored.eos_id)
         tables: list[DocumentTable] = []
         total_text_bytes = 0
@@ -113,7 +113,7 @@ class _SubsetWriter:
             if len(chosen_rows):
                 path = self._folder / f"{stored.name}-{number:05d}-documents.parquet"
                 tables.append(_write_table(chosen_rows, path, num_tokens))
-            # First document of each run of chosen documents, and the document after it.
+            # Begin and end of each run of consecutive chosen documents.
             edges = np.flatnonzero(np.diff(is_chosen, prepend=False, append=False))
             runs = firsts[edges].reshape(-1, 2).tolist()
             for begin, end in runs:

@@ -1,1 +1,4 @@
-"""Token ids in the files of other systems: one file for each format, selected by name through megatape/registry.py."""
+"""Reads and writes token files of other systems: one file per format (token_format.py), selected through megatape/registry.py.
+
+importing.py makes a data directory from them, exporting.py writes a data directory as such files.
+"""

@@ -1,4 +1,4 @@
-"""Division of a stream of token ids into documents."""
+"""Splits a stream of token ids into documents."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,28 +7,28 @@ import numpy as np
 
 from megatape.errors import UserError
 
-# Maximum tokens per document, which is held in memory. A longer run without an end token is treated as corrupted.
+# Maximum tokens per document, because it is held in memory. More tokens without an end token are treated as corrupted.
 MAX_TOKENS = 2**26
 
 
 def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path, max_tokens: int = MAX_TOKENS) -> Iterator[np.ndarray]:
-    """Yield the documents of a stream of token ids, each with its end token. The last one may have none.
+    """Yield the documents in a stream of token ids, each with its end token. The last one may lack it.
 
     Args:
         pieces: Parts of the stream.
-        eos_id: Token that ends documents.
+        eos_id: Token ending documents.
         origin: Path of the stream, for errors.
-        max_tokens: Maximum number of tokens of a document.
+        max_tokens: Maximum tokens per document.
 
     Raises:
-        UserError: There is no end token, or none in `max_tokens`.
+        UserError: There is no end token, or none within `max_tokens`.
     """
-    # Parts of the current document, and their number of tokens.
+    # Parts of the current document, and their size in tokens.
     begun: list[np.ndarray] = []
     size = 0
     has_ends = False
     for ids in pieces:
-        *finished, rest = np.split(ids, np.flatnonzero(ids == eos_id) + 1)
+        *finished, remainder = np.split(ids, np.flatnonzero(ids == eos_id) + 1)
         for part in finished:
             if begun:
                 part = np.concatenate([*begun, part])
@@ -36,9 +36,9 @@ def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path, max_tokens:
             begun = []
             size = 0
             has_ends = True
-        if rest.size:
-            begun.append(rest)
-            size += rest.size
+        if remainder.size:
+            begun.append(remainder)
+            size += remainder.size
         if size > max_tokens:
             break
     if not begun:

@@ -19,12 +19,12 @@ def export_data(directory: Path, name: str, output: Path, progress: OnTokens = l
 
     Args:
         directory: Data directory.
-        name: Name of the format in TOKEN_FORMATS.
+        name: Format name in TOKEN_FORMATS.
         output: New folder.
         progress: Called repeatedly with the number of tokens read since the last call.
 
     Returns:
-        The index of the data.
+        Index of the data directory.
 
     Raises:
         FileNotFoundError: A file of the data is missing.

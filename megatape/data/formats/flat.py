@@ -1,4 +1,4 @@
-"""Files of token ids and nothing else."""
+"""Flat token files, without header or index."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,15 +9,15 @@ from megatape.data.formats.token_format import TokenFormat
 from megatape.errors import UserError
 from megatape.utils.files import create_file, open_regular
 
-# Number of ids read at a time.
+# Number of ids to read at a time.
 BLOCK_IDS = 2**20
 
 
 class Flat(TokenFormat):
-    """PATH.bin with token ids, as nanoGPT, LongLoRA and landmark attention map it (np.memmap(path, np.uint16)).
+    """PATH.bin with token ids, as mapped by nanoGPT, LongLoRA and landmark attention (np.memmap(path, np.uint16)).
 
-    The file does not tell the type of its ids, which is uint16 up to 65,536 tokens and uint32 beyond, as in our shards. Only
-    end tokens tell where documents end.
+    The file does not record the type of its ids: uint16 for up to 65,536 ids, uint32 beyond, as in our shards. Only end tokens
+    tell where documents end.
     """
 
     piece = "block"

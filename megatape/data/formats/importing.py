@@ -1,4 +1,4 @@
-"""Imports token files of other systems as a data directory: token ids and ends of documents stay bit for bit."""
+"""Imports token files of other systems as a data directory, keeping token ids and document ends exactly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ class TokenFiles:
     """Token files of another system.
 
     Attributes:
-        format: Name in TOKEN_FORMATS.
-        inputs: Files of the format, in order.
-        validation: Files of the validation split; empty: a share of the documents of `inputs`.
-        validation_share: Share of the documents to hold out, by a hash of their ids.
-        append_eos: Whether documents (samples of mds) lack the end token. Then it is added.
+        format: Format name in TOKEN_FORMATS.
+        inputs: Files in this format, in order.
+        validation: Files for the validation split; empty: a share of the documents in `inputs`.
+        validation_share: Share of documents to hold out, selected by a hash of their ids.
+        append_eos: Whether documents (mds samples) lack end tokens, so that they are added.
 
     Raises:
-        UserError: Documents of the format cannot lack an end token.
+        UserError: `append_eos` does not apply to the format.
     """
 
     format: str
@@ -50,7 +50,7 @@ class TokenFiles:
 
     @property
     def reader(self) -> TokenFormat:
-        """Reader of the format."""
+        """Reader for the format."""
         return TOKEN_FORMATS[self.format].load()()
 
     def describe(self) -> dict[str, Any]:
@@ -63,13 +63,13 @@ class TokenFiles:
 
 @dataclass
 class ImportCounts:
-    """Counts of the documents of an import.
+    """Document counts of an import.
 
     Attributes:
-        written: Number of documents written.
-        begun: Number of documents that begin like the tokenizer's.
-        empty: Number of documents without tokens, which are dropped.
-        unfinished: Number of inputs whose last document lacked an end token. It was added.
+        written: Documents written.
+        begun: Documents beginning with the tokenizer's first token.
+        empty: Documents without tokens, which are dropped.
+        unfinished: Inputs whose last document lacked an end token, which was added.
     """
 
     written: int = 0
@@ -88,14 +88,14 @@ def import_data(
         files: Files to read.
         output: Data directory to write.
         tokenizer: Tokenizer of the ids.
-        progress: Called with the number of tokens of each document.
+        progress: Called with the number of tokens in each document.
 
     Returns:
-        The index, and the counts.
+        Index of the data directory, and counts.
 
     Raises:
         FileNotFoundError: A file is missing.
-        UserError: Files are corrupted, of another format or of another tokenizer.
+        UserError: Files are corrupted, or of another format or tokenizer.
         FileExistsError: `output` exists.
     """
     counts = ImportCounts()
@@ -126,7 +126,7 @@ def import_data(
 
 
 def _documents(files: TokenFiles, tokenizer: Tokenizer, counts: ImportCounts) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield split and ids of every document."""
+    """Yield (split, ids) for every document."""
     inputs = [(path, "train") for path in files.inputs] + [(path, "validation") for path in files.validation]
     for path, split_of_file in inputs:
         for ids in divided(_pieces(files, path, tokenizer, counts), tokenizer.eos_id, path):
@@ -149,10 +149,10 @@ def _documents(files: TokenFiles, tokenizer: Tokenizer, counts: ImportCounts) ->
 
 
 def _pieces(files: TokenFiles, path: Path, tokenizer: Tokenizer, counts: ImportCounts) -> Iterator[np.ndarray]:
-    """Yield the pieces of an input, except empty ones, with end tokens added.
+    """Yield the pieces of an input, skipping empty ones and adding end tokens.
 
     Raises:
-        UserError: A document does not end with its only end token.
+        UserError: A document has an end token elsewhere, or none.
     """
     reader = files.reader
     for number, ids in enumerate(reader.read(path, token_dtype(tokenizer.vocab_size))):

@@ -3,12 +3,12 @@
 A shard, little-endian (streaming/base/format/mds in mosaicml-streaming):
 
     uint32         number of samples S
-    uint32 [S+1]   offset of each sample in the shard, in bytes, and the end of the last one
+    uint32 [S+1]   byte offset of each sample, and end of the last one
     JSON           columns of the shard, as in index.json
-    samples        for each sample: uint32 sizes of the columns without a fixed size, then the columns, by name
+    samples        for each sample: uint32 sizes of columns without a fixed size, then the columns, by name
 
-Token ids are a column `tokens` or `input_ids`: an ndarray, or bytes, in which llm-foundry writes int64. Samples are documents,
-or pieces of equal length of a stream of documents. We write documents.
+Token ids are in a column `tokens` or `input_ids`: an ndarray, or bytes, in which llm-foundry writes int64. Samples are
+documents, or equally long pieces of a stream of documents. We write documents.
 """
 
 import hashlib
@@ -34,26 +34,26 @@ from megatape.utils.validation import as_type
 INDEX = "index.json"
 VERSION = 2
 COLUMNS = ("tokens", "input_ids")
-# Size of the shards that we write, the same as in streaming's own writer.
+# Size of shards to write, the default of streaming's writer.
 SHARD_BYTES = 2**26
 HASH = "sha256"
-# Algorithms for hashes of a fixed length.
+# Algorithms with a fixed hash length.
 HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}
-# Upper limits on what is read from a shard. Its index and compressed sizes are not trusted.
+# Limits while reading a shard, because its index and compressed sizes are not trusted.
 MAX_SAMPLES = 2**26
 MAX_SAMPLE_BYTES = 2**29
-# Compressions, with the suffixes of such files elsewhere.
+# Compression -> suffix of such files.
 COMPRESSION_SUFFIXES = {"zstd": ".zst", "gz": ".gz"}
-# Types of an ndarray's shape and ids, by the codes before them.
+# Types of an ndarray's shape and ids, by the code stored before them.
 SHAPES = {0: "u1", 1: "<u2", 2: "<u4", 3: "<u8"}
 IDS = {8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 32: "<u4", 33: "<i4", 64: "<u8", 65: "<i8"}
-# Errors raised by reading a corrupted shard.
-FAULTS: tuple[type[Exception], ...] = (ValueError, IndexError, KeyError, struct.error, *CORRUPTED)
+# Errors raised while reading a corrupted shard.
+READING_ERRORS: tuple[type[Exception], ...] = (ValueError, IndexError, KeyError, struct.error, *CORRUPTED)
 NAMES = {np.dtype(kind).name: np.dtype(kind) for kind in IDS.values()}
 
 
 class Mds(TokenFormat):
-    """A folder with an index and shards."""
+    """Folder with an index and shards."""
 
     piece = "sample"
 
@@ -93,7 +93,7 @@ class Mds(TokenFormat):
 
 @dataclass(frozen=True)
 class File:
-    """A file of index.json, and its hashes by algorithm."""
+    """File listed in index.json, with its hashes by algorithm."""
 
     basename: FileName
     bytes: Count
@@ -102,17 +102,17 @@ class File:
 
 @dataclass(frozen=True)
 class Entry:
-    """A shard in index.json.
+    """Shard listed in index.json.
 
     Attributes:
-        format: Format of the shard.
+        format: Shard format.
         samples: Number of samples.
-        compression: Compression of the shard, or None.
+        compression: Compression, or None.
         raw_data: Uncompressed file.
         zip_data: Compressed file, or None.
-        column_names: Names of the columns; empty in other formats.
+        column_names: Column names; empty in other formats.
         column_encodings: Encoding of each column.
-        column_sizes: Size of each column in bytes, or None if each sample tells it.
+        column_sizes: Size of each column in bytes, or None if it varies by sample.
     """
 
     format: str
@@ -127,14 +127,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of index.json."""
+    """Content of index.json."""
 
     shards: list[Entry]
     version: int
 
 
 class Shard:
-    """A shard as index.json describes it.
+    """Shard described by index.json.
 
     Attributes:
         file: Entry of the stored file.
@@ -142,7 +142,7 @@ class Shard:
         samples: Number of samples.
         column: Name of the column with token ids.
         encoding: Encoding of this column.
-        sizes: Size of each column in bytes by name, or None if each sample tells it.
+        sizes: Column name -> size in bytes, or None if it varies by sample.
         compression: Compression, one of COMPRESSION_SUFFIXES, or None.
 
     Raises:
@@ -173,7 +173,7 @@ class Shard:
     def ids(self) -> Iterator[np.ndarray]:
         """Yield the ids of each sample. Raises FileNotFoundError, or UserError if the shard differs from index.json."""
         self._check()
-        with self.path.open("rb") as stored, content_errors(f"{self.path}: corrupted", "copy it again", FAULTS):
+        with self.path.open("rb") as stored, content_errors(f"{self.path}: corrupted", "copy it again", READING_ERRORS):
             file: BinaryIO = stored
             if self.compression:
                 file = decompressed(stored, f"shard{COMPRESSION_SUFFIXES[self.compression]}")
@@ -197,13 +197,13 @@ class Shard:
             raise UserError(f"{self.path}: {size:,} bytes, {INDEX} says {self.file.bytes:,}: copy it again")
         for algorithm in self.file.hashes.keys() & HASHES:
             with self.path.open("rb") as file:
-                found = hashlib.file_digest(file, algorithm).hexdigest()
+                actual = hashlib.file_digest(file, algorithm).hexdigest()
             expected = self.file.hashes[algorithm]
-            if found != expected:
-                raise UserError(f"{self.path}: corrupted, {algorithm} is {found}, {INDEX} says {expected}: copy it again")
+            if actual != expected:
+                raise UserError(f"{self.path}: corrupted, {algorithm} is {actual}, {INDEX} says {expected}: copy it again")
 
     def _decode(self, sample: bytes, length: int) -> np.ndarray:
-        """Return the token ids of a sample. length: size of the sample in bytes."""
+        """Return the token ids in a sample, given its size in bytes."""
         num_sizes = sum(size is None for size in self.sizes.values())
         sizes = list(struct.unpack_from(f"<{num_sizes}I", sample))
         begin = 4 * num_sizes
@@ -219,7 +219,7 @@ class Shard:
 
 
 def _array(content: bytes, encoding: str) -> np.ndarray:
-    """Return the token ids in a column. Raises UserError if it has no integers."""
+    """Return the token ids in a column. Raises UserError if it does not contain integers."""
     kind, *settings = encoding.split(":")
     if encoding == "bytes":
         return np.frombuffer(content, "<i8")
@@ -232,14 +232,14 @@ def _array(content: bytes, encoding: str) -> np.ndarray:
         dtype = np.dtype(IDS[content[0]])
         begin = 1
     if len(settings) < 2:
-        # The shape is not in the encoding, but in the content.
+        # The encoding lacks the shape, so it is in the content.
         dims, code = divmod(content[begin], 4)
         begin += 1 + dims * np.dtype(SHAPES[code]).itemsize
     return np.frombuffer(content[begin:], dtype)
 
 
 def _encoded(ids: np.ndarray) -> bytes:
-    """Return a sample of one column: an ndarray with its shape. Its type is in the settings of the shard."""
+    """Return a sample with one column: an ndarray with its shape. The settings of the shard have its type."""
     code = next(code for code, kind in SHAPES.items() if ids.size <= np.iinfo(kind).max)
     num_dims = 1
     shape = np.array([ids.size], SHAPES[code])
@@ -248,7 +248,7 @@ def _encoded(ids: np.ndarray) -> bytes:
 
 
 def _settings(dtype: np.dtype) -> dict[str, Any]:
-    """Return the description of a shard in index.json and in the shard itself."""
+    """Return the shard description for index.json and for the shard itself."""
     return {
         "column_encodings": [f"ndarray:{dtype.name}"],
         "column_names": [COLUMNS[0]],
@@ -262,7 +262,7 @@ def _settings(dtype: np.dtype) -> dict[str, Any]:
 
 
 def _write(folder: Path, number: int, settings: dict[str, Any], samples: list[bytes]) -> dict[str, Any]:
-    """Write a shard. Returns its entry in index.json."""
+    """Write a shard. Returns its entry for index.json."""
     config = json.dumps(settings, sort_keys=True).encode()
     begin = 4 + 4 * (len(samples) + 1) + len(config)
     offsets = begin + np.cumsum([0, *map(len, samples)])

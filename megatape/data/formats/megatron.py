@@ -7,12 +7,12 @@ PATH.idx, little-endian (megatron/core/datasets/indexed_dataset.py):
     uint8          type of the ids, a key of DTYPES
     uint64         number of sequences S
     uint64         number of documents plus one, D
-    int32 [S]      number of tokens of each sequence
-    int64 [S]      offset of each sequence in PATH.bin, in bytes
-    int64 [D]      number of the first sequence of each document, and S
+    int32 [S]      tokens in each sequence
+    int64 [S]      byte offset of each sequence in PATH.bin
+    int64 [D]      first sequence of each document, and S
 
-A document is one sequence, unless it was divided into sentences. We expect sequences to follow each other without gaps, as
-every writer leaves them.
+A document is one sequence, unless it was split into sentences. Sequences must follow each other without gaps, as every writer
+leaves them.
 """
 
 import os
@@ -74,7 +74,7 @@ class Megatron(TokenFormat):
         ids_path = _beside(prefix, "bin")
         index = _beside(prefix, "idx")
         stored, lengths, places, ends = _read_index(index)
-        # Offset of the next document, in bytes.
+        # Byte offset of the next document.
         place = 0
         with open_regular(ids_path) as file:
             num_bytes = os.fstat(file.fileno()).st_size

@@ -1,6 +1,6 @@
-"""Interface of token files of other systems.
+"""Interface for token files of other systems.
 
-To add a format, write a subclass of TokenFormat and a line of TOKEN_FORMATS (megatape/registry.py).
+To add a format, write a subclass of TokenFormat and its line in TOKEN_FORMATS (megatape/registry.py).
 """
 
 from abc import ABC, abstractmethod
@@ -12,11 +12,11 @@ import numpy as np
 
 
 class TokenFormat(ABC):
-    """Token ids of one split in the files of another system. A small part of them is in memory at a time.
+    """Reads and writes the token ids of one split, holding a small part in memory at a time.
 
     Attributes:
-        piece: Pieces that `read` yields. "document": documents. "sample" and "block": any number of tokens of a stream, in
-            which only end tokens tell where documents end. A sample may be meant as a document, a block is only read as one.
+        piece: What `read` yields. "document": documents. "sample" and "block": parts of a token stream in which only end tokens
+            tell where documents end. A sample may be meant to be a document, a block is just a unit of reading.
     """
 
     piece: ClassVar[Literal["document", "sample", "block"]]
@@ -26,8 +26,8 @@ class TokenFormat(ABC):
         """Yield the pieces in order, integers of any type.
 
         Args:
-            path: File or folder of the format.
-            dtype: Type of the ids if the files do not tell it.
+            path: File or folder in this format.
+            dtype: Type of the ids if the files do not record it.
 
         Raises:
             FileNotFoundError: A file is missing.
@@ -39,7 +39,7 @@ class TokenFormat(ABC):
         """Write documents.
 
         Args:
-            path: Path without the suffix of the format's files, if it has one.
+            path: Path without the format's suffix.
             documents: Ids of each document, including its end token.
             dtype: Type of the ids.
         """

@@ -1,4 +1,4 @@
-"""Copies of shards on a node's own disk, so that each node, not each rank, reads the shared or remote file system."""
+"""Caches shards on a node's local disk, so that each node, not each rank, reads the shared or remote file system."""
 
 import os
 import threading
@@ -18,20 +18,20 @@ from megatape.utils.locks import locked
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A folder of copies, of limited size.
+    """Folder for copies of shards.
 
     Attributes:
         root: Folder on a local disk, where file locks and renaming work.
-        max_bytes: Maximum total size of completed copies. None: any size.
+        max_bytes: Maximum total size of completed copies. None: unlimited.
     """
 
     root: Path
     max_bytes: int | None = None
 
-    def make_room(self, wanted: int) -> None:
-        """Remove the least recently used copies, until `wanted` more bytes stay within the limit.
+    def make_room(self, num_bytes: int) -> None:
+        """Remove the least recently used copies until `num_bytes` more fit.
 
-        A rank that still reads a copy can do so until it closes the file.
+        A rank still reading a removed copy can continue until it closes the file.
         """
         if self.max_bytes is None:
             return
@@ -44,24 +44,24 @@ class CacheFolder:
             copies.sort()
             used = sum(size for *_, size in copies)
             for _, path, size in copies:
-                if used + wanted <= self.max_bytes:
+                if used + num_bytes <= self.max_bytes:
                     break
                 path.unlink(missing_ok=True)
                 used -= size
 
 
 class ShardCache:
-    """Copies of the shards of a data directory, in a folder named after a hash of its index.
+    """Copies of a data directory's shards, in a folder named after a hash of its index.
 
-    The ranks of a node share it: the first one that needs a shard copies it while the others wait.
+    The ranks of a node share them: the first rank needing a shard copies it while the others wait.
 
     Args:
-        cache: Folder of all copies.
+        cache: Folder for the copies from all data directories.
         origin: Path or URL of the data directory.
         index: Index of the data directory.
 
     Attributes:
-        folder: Folder of the copies.
+        folder: Folder with the copies from this data directory.
     """
 
     def __init__(self, cache: CacheFolder, origin: str, index: Index) -> None:
@@ -73,7 +73,7 @@ class ShardCache:
         self._thread: threading.Thread | None = None
 
     def local(self, shard: Shard) -> Path:
-        """Return the path of the local copy. It is made if there is none of the shard's size. Readers verify its content.
+        """Return the path of a shard's copy, after copying it if it is missing or has another size. Readers verify the content.
 
         Raises:
             OSError: The shard cannot be copied.
@@ -81,16 +81,16 @@ class ShardCache:
         copy = self.folder / shard.file
         if not _complete(copy, shard):
             with self._locked(shard):
-                # Another rank may have made the copy meanwhile.
+                # Another rank may have made the copy while this one waited.
                 if not _complete(copy, shard):
                     self._copy(shard, copy)
         self._used(shard)
         return copy
 
     def expect(self, shards: Sequence[Shard]) -> None:
-        """Let a thread copy these shards, in this order, instead of those expected before.
+        """Copy these shards ahead in a thread, in this order, dropping earlier expectations.
 
-        Errors of the thread are ignored: `local` raises them when the shard is needed.
+        The thread ignores errors: `local` raises them when the shard is needed.
         """
         self._expected = deque(shards)
         # Protect existing copies from eviction.
@@ -101,14 +101,14 @@ class ShardCache:
             self._thread.start()
 
     def remove(self, shard: Shard, inode: int) -> None:
-        """Remove a corrupted copy, unless another rank has replaced it since. inode: number of the corrupted file."""
+        """Remove a corrupted copy, given its inode, unless another rank has replaced it."""
         copy = self.folder / shard.file
         with self._locked(shard):
             if copy.exists() and copy.stat().st_ino == inode:
                 copy.unlink()
 
     def _used(self, shard: Shard) -> None:
-        """Note that a copy is used now, if there is one."""
+        """Mark the copy of a shard as recently used, if it exists."""
         with suppress(FileNotFoundError):
             os.utime(self.folder / shard.file)
 
@@ -131,7 +131,7 @@ class ShardCache:
         partial = copy.with_name(f"{shard.file}.partial")
         try:
             self._cache.make_room(shard.bytes)
-            # A killed process may have left it, or it is a link.
+            # A killed process may have left it. It may also be a link.
             partial.unlink(missing_ok=True)
             copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
             rename(partial, copy)

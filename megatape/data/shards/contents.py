@@ -1,4 +1,4 @@
-"""Contents of a data directory, for its report: counts, lengths of documents, samples and domains."""
+"""Summarizes a data directory for its report: counts, document lengths, sample texts and domains."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import path_errors
 
-# Number of samples and of domains of each split.
+# Number of sample texts and of domains shown per split.
 NUM_SAMPLES = 3
 NUM_DOMAINS = 20
-# Number of tokens shown of a sample.
+# Number of tokens shown per sample text.
 SAMPLE_TOKENS = 128
-# Number of bins of a histogram, enough for any int64.
+# Number of histogram bins, enough for any int64.
 MAX_BINS = 64
 
 
@@ -28,10 +28,10 @@ class Bin:
     """Documents of similar length.
 
     Attributes:
-        first: Smallest number of tokens of a document.
-        last: Largest number of tokens of a document.
+        first: Smallest document length in tokens.
+        last: Largest document length in tokens.
         documents: Number of documents.
-        tokens: Total number of their tokens.
+        tokens: Total number of tokens.
     """
 
     first: int
@@ -45,10 +45,10 @@ class TokenPreview:
     """Beginning of a document.
 
     Attributes:
-        split: Name of the split.
-        tokens: Number of tokens of the document, 0 if the directory has no tables.
+        split: Split name.
+        tokens: Tokens in the document, 0 if the directory has no tables.
         place: Place in the source; empty if the directory has no tables.
-        url: Address at which the source found it; empty if unknown.
+        url: Address of the document; empty if unknown.
         text: Beginning of the text.
     """
 
@@ -61,15 +61,15 @@ class TokenPreview:
 
 @dataclass(frozen=True)
 class Contents:
-    """Contents of a data directory. Prompts and answers have neither lengths nor samples.
+    """Summary of a data directory. Directories of prompts and answers have neither lengths nor samples.
 
     Attributes:
         directory: Data directory.
-        index: Index of the data directory.
+        index: Its index.
         total: Sum of the ledger, None without one.
-        lengths: Histogram of the lengths of documents, by split.
+        lengths: Histogram of document lengths, by split.
         samples: Beginnings of some documents.
-        domains: Domains with the most documents by split, as returned by `DocumentTables.domains`.
+        domains: Domains with the most documents, by split.
     """
 
     directory: Path
@@ -82,7 +82,7 @@ class Contents:
 
 @path_errors()
 def read_contents(directory: Path) -> Contents:
-    """Read a data directory and check its ledger. Without tables of documents all tokens are read once, for the lengths.
+    """Summarize a data directory and check its ledger. Without document tables, finding the lengths reads all tokens.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -108,10 +108,10 @@ def read_contents(directory: Path) -> Contents:
 
 
 def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
-    """Return bins from 2^k to 2^(k + 1) - 1 tokens, from the first one with documents to the last.
+    """Return bins of 2^k to 2^(k + 1) - 1 tokens, from the first bin with documents to the last.
 
     Args:
-        lengths: Lengths of documents in parts, int [n].
+        lengths: Document lengths in parts, int [n].
     """
     documents = np.zeros(MAX_BINS, np.int64)
     tokens = np.zeros(MAX_BINS, np.int64)
@@ -126,7 +126,7 @@ def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
 
 
 def _samples(split: StoredSplit) -> Iterator[TokenPreview]:
-    """Yield documents at equal distances in the split. Without tables, samples begin anywhere in a document."""
+    """Yield evenly spaced documents. Without tables, samples begin anywhere in a document."""
     tokenizer = split.tokenizer()
     seen = set()
     step = -(split.num_tokens // -NUM_SAMPLES)

@@ -1,4 +1,4 @@
-"""A data directory on this machine, or at a URL: its index and other small files are copied to this machine first."""
+"""Opens a data directory by path or URL. From a URL, the index and other small files are first copied to this machine."""
 
 from dataclasses import dataclass
 from functools import cache as once
@@ -16,18 +16,18 @@ from megatape.utils.url_secrets import is_masked
 
 @dataclass(frozen=True)
 class DataFolder:
-    """A data directory.
+    """Opened data directory.
 
     Attributes:
         origin: Path or URL of the data directory.
-        directory: Folder of its small files on this machine.
+        directory: Local folder with its small files.
     """
 
     origin: str
     directory: Path
 
     def fetch(self, *names: str) -> None:
-        """Copy files to this machine if they are at a URL. Readers verify their content.
+        """Copy files to this machine if the directory is at a URL. Readers verify their content.
 
         Raises:
             OSError: A file cannot be copied.
@@ -38,7 +38,7 @@ class DataFolder:
             path = self.directory / name
             if path.is_file():
                 continue
-            # The ranks of a node copy the same file at the same time.
+            # Ranks of the same node may be copying the same file.
             with TemporaryDirectory(dir=self.directory) as temporary:
                 copy = Path(temporary) / name
                 copy_file(f"{self.origin}/{name}", copy)
@@ -50,7 +50,7 @@ def open_folder(name: str | Path, cache: CacheFolder | None) -> DataFolder:
 
     Args:
         name: Path or URL.
-        cache: Folder for copies. A URL needs one.
+        cache: Folder for copies, required for a URL.
 
     Raises:
         UserError: The URL is masked.
@@ -65,13 +65,14 @@ def open_folder(name: str | Path, cache: CacheFolder | None) -> DataFolder:
     return _fetched(origin.rstrip("/"), cache.root)
 
 
-@once  # Both splits of a run use the same index, even if the one at the URL changes.
+# Cached, so that both splits of a run use the same index, even if the one at the URL changes.
+@once
 def _fetched(url: str, root: Path) -> DataFolder:
     root.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=root) as temporary:
         index = Path(temporary) / INDEX_FILE
         copy_file(f"{url}/{INDEX_FILE}", index)
-        # The folder is named after the index, so all its files belong to this index.
+        # Naming the folder after the index keeps files from different indices apart.
         directory = root / file_sha256(index)[:16]
         directory.mkdir(exist_ok=True)
         rename(index, directory / INDEX_FILE)

@@ -1,4 +1,4 @@
-"""Tables of a split's documents: their lengths, and their places in the source. table_writer.py lists the columns."""
+"""Reads a split's document tables: lengths, and places in the source. table_writer.py lists the columns."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -20,24 +20,24 @@ from megatape.errors import UserError
 if TYPE_CHECKING:
     from pyarrow import Table
 
-# Domain of a URL in lower case, with or without its scheme.
+# Domain in a lower-case URL, with or without scheme.
 DOMAIN = r"^(?:[a-z][a-z0-9+.-]*://)?(?:[^/?#@]*@)?(?:www\.)?(?P<domain>[^/:?#]+)"
-# Number of tables in memory. They take eight bytes for each document.
+# Number of tables held in memory, each taking eight bytes per document.
 TABLE_CACHE_SIZE = 8
 
 
 @dataclass(frozen=True)
 class DocumentMatch:
-    """Document that contains a token.
+    """Document with its row in the table.
 
     Attributes:
         number: Number in the split, from 0.
-        first: Index of its first token in the split's stream.
+        first: Index of the first token in the split's stream.
         tokens: Number of tokens.
-        bytes: Size of its text in UTF-8.
+        bytes: Text size in UTF-8.
         place: Place in the source.
-        url: Address at which the source found it, or empty.
-        hash: Hash of its text (table_writer.py), None in tables of earlier versions.
+        url: Address of the document, or empty.
+        hash: Text hash (table_writer.py), None in tables from earlier versions.
         scores: Scores by cleaning rules, as JSON; empty without such rules.
     """
 
@@ -53,12 +53,12 @@ class DocumentMatch:
 
 @dataclass(frozen=True)
 class DomainTotal:
-    """Documents of one domain.
+    """Documents from one domain.
 
     Attributes:
-        domain: Name of the domain, without `www.`.
-        tokens: Number of tokens of its documents.
-        documents: Number of its documents.
+        domain: Domain name without `www.`.
+        tokens: Number of tokens.
+        documents: Number of documents.
     """
 
     domain: str
@@ -67,16 +67,16 @@ class DomainTotal:
 
 
 class DocumentTables:
-    """The tables of one split.
+    """Document tables of one split.
 
     Args:
         directory: Data directory.
         index: Index of the data directory.
-        split: Name of the split.
+        split: Split name.
         batch_rows: Number of documents to read at a time.
 
     Raises:
-        UserError: The folder has no tables, or they do not fit the split's tokens.
+        UserError: The directory has no tables, or they do not fit the split's tokens.
     """
 
     def __init__(self, directory: Path, index: Index, split: str, batch_rows: int = ROWS) -> None:
@@ -88,7 +88,7 @@ class DocumentTables:
         self._name = f"the {split} split of {directory}"
         self._batch_rows = batch_rows
         self._tables = index.document_tables[split]
-        # First token and first document of each table, and the ends of the last one.
+        # First token and first document of each table, followed by the totals.
         self._first_tokens = [0, *accumulate(table.tokens for table in self._tables)]
         self._first_documents = [0, *accumulate(table.documents for table in self._tables)]
         self._opened = lru_cache(TABLE_CACHE_SIZE)(self._read)
@@ -101,12 +101,12 @@ class DocumentTables:
             )
 
     def isolate(self) -> Self:
-        """Verify each table in a child process first, for untrusted directories. Returns the tables."""
+        """Verify each table in a child process before reading it, for untrusted directories. Returns the tables."""
         self._is_isolated = True
         return self
 
     def lengths(self) -> Iterator[np.ndarray]:
-        """Yield the numbers of tokens of the documents in order, int64, some thousand documents at a time."""
+        """Yield document lengths in tokens, in order, int64, some thousand documents at a time."""
         for table in self._tables:
             num_tokens = 0
             for part in self._column(self._open(table), "tokens"):
@@ -116,10 +116,10 @@ class DocumentTables:
                 raise self._differs(table)
 
     def hashes(self) -> Iterator[np.ndarray]:
-        """Yield the hashes of the documents' texts in order, uint64, some thousand at a time.
+        """Yield text hashes of the documents, in order, uint64, some thousand at a time.
 
         Raises:
-            UserError: A table lacks them.
+            UserError: A table has no hashes.
         """
         for table in self._tables:
             file = self._open(table)
@@ -131,11 +131,7 @@ class DocumentTables:
             yield from self._column(file, "hash")
 
     def domains(self, count: int) -> list[DomainTotal]:
-        """Return the domains with the most documents. Documents without URL are not counted.
-
-        Args:
-            count: Largest number of domains.
-        """
+        """Return the `count` domains with the most documents, ignoring documents without URL."""
         from pyarrow import Table, compute
 
         names = ["domain", "tokens", "documents"]
@@ -155,18 +151,18 @@ class DocumentTables:
         return [DomainTotal(**row) for row in rows]
 
     def each(self) -> Iterator[tuple["Table", np.ndarray]]:
-        """Yield each table in order, with the first token of each document and the end of the last one, int64.
+        """Yield each table in order, with the first token of each document and the end of the last document, int64.
 
         Raises:
             FileNotFoundError: A table is missing.
-            UserError: A table is not the one that the index lists.
+            UserError: A table differs from the index.
         """
         for number in range(len(self._tables)):
             file, firsts = self._read(number)
             yield file.read(), firsts
 
     def find(self, token: int) -> DocumentMatch:
-        """Return the document that contains a token of the split. Raises UserError if there is no such token."""
+        """Return the document containing a token of the split. Raises UserError if there is no such token."""
         self._check("token", token, self._first_tokens[-1])
         table = bisect_right(self._first_tokens, token) - 1
         _, firsts = self._opened(table)
@@ -182,29 +178,29 @@ class DocumentTables:
         return DocumentMatch(number, first, **columns)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return the first token of a document in the split's stream, and its end. Raises the errors of `document`."""
+        """Return the first token of a document in the stream, and its end. Raises UserError if there is no such document."""
         self._check("document", number, self._first_documents[-1])
         table, row = self._locate(number)
         _, firsts = self._opened(table)
         return firsts.item(row), firsts.item(row + 1)
 
     def places(self, tokens: np.ndarray) -> list[str]:
-        """Return the place in the source of each token's document.
+        """Return where in the source each token's document came from.
 
         Args:
-            tokens: Indices of tokens in the split's stream, int64 [n].
+            tokens: Token indices in the split's stream, int64 [n].
 
         Raises:
-            FileNotFoundError, UserError: A table with one of the documents is missing or corrupted.
+            FileNotFoundError, UserError: A table needed is missing or corrupted.
         """
         places = [""] * tokens.size
         numbers = np.searchsorted(self._first_tokens, tokens, side="right") - 1
         for number in np.unique(numbers).tolist():
             file, firsts = self._read(number)
-            (wanted,) = np.nonzero(numbers == number)
-            rows = firsts.searchsorted(tokens[wanted], side="right") - 1
+            (in_table,) = np.nonzero(numbers == number)
+            rows = firsts.searchsorted(tokens[in_table], side="right") - 1
             column = file.read(["place"])["place"].take(rows).to_pylist()
-            for token, place in zip(wanted.tolist(), column, strict=True):
+            for token, place in zip(in_table.tolist(), column, strict=True):
                 places[token] = place
         return places
 
@@ -213,12 +209,12 @@ class DocumentTables:
             raise UserError(f"{kind} {number:,}: {self._name} has {kind}s 0 to {count - 1:,}")
 
     def _locate(self, document: int) -> tuple[int, int]:
-        """Return the number of a document's table, and its row there."""
+        """Return the number of a document's table and its row."""
         table = bisect_right(self._first_documents, document) - 1
         return table, document - self._first_documents[table]
 
     def _read(self, number: int) -> tuple[TableFile, np.ndarray]:
-        """Return a table, and the first token of each document and the end of the last one in the split's stream, int64."""
+        """Return a table, and the first token of each document and the end of the last document, int64."""
         table = self._tables[number]
         file = self._open(table)
         lengths = self._column(file, "tokens")
@@ -228,7 +224,7 @@ class DocumentTables:
         return file, firsts
 
     def _open(self, table: DocumentTable) -> TableFile:
-        """Open a table. Raises FileNotFoundError, or UserError if it is corrupted or not the file that the index lists."""
+        """Open a table. Raises FileNotFoundError, or UserError if it is corrupted or differs from the index."""
         path = self._directory / table.file
         check_file(path, table.sha256)
         if self._is_isolated:
@@ -249,13 +245,13 @@ class DocumentTables:
 
 
 def lengths_by_end(members: Iterable[np.ndarray], eos_id: int) -> Iterator[np.ndarray]:
-    """Yield the numbers of tokens of the documents of a split without tables, like `DocumentTables.lengths`.
+    """Yield document lengths of a split without tables, like `DocumentTables.lengths`.
 
     Args:
         members: Token ids of all members, in order.
-        eos_id: Token that ends each document.
+        eos_id: Token ending each document.
     """
-    # Number of tokens, so far, of a document that continues in the next member.
+    # Number of tokens so far in a document continuing in the next member.
     num_begun = 0
     for ids in members:
         ends = np.flatnonzero(ids == eos_id) + 1 + num_begun
@@ -266,7 +262,7 @@ def lengths_by_end(members: Iterable[np.ndarray], eos_id: int) -> Iterator[np.nd
 
 
 def _summed(tables: list["Table"], names: list[str]) -> "Table":
-    """Return a table with one row for each value of the first column, and the sums of the others."""
+    """Group tables by the first column, summing the others."""
     from pyarrow import concat_tables
 
     key, *columns = names

@@ -1,4 +1,4 @@
-"""Content of `index.json`: the tokenizer, splits and shards of a data directory, with sizes, token counts and hashes."""
+"""Entries of `index.json`: tokenizer, splits and shards of a data directory, with sizes, token counts and hashes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from megatape.errors import UserError
 from megatape.utils.paths import FileName
 
 SPLITS = ("train", "validation")
-# Number of ids that fit into two bytes.
+# Largest vocabulary whose ids fit into two bytes.
 MAX_SHORT_VOCAB_SIZE = 65_536
 TokenizerFile = Annotated[FileName, AfterValidator(check_file_name)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -23,15 +23,15 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True)
 class Shard:
-    """One tar file in the data directory. layout.py describes where its ids are.
+    """Tar file with token ids. layout.py describes where they are.
 
     Attributes:
-        file: Name of the file.
-        bytes: Size of the file.
+        file: File name.
+        bytes: File size.
         tokens: Number of token ids.
-        documents: Number of documents that end in it.
-        member_tokens: Number of ids in each of its members. The last one may have fewer.
-        sha256: Hash of its bytes up to the checksums. In earlier versions, hash of the hashes of its members.
+        documents: Number of documents ending in the shard.
+        member_tokens: Ids per member. The last member may have fewer.
+        sha256: Hash of the bytes before the checksums. In earlier versions, hash of the members' hashes.
     """
 
     file: FileName
@@ -44,13 +44,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """One split.
+    """Split of a data directory.
 
     Attributes:
         documents: Number of documents.
         tokens: Number of tokens.
         text_bytes: Size of the texts in UTF-8.
-        unigram_entropy: Entropy of the token frequencies, nats per token. A model that knows only them has this loss.
+        unigram_entropy: Entropy of the token frequencies, nats per token: the loss of a model knowing only them.
         shards: Shards in order.
     """
 
@@ -66,12 +66,12 @@ class TokenizerEntry:
     """Tokenizer of a data directory.
 
     Attributes:
-        file: Name of the file that decides all ids.
+        file: Name of the file deciding all ids.
         sha256: Hash of this file.
         vocab_size: Largest id plus one.
         bos_id: First token of documents, or None if they begin with their text.
         eos_id: Last token of documents.
-        companions: Name -> sha256 of further files of an imported tokenizer.
+        companions: File name -> sha256 of an imported tokenizer's other files.
     """
 
     file: TokenizerFile
@@ -83,28 +83,28 @@ class TokenizerEntry:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
-        """Return the entry of a tokenizer."""
+        """Return the entry for a tokenizer."""
         companions = dict(tokenizer.hashes)
         del companions[tokenizer.file]
         return cls(tokenizer.file, tokenizer.sha256, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id, companions)
 
     @property
     def files(self) -> dict[str, str]:
-        """Name -> sha256 of all files of the tokenizer."""
+        """File name -> sha256 of all files."""
         return {self.file: self.sha256} | self.companions
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers of one split. Only their tokens are learned.
+    """Answers in one split. Only their tokens are learned.
 
     Attributes:
         file: Name of a .npy file, int64 [answers, 3]: example, first token and end, counted in the split's tokens. An example
-            begins where the one before it ends, and ends with its last answer.
+            begins where the previous one ends, and ends with its last answer.
         sha256: Hash of the file.
         examples: Number of examples, each with at least one answer.
-        tokens: Number of tokens of all answers, including their end tokens.
-        longest: Number of tokens of the longest example.
+        tokens: Tokens in all answers, including their end tokens.
+        longest: Tokens in the longest example.
         unigram_entropy: Entropy of the token frequencies in answers, nats per token.
     """
 
@@ -118,10 +118,10 @@ class Answers:
 
 @dataclass(frozen=True)
 class LegacyContent:
-    """Parts of an index of an earlier version.
+    """Parts of an index from an earlier version.
 
     Attributes:
-        member_hashes: sha256 of each member, by shard: such shards have no checksums.
+        member_hashes: sha256 of each member, by shard. These shards have no checksums.
         fingerprints: Fingerprint of each split.
     """
 
@@ -134,21 +134,21 @@ class Index:
     """Content of `index.json`.
 
     Attributes:
-        tokenizer: Tokenizer of all token ids.
+        tokenizer: Tokenizer.
         dtype: Type of the token ids in shards.
-        source: Record of the origin of the documents.
-        validation_share: Share of the documents in the validation split; 0 if it has its own source.
+        source: Record of where the documents came from.
+        validation_share: Share of documents in the validation split; 0 if it has its own source.
         splits: Splits by name.
         answers: Answers by split; empty if whole documents are learned.
-        counts: Number of documents that preparation skipped, cut and dropped, by reason.
-        document_tables: Tables of documents by split, in order; empty in folders without tables.
-        ledger: Counts by `--input`, or by the kind of a source without inputs; empty in folders without a ledger.
-        rules: Cleaning rules in order, with their options and the versions of the packages that applied them.
-        document_files: Files of kept and dropped documents; empty if documents were not kept.
-        merged: Folders whose documents, or a subset of them, it has, in order; empty if it was prepared itself.
-        earlier: Parts of an index of an earlier version.
-        fingerprint_version: 1: fingerprints include the names of shards. 2: they do not, so the same documents have the same
-            fingerprint, independent of the way in which they were merged.
+        counts: Number of documents skipped, cut and dropped while preparing, by reason.
+        document_tables: Document tables by split, in order; empty without tables.
+        ledger: Counts by `--input`, or by source kind for a source without inputs; empty without a ledger.
+        rules: Cleaning rules in order, with their options and package versions.
+        document_files: Files storing the texts of retained and dropped documents; empty if they were not stored.
+        merged: Folders that the documents were merged or selected from, in order; empty if the directory was prepared itself.
+        earlier: Parts of an index from an earlier version.
+        fingerprint_version: 1: fingerprints include shard names. 2: they do not, so the same documents have the same
+            fingerprint however they were merged.
     """
 
     tokenizer: TokenizerEntry
@@ -168,7 +168,7 @@ class Index:
 
     @property
     def files(self) -> list[str]:
-        """Names of all files of the data directory except the index: tokenizer, shards, documents and their tables, answers."""
+        """Names of all files in the data directory except the index."""
         names = [*self.tokenizer.files]
         for split in self.splits.values():
             names += [shard.file for shard in split.shards]
@@ -179,7 +179,7 @@ class Index:
         return names
 
     def fingerprint(self, split: str) -> str:
-        """Return the sha256 over the content of a split and its tokenizer."""
+        """Return the sha256 over a split's content and its tokenizer."""
         if self.earlier is not None:
             return self.earlier.fingerprints[split]
         if self.fingerprint_version == 2:
@@ -189,14 +189,14 @@ class Index:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Return the smallest type that holds every id below `vocab_size`, little-endian on every machine."""
+    """Return the smallest type holding every id below `vocab_size`, little-endian on every machine."""
     if vocab_size <= MAX_SHORT_VOCAB_SIZE:
         return np.dtype("<u2")
     return np.dtype("<u4")
 
 
 def check_filled(splits: Mapping[str, Split], reason: str) -> None:
-    """Raise UserError if a split has no tokens. reason: documents it got instead, and a remedy, for the message."""
+    """Raise UserError if a split has no tokens. The message continues with `reason`, such as "no document: select more"."""
     for name, split in splits.items():
         if not split.tokens:
             raise UserError(f"the {name} split got {reason}")

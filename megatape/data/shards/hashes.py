@@ -1,4 +1,4 @@
-"""Hashes of files, of parts of the index and of documents, and the split that a document's hash decides."""
+"""Hashes of files, index entries and documents, and the assignment of documents to splits by hash."""
 
 import hashlib
 import json
@@ -13,12 +13,12 @@ from megatape.errors import MissingPath, UserError
 
 
 def content_hash(*parts: Any) -> str:
-    """Return the sha256 of values that JSON can represent, and of dataclasses of them."""
+    """Return the sha256 of JSON values, or of dataclasses containing JSON values."""
     return hashlib.sha256(json.dumps(parts, default=vars, sort_keys=True).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal digits."""
+    """Return the sha256 of a file as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -32,31 +32,31 @@ def check_file(path: Path, sha256: str) -> None:
     """
     if not path.is_file():
         raise MissingPath(f"{path}: not found, the index lists it: copy it again or re-run the preparation")
-    found = file_sha256(path)
-    if found != sha256:
+    actual = file_sha256(path)
+    if actual != sha256:
         raise UserError(
-            f"{path}: corrupted, sha256 is {found}, the index says {sha256}: copy it again or re-run the preparation"
+            f"{path}: corrupted, sha256 is {actual}, the index says {sha256}: copy it again or re-run the preparation"
         )
 
 
 def document_hash(content: bytes) -> bytes:
-    """Return a 128-bit hash: 64 bits of BLAKE2b, against deliberate collisions, and 64 bits of XXH3."""
+    """Return a 128-bit hash: 64 bits of BLAKE2b, resisting deliberate collisions, and 64 bits of XXH3."""
     return hashlib.blake2b(content, digest_size=8).digest() + xxhash.xxh3_64_digest(content)
 
 
 def table_hashes(digests: Sequence[bytes]) -> list[int]:
-    """Return the part of each document's hash that its row in the table keeps: the 64 bits of BLAKE2b."""
+    """Return the part of each document's hash stored in its table row: the 64 bits of BLAKE2b."""
     return np.frombuffer(b"".join(digests), "<u8")[::2].tolist()
 
 
 def splits_of(hashes: Sequence[int], validation_share: float) -> list[str]:
-    """Return the split of each document.
+    """Return the split of each document, decided by its hash alone.
 
-    The hash alone decides. Equal documents are in one split, in any order and from any source.
+    So duplicates land in the same split, in any order and from any source.
 
     Args:
         hashes: Result of `table_hashes`.
-        validation_share: Share of the documents in the validation split.
+        validation_share: Share of documents in the validation split.
     """
     end = validation_share * 2**64
     splits = []
@@ -69,5 +69,5 @@ def splits_of(hashes: Sequence[int], validation_share: float) -> list[str]:
 
 
 def split_of(content: bytes, validation_share: float) -> str:
-    """Return the split of one document, by its content alone."""
+    """Return the split of one document, decided by its content alone."""
     return splits_of(table_hashes([document_hash(content)]), validation_share)[0]

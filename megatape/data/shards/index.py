@@ -1,4 +1,4 @@
-"""The file `index.json` of a data directory: writing, reading and checking it."""
+"""Writes, reads and checks `index.json` of a data directory."""
 
 from collections import Counter
 from dataclasses import asdict
@@ -20,25 +20,25 @@ from megatape.utils.validation import as_type
 
 FORMAT = "megatape-shards"
 VERSION = 4
-# See legacy.py. Version 2 has companions of a tokenizer, version 3 prompts and answers.
+# Version 2 added tokenizer companions, version 3 prompts and answers. legacy.py converts them.
 EARLIER_VERSIONS = (1, 2, 3)
-# Enough for four million shards, 3e14 tokens. In earlier versions, enough for four million members.
+# Enough for four million shards (3e14 tokens), or for four million members in earlier versions.
 MAX_INDEX_BYTES = 2**30
-# Fields that are not written if they are empty.
+# Fields omitted from the file if empty.
 OPTIONAL_FIELDS = ("answers", "counts", "document_tables", "ledger", "rules", "document_files", "merged", "earlier")
 REMEDY = "copy it again or re-run the preparation"
 
 
 def build_index(directory: Path, tokenizer: Tokenizer, **content: Any) -> Index:
-    """Complete a data directory: write the tokenizer's files and `index.json` beside its shards.
+    """Complete a data directory by writing the tokenizer's files and `index.json` beside its shards.
 
     Args:
-        directory: Folder of the shards.
+        directory: Folder with the shards.
         tokenizer: Tokenizer of the token ids.
-        content: Further fields of Index: `source`, `validation_share`, `splits`, and those that are empty by default.
+        content: Other fields of Index: `source`, `validation_share`, `splits`, and optional ones.
 
     Raises:
-        UserError: A document is missing in the ledger or counted twice.
+        UserError: A document is missing from the ledger or counted twice.
     """
     store_tokenizer(tokenizer, directory)
     index = Index(TokenizerEntry.of(tokenizer), token_dtype(tokenizer.vocab_size).name, **content)
@@ -49,7 +49,7 @@ def build_index(directory: Path, tokenizer: Tokenizer, **content: Any) -> Index:
 
 
 def store_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Write the files of a tokenizer into a folder. Files of an interrupted attempt are replaced."""
+    """Write a tokenizer's files into a folder, replacing those of an interrupted attempt."""
     for name, content in tokenizer.files.items():
         write_atomically(directory / name, content)
 
@@ -97,19 +97,19 @@ def load_index(directory: Path) -> Index:
 
 
 def _check_version(content: Any, path: Path) -> None:
-    found = None
+    stored = None
     if isinstance(content, dict):
-        found = (content.get("format"), content.get("version"))
+        stored = (content.get("format"), content.get("version"))
     known = [(FORMAT, version) for version in (*EARLIER_VERSIONS, VERSION)]
-    if found not in known:
+    if stored not in known:
         raise UserError(
-            f"{path}: format and version are {found}, this version of MegaTAPE reads {', '.join(map(str, known))}: prepare the "
-            "data again, or read it with the version that wrote it"
+            f"{path}: format and version are {stored}, this version of MegaTAPE reads {', '.join(map(str, known))}: prepare "
+            "the data again, or read it with the version that wrote it"
         )
 
 
 def _upgrade(content: dict[str, Any]) -> dict[str, Any]:
-    """Convert the content of an earlier version to the present one."""
+    """Convert an index from an earlier version."""
     entry = as_type(content.get("tokenizer"), TokenizerEntry)
     splits, member_hashes = upgrade_splits(content.get("splits"), token_dtype(entry.vocab_size).itemsize)
     fingerprints = {name: content_hash(entry.sha256, content["splits"][name]) for name in splits}
@@ -118,7 +118,7 @@ def _upgrade(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(index: Index) -> None:
-    """Check the facts that keep readers inside the files."""
+    """Check everything that readers rely on to stay within the files."""
     dtype = token_dtype(index.tokenizer.vocab_size)
     if index.tokenizer.file in index.tokenizer.companions:
         raise UserError(f"{index.tokenizer.file} is both the tokenizer's file and a companion of it")

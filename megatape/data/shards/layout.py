@@ -1,13 +1,13 @@
-"""Layout of a shard: the offsets of its token ids and their checksums, computed from the number of ids.
+"""Shard layout: offsets of token ids and checksums, computed from the number of ids.
 
-A shard is a tar file. webdataset and datasets skip its last entry by its name, so no tool needs to know of it:
+A shard is a tar file. webdataset and datasets skip its last entry because of its name:
 
-    000000.npy ...   tar header, .npy header, ids, zeros up to a whole block
-    __checksums__    tar header, one checksum for each chunk of all bytes before this header, zeros up to a whole block
+    000000.npy ...   tar header, .npy header, ids, zero padding to a whole block
+    __checksums__    tar header, one checksum per chunk of all bytes before this header, zero padding to a whole block
     zeros
 
-A read gets whole chunks and their checksums. A sample of n bytes gets n + CHUNK_BYTES on average: 3.0 times what it needs with
-1,024 ids of two bytes, 1.06 times with 32,768. A smaller chunk would save nothing: file systems read pages of this size.
+Reading ids means reading whole chunks and their checksums. A sample of n bytes reads n + CHUNK_BYTES on average: 3.0 times its
+size for 1,024 two-byte ids, 1.06 times for 32,768. Smaller chunks would save nothing: file systems read pages of this size.
 """
 
 from functools import lru_cache
@@ -18,37 +18,38 @@ TAR_BLOCK_BYTES = 512
 NPY_HEADER_BYTES = 128
 CHUNK_BYTES = 4096
 CHECKSUM_BYTES = 8
-# Name of the tar's last entry.
+# Name of the last tar entry.
 CHECKSUMS = "__checksums__"
 
 
 def first_id(member: int, member_tokens: int, itemsize: int) -> int:
-    """Return the offset of a member's first id, after members of `member_tokens` ids."""
+    """Return the offset of a member's first id, with `member_tokens` ids in each member before it."""
     return member * _member_bytes(member_tokens, itemsize) + TAR_BLOCK_BYTES + NPY_HEADER_BYTES
 
 
-@lru_cache  # Most shards have the same size.
+# Cached, because most shards have the same size.
+@lru_cache
 def covered_bytes(tokens: int, member_tokens: int, itemsize: int) -> int:
-    """Return the size of all members. Checksums cover these bytes, and their header follows."""
-    num_full, rest = divmod(tokens, member_tokens)
+    """Return the size of all members: the bytes covered by checksums."""
+    num_full, num_last = divmod(tokens, member_tokens)
     size = num_full * _member_bytes(member_tokens, itemsize)
-    if rest:
-        size += _member_bytes(rest, itemsize)
+    if num_last:
+        size += _member_bytes(num_last, itemsize)
     return size
 
 
 def shard_bytes(tokens: int, member_tokens: int, itemsize: int) -> int:
-    """Return the least size of a shard: its members, and the entry with their checksums."""
+    """Return the minimum size of a shard: its members, and the entry with their checksums."""
     covered = covered_bytes(tokens, member_tokens, itemsize)
     num_chunks = -(covered // -CHUNK_BYTES)
     return covered + TAR_BLOCK_BYTES + num_chunks * CHECKSUM_BYTES
 
 
 def checksums(content: bytes | memoryview, sha256: str) -> bytes:
-    """Return the checksums of the chunks of `content`. `content` must start at a chunk boundary.
+    """Return the checksums of the chunks in `content`, which must start at a chunk boundary.
 
-    XXH3 reads 30 GB/s, compared to 4 for CRC-32 and 1 for BLAKE2, and with 64 bits misses one error in 2^64. Its seed is the
-    sha256 of the shard's members in the index. So another shard that is valid in itself has other checksums.
+    XXH3 reads 30 GB/s, compared to 4 for CRC-32 and 1 for BLAKE2, and with 64 bits misses one error in 2^64. Seeding it with
+    the sha256 from the index gives other checksums to any other shard, even a valid one.
     """
     seed = int(sha256[:16], 16)
     view = memoryview(content)
@@ -58,7 +59,7 @@ def checksums(content: bytes | memoryview, sha256: str) -> bytes:
 
 @lru_cache
 def _member_bytes(tokens: int, itemsize: int) -> int:
-    """Return the size of a member with its headers, in whole blocks of the tar."""
+    """Return the size of a member with its headers, in whole tar blocks."""
     content_bytes = NPY_HEADER_BYTES + tokens * itemsize
     num_blocks = -(content_bytes // -TAR_BLOCK_BYTES)
     return TAR_BLOCK_BYTES + num_blocks * TAR_BLOCK_BYTES

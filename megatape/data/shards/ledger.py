@@ -1,4 +1,4 @@
-"""Check of a data directory's ledger: no document is lost, and none is counted twice."""
+"""Checks the ledger of a data directory: no document is lost, and none is counted twice."""
 
 from megatape.data.counts import DocumentCounts
 from megatape.data.shards.entries import Index
@@ -6,13 +6,12 @@ from megatape.errors import UserError
 
 
 def check_ledger(index: Index) -> DocumentCounts:
-    """Compare the ledger of a data directory with its counts of reasons, splits and tables.
+    """Compare a data directory's ledger with its counts by reason, its splits and its tables.
 
-    Documents are counted where they are read, dropped and written, so the comparison finds any that were counted twice or
-    never.
+    Documents are counted where they are read, dropped and written, so comparing finds any counted twice or never.
 
     Returns:
-        The sum of the ledger.
+        Sum of the ledger.
 
     Raises:
         UserError: A document is missing or counted twice.

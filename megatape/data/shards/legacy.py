@@ -1,4 +1,4 @@
-"""Indices of versions 1 to 3 of the format. They list each member of a shard with its sha256; their shards had no checksums."""
+"""Reads index versions 1 to 3, which list each shard member with its sha256, because shards had no checksums."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from megatape.utils.validation import as_type
 
 @dataclass(frozen=True)
 class LegacyMember:
-    """One `.npy` file in a shard.
+    """A `.npy` file in a shard.
 
     Attributes:
         offset: Offset in the shard.
-        bytes: Size, including the header.
+        bytes: Size including the header.
         tokens: Number of token ids.
-        documents: Number of end tokens among them.
+        documents: Number of end tokens.
         sha256: Hash of the file.
     """
 
@@ -31,7 +31,7 @@ class LegacyMember:
 
 @dataclass(frozen=True)
 class LegacyShard:
-    """One tar file in the data directory."""
+    """Tar file in the data directory."""
 
     file: str
     bytes: Count
@@ -40,17 +40,17 @@ class LegacyShard:
 
 @dataclass(frozen=True)
 class LegacySplit:
-    """One split. Its other fields are those of the present version."""
+    """Split. Its other fields have not changed since."""
 
     shards: list[LegacyShard]
 
 
 def upgrade_splits(content: Any, itemsize: int) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Convert the splits of an earlier index to the present version.
+    """Convert the splits of an earlier index.
 
     Args:
-        content: `splits` of the earlier index.
-        itemsize: Bytes of a token id.
+        content: `splits` in the earlier index.
+        itemsize: Bytes per token id.
 
     Returns:
         The splits, and the sha256 of each member by shard.
@@ -69,7 +69,7 @@ def upgrade_splits(content: Any, itemsize: int) -> tuple[dict[str, Any], dict[st
 
 
 def _upgrade_shard(shard: LegacyShard, itemsize: int) -> dict[str, Any]:
-    """Return the entry of a shard. Raises UserError if its members are not where every version has written them."""
+    """Return the entry of a shard. Raises UserError unless its members are where every version wrote them."""
     member_tokens = max((member.tokens for member in shard.members), default=0)
     last = len(shard.members) - 1
     for number, member in enumerate(shard.members):

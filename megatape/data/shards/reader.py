@@ -1,7 +1,7 @@
-"""Reads token ids of one split and verifies them whenever they are read. Nothing is extracted, unpickled or mapped.
+"""Reads token ids from the shards of a split, verifying every read. Nothing is extracted, unpickled or mapped.
 
-Reading a mapped file that was truncated meanwhile would kill the process (SIGBUS), and an overwritten one would give other
-tokens. No result of an earlier verification is reused, so a shard that changes while it is open is noticed by the next read.
+If a mapped file were truncated, reading it would kill the process (SIGBUS); if it were overwritten, other tokens would appear.
+Verifying each read anew notices a shard that changes while it is open.
 """
 
 import logging
@@ -26,27 +26,27 @@ from megatape.utils.retries import retry_transient_errors
 LOG = logging.getLogger(__name__)
 
 REMEDY = "copy the shard again or re-run the preparation"
-# Called repeatedly with the number of tokens processed since the last call.
+# Progress callback, called with the number of tokens processed since the last call.
 OnTokens = Callable[[int], object]
 
 
 class SplitReader:
-    """The token ids of one split.
+    """Token ids of one split.
 
     Args:
         directory: Path or URL of the data directory. A URL needs a cache.
         index: Index of the data directory.
-        split: Name of the split.
-        cache: Folder on this node's disk. Shards are copied there when they are first needed.
-        max_open: Number of shards of the process that may remain open. None: `max_open_shards`.
-        member_cache_size: Number of members that stay in memory if an earlier version wrote the data directory.
+        split: Split name.
+        cache: Folder on this node's disk, to which shards are copied when first needed.
+        max_open: Maximum number of open shards in this process. None: `max_open_shards`.
+        member_cache_size: Number of members cached in memory, for data directories from earlier versions.
 
     Attributes:
         folder: Local folder with the shards or their copies.
 
     Raises:
         FileNotFoundError: A local shard is missing.
-        UserError: The size of a local shard differs from the index. Shards at a URL are checked when they are copied.
+        UserError: The size of a local shard differs from the index. Shards at a URL are checked while copying.
     """
 
     def __init__(
@@ -78,7 +78,12 @@ class SplitReader:
         self._open: dict[int, ShardFile] = {}
 
     def read(self, shard: int, begin: int, end: int) -> np.ndarray:
-        """Return token ids [begin, end) of a shard, at least one. shard: number of the shard.
+        """Return token ids [begin, end) of a shard, at least one.
+
+        Args:
+            shard: Number of the shard.
+            begin: First id.
+            end: End of the ids.
 
         Raises:
             UserError: The content differs from the index.
@@ -97,7 +102,7 @@ class SplitReader:
         return np.concatenate(parts)
 
     def members(self, progress: OnTokens = lambda tokens: None) -> Iterator[np.ndarray]:
-        """Yield the token ids of all members in order. Raises the errors of `read`."""
+        """Yield the token ids of all members in order. Raises like `read`."""
         for number, shard in enumerate(self._shards):
             for begin in range(0, shard.tokens, shard.member_tokens):
                 end = min(begin + shard.member_tokens, shard.tokens)
@@ -105,7 +110,7 @@ class SplitReader:
                 progress(end - begin)
 
     def expect(self, shards: Sequence[int]) -> None:
-        """Announce the shards that are needed soon, by number. Those at a URL are copied ahead."""
+        """Announce the shards needed next, by number. With a cache, they are copied ahead."""
         if self._cache is not None:
             self._cache.expect([self._shards[number] for number in shards])
 
@@ -118,7 +123,7 @@ class SplitReader:
                 file = self._file(number)
                 return self._verifier.ids(part, file.read)
             except OSError:
-                # Open the file again in the next attempt.
+                # Let the next attempt reopen the file.
                 self._open.pop(number, None)
                 raise
             except Corrupted as error:
@@ -152,7 +157,7 @@ class SplitReader:
             raise UserError(f"{path}: shard of {size} bytes, the index says {shard.bytes} ({shard.tokens} tokens): {REMEDY}")
 
     def _file(self, number: int) -> ShardFile:
-        """Return the shard, or its copy in the cache. Closes shards if too many of the process are open."""
+        """Return an open shard, or its cached copy, closing others if this process has too many open."""
         file = self._open.pop(number, None)
         if file is None:
             max_open = self._max_open or max_open_shards()
@@ -168,9 +173,9 @@ class SplitReader:
             self._check_size(shard)
             return ShardFile(Path(self._directory) / shard.file)
         if self._evicts:
-            # Close evicted copies, which frees their space.
+            # Closing evicted copies frees their space.
             self._open = {number: file for number, file in self._open.items() if not file.removed()}
-        # Another rank may evict the copy before it is opened.
+        # Another rank may evict the copy before it is opened here.
         while True:
             path = self._cache.local(shard)
             with suppress(FileNotFoundError):

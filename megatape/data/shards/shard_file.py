@@ -1,4 +1,4 @@
-"""Open shards, and the number of files that a process may keep open."""
+"""Open shards, and the limit on how many a process may have open."""
 
 import os
 import resource
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import ClassVar
 from weakref import WeakSet
 
-# Largest number of descriptors that a process asks for, if its hard limit allows them.
+# Soft limit on descriptors to ask for, if the hard limit allows it.
 MAX_DESCRIPTORS = 2**20
 
 
 class ShardFile:
-    """An open shard. The file is closed when nothing refers to the object any more.
+    """Open shard. The file is closed when the object is garbage collected.
 
     Attributes:
-        all: Open shards of the process.
+        all: All open shards of this process.
     """
 
     all: ClassVar[WeakSet["ShardFile"]] = WeakSet()
@@ -30,11 +30,11 @@ class ShardFile:
             os.close(self._descriptor)
 
     def inode(self) -> int:
-        """Return the number of the file. A new copy of the same name has another one."""
+        """Return the inode number, which differs for a new copy with the same name."""
         return os.fstat(self._descriptor).st_ino
 
     def removed(self) -> bool:
-        """Whether the file has no name any more. Closing it frees its space on the disk."""
+        """Whether the file has been unlinked. Closing it then frees its disk space."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     def read(self, offset: int, size: int) -> bytes:
@@ -47,9 +47,9 @@ class ShardFile:
 
 @cache
 def max_open_shards() -> int:
-    """Return half of the descriptors that the process may have.
+    """Return half the number of descriptors allowed to this process.
 
-    Raises the soft limit, often 1,024, to the hard one: with fewer descriptors than shards nearly every sample opens a file.
+    Raises the soft limit, often 1,024, to the hard one: with fewer descriptors than shards, nearly every sample opens a file.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = MAX_DESCRIPTORS

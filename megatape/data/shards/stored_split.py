@@ -1,4 +1,4 @@
-"""One split of a data directory: the stream of its tokens, its documents and its tokenizer."""
+"""A split of a data directory: its token stream, documents and tokenizer."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from megatape.errors.suggestions import choose_one
 
 
 class StoredSplit:
-    """The tokens of a split, in the order in which they were prepared.
+    """A split, opened for reading. Its tokens form one stream, in the order in which they were prepared.
 
     Args:
         directory: Path or URL of the data directory.
@@ -32,17 +32,17 @@ class StoredSplit:
         directory: Path or URL of the data directory.
         name: Name of the split.
         description: Names of the split and its directory, for errors.
-        shards: Entries of the index.
+        shards: Index entries of the shards.
         shard_ends: Number of tokens up to the end of each shard, int64 [shards].
         num_tokens: Number of tokens.
-        tokenizer_entry: Entry of the index.
+        tokenizer_entry: Index entry of the tokenizer.
         tokenizer_hash: sha256 of the tokenizer.
         vocab_size: Largest token id plus one.
         bos_id: First token of documents, or None if they begin with their text.
         eos_id: Last token of documents.
         unigram_entropy: Entropy of the token frequencies, nats per token.
-        answers: Entry of the index, or None if whole documents are learned.
-        fingerprint: sha256 over the content of the split and its tokenizer.
+        answers: Index entry of the answers, or None if whole documents are learned.
+        fingerprint: sha256 over the split's content and its tokenizer.
 
     Raises:
         UserError, FileNotFoundError: The data directory is missing or corrupted.
@@ -78,7 +78,7 @@ class StoredSplit:
         return self._index
 
     def stream(self, begin: int, end: int) -> np.ndarray:
-        """Return tokens [begin, end) of the split, int64. Raises IndexError outside of the split."""
+        """Return tokens [begin, end) of the stream, int64. Raises IndexError outside the split."""
         if not 0 <= begin <= end <= self.num_tokens:
             raise IndexError(f"tokens {begin} to {end} of {self.num_tokens}")
         shard = bisect_right(self._starts, begin) - 1
@@ -94,20 +94,20 @@ class StoredSplit:
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     def expect(self, shards: Sequence[int]) -> None:
-        """Announce the shards that are read next, by number. Those at a URL are copied ahead."""
+        """Announce the shards needed next, by number. With a cache, they are copied ahead."""
         self._reader.expect(shards)
 
     def document(self, number: int) -> np.ndarray:
-        """Return the tokens of a document by its number in the split, int64.
+        """Return the tokens of a document, given its number in the split, int64.
 
         Raises:
-            UserError: The folder has no tables of documents, or there is no such document.
+            UserError: The directory has no document tables, or no such document.
         """
         begin, end = self.tables.span(number)
         return self.stream(begin, end)
 
     def members(self) -> Iterator[np.ndarray]:
-        """Yield the token ids of the whole split in order, one member of a shard at a time.
+        """Yield all token ids in order, one shard member at a time.
 
         Raises:
             UserError: The content differs from the index.
@@ -117,11 +117,11 @@ class StoredSplit:
 
     @property
     def shard_folder(self) -> Path:
-        """Folder of the shards on this machine, or of their copies."""
+        """Local folder with the shards or their copies."""
         return self._reader.folder
 
     def fetch(self, name: str) -> Path:
-        """Return the path of a small file of the folder, after copying it to this machine if it is at a URL.
+        """Return the local path of a small file in the directory, after copying it from a URL if necessary.
 
         Raises:
             OSError: The file cannot be copied.
@@ -131,25 +131,22 @@ class StoredSplit:
 
     @property
     def table_entries(self) -> list[DocumentTable]:
-        """Entries of the tables of the split's documents; empty if the folder has none."""
+        """Index entries of the split's document tables; empty without tables."""
         return self._index.document_tables.get(self.name, [])
 
     @property
     def has_tables(self) -> bool:
-        """Whether the folder has tables of the split's documents."""
+        """Whether the split has document tables."""
         return bool(self.table_entries)
 
     @cached_property
     def tables(self) -> DocumentTables:
-        """Tables of the documents. Raises UserError if the folder has none."""
+        """Document tables. Raises UserError if the split has none."""
         self._folder.fetch(*(table.file for table in self.table_entries))
         return DocumentTables(self._folder.directory, self._index, self.name)
 
     def document_lengths(self) -> Iterator[np.ndarray]:
-        """Return the numbers of tokens of the documents in order, int64, in parts.
-
-        They are in the folder's tables. Without tables the whole split is read.
-        """
+        """Yield document lengths in tokens, in order, int64, in parts. Without tables, this reads the whole split."""
         if self.has_tables:
             return self.tables.lengths()
         return lengths_by_end(self._reader.members(), self.eos_id)
@@ -158,8 +155,8 @@ class StoredSplit:
         """Return the tokenizer of the data.
 
         Raises:
-            UserError, FileNotFoundError: Its files are not those that the index lists, or the index has other ids of special
-                tokens, with which documents would begin and end elsewhere.
+            UserError, FileNotFoundError: Its files are missing or differ from the index, or the index lists other special
+                tokens, which would move the boundaries of documents.
         """
         entry = self.tokenizer_entry
         self._folder.fetch(*entry.files)

@@ -1,4 +1,4 @@
-"""Tables of documents in Parquet files. Their content is checked before use. table_writer.py lists the columns."""
+"""Reads document tables from Parquet files, checking their content. table_writer.py lists the columns."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,24 +9,24 @@ from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.errors import UserError
 
 REQUIRED_COLUMNS = {"tokens": "int64", "bytes": "int64", "place": "string", "url": "string"}
-# Earlier versions have no hashes.
+# Tables from earlier versions have no hashes.
 OPTIONAL_COLUMNS = {"hash": "uint64", "scores": "string"}
-# Minimum of each column of numbers.
+# Smallest valid value in each numeric column.
 MINIMA = {"tokens": 1, "bytes": 0}
 BATCH_ROWS = 2**14
 REMEDY = "copy the folder again, or re-run its preparation"
-# Idle child processes, reused because each takes a second to start.
+# Idle child processes, reused because starting one takes a second.
 _idle: list[IsolatedProcess] = []
 
 
 class TableFile:
-    """A table of documents.
+    """Document table.
 
     Args:
         path: Path of the Parquet file.
 
     Attributes:
-        names: Names of the columns.
+        names: Column names.
         num_rows: Number of documents.
 
     Raises:
@@ -53,11 +53,7 @@ class TableFile:
                 raise UserError(f"{path}: corrupted, column {name} has the type {kind:.80}, not {known[name]}: {REMEDY}")
 
     def read(self, columns: list[str] | None = None) -> Any:
-        """Return these columns (None: all) as a pyarrow.Table.
-
-        Raises:
-            UserError: The file is corrupted.
-        """
+        """Return these columns (None: all) as a pyarrow.Table. Raises UserError if the file is corrupted."""
         with self._content_errors():
             table = self._file.read(columns)
             self._check(table)
@@ -67,8 +63,8 @@ class TableFile:
         """Yield batches of rows as pyarrow.RecordBatch.
 
         Args:
-            batch_size: Largest number of rows in a batch.
-            columns: Names of the columns; None: all.
+            batch_size: Maximum rows per batch.
+            columns: Column names; None: all.
 
         Raises:
             UserError: The file is corrupted.
@@ -97,21 +93,21 @@ class TableFile:
 
     @contextmanager
     def _content_errors(self) -> Iterator[None]:
-        """Raise UserError from errors about the content of the file."""
+        """Convert errors about the file's content to UserError."""
         from pyarrow import ArrowException
 
         try:
             yield
         except (ArrowException, OSError, UnicodeDecodeError) as error:
             if getattr(error, "errno", None) is not None:
-                # The error is about the disk, not about the content.
+                # The disk failed, so the content may be fine.
                 raise
             reason = " ".join(str(error).split())
             raise UserError(f"{self._path}: corrupted table of documents ({reason}): {REMEDY}") from error
 
 
 def verify_table(path: Path) -> None:
-    """Read a whole table in a child process, because a corrupted table may crash it, for example by filling the memory.
+    """Read a whole table in a child process, because reading a corrupted one may crash the process or fill the memory.
 
     Raises:
         UserError: The table is corrupted.

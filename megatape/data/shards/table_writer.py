@@ -1,16 +1,16 @@
-"""Writes the table of a split's documents.
+"""Writes document tables.
 
-A table is a Parquet file beside the shards, compressed by zstd. It has a row for each document, in the order of the split's
+A table is a Parquet file beside the shards, compressed with zstd. It has one row per document, in the order of the split's
 tokens:
 
-    tokens  int64   number of tokens, including control tokens; a document follows the tokens of all rows before it
-    bytes   int64   size of its text in UTF-8
+    tokens  int64   number of tokens, including control tokens; documents follow each other without gaps
+    bytes   int64   size of the text in UTF-8
     place   string  place in the source, such as `file:line`
-    url     string  address at which the source found it, or empty
-    hash    uint64  64 bits of BLAKE2b of its text, by which `distinct` recognizes it; earlier versions lack the column
-    scores  string  JSON object with its score by each cleaning rule that gives one; the column is missing without such rules
+    url     string  address of the document, or empty
+    hash    uint64  64 bits of BLAKE2b of the text, by which `distinct` recognizes it; earlier versions lack the column
+    scores  string  JSON object with the score from each scoring rule; the column is missing without such rules
 
-Equal documents give equal bytes with one version of pyarrow.
+Equal documents give equal bytes with the same version of pyarrow.
 """
 
 import json
@@ -24,9 +24,9 @@ from megatape.data.document_entries import DocumentTable
 from megatape.data.shards.hashes import file_sha256
 from megatape.utils.files import create_file
 
-# Number of rows in a row group, by default.
+# Default number of rows per row group.
 ROWS = 2**14
-# Name and type of each column, in order.
+# Column name -> type, in order.
 COLUMNS = {
     "tokens": "int64",
     "bytes": "int64",
@@ -42,8 +42,8 @@ class TableWriter:
 
     Args:
         directory: Folder of the table.
-        name: Name of the split, or of a part of it that no other part has.
-        group_rows: Number of rows in a row group. So many are in memory.
+        name: Name of the split, or a unique name for a part of it.
+        group_rows: Rows per row group, which is also the number of rows in memory.
     """
 
     def __init__(self, directory: Path, name: str, group_rows: int = ROWS) -> None:
@@ -68,12 +68,12 @@ class TableWriter:
         """Append documents.
 
         Args:
-            tokens: Number of tokens of each document.
+            tokens: Tokens in each document.
             text_bytes: Size of each text in UTF-8.
             places: Place of each document in the source.
             urls: Address of each document, or empty.
             hashes: Hash of each text.
-            scores: Scores of each document by cleaning rules, empty for all documents or for none.
+            scores: Scores of each document by cleaning rule, empty for all documents or for none.
         """
         self._columns["tokens"] += tokens
         self._columns["bytes"] += text_bytes
@@ -87,7 +87,7 @@ class TableWriter:
             self._write()
 
     def close(self) -> list[DocumentTable]:
-        """Write the remaining rows. Returns the entry of the table in the index, or no entry without documents."""
+        """Write the remaining rows. Returns the table's index entry, or no entry without documents."""
         if self._columns["tokens"]:
             self._write()
         if self._writer is None:
@@ -120,7 +120,7 @@ class TableWriter:
 
 
 def _arrow_array(values: list[Any], kind: Any) -> Any:
-    """Return values as a pyarrow.Array. `pyarrow.array` would import pandas, which takes half a second."""
+    """Return values as a pyarrow.Array, without `pyarrow.array`, which would spend half a second importing pandas."""
     import pyarrow
 
     if kind == pyarrow.string():

@@ -1,4 +1,4 @@
-"""Verification of token ids, whenever they are read: by checksums of chunks, or by hashes of members in earlier versions."""
+"""Verifies token ids while reading them: by chunk checksums, or by member hashes in earlier versions."""
 
 import hashlib
 from collections.abc import Callable
@@ -17,19 +17,19 @@ from megatape.data.shards.layout import (
     first_id,
 )
 
-# Number of verified members of an earlier version that stay in memory, 64 MiB.
+# Number of verified members to cache for earlier versions, 64 MiB in all.
 MEMBER_CACHE_SIZE = 64
-# Reads a number of bytes of a shard from an offset on, or fewer if it ends before.
+# Reads `size` bytes of a shard from `offset` on, or fewer if the shard ends first.
 Read = Callable[[int, int], bytes]
 
 
 class MemberRange(NamedTuple):
-    """Token ids [begin, end) of a member.
+    """Token ids [begin, end) in a member of a shard.
 
     Attributes:
         shard: Entry of the shard.
         member: Number of the member in the shard.
-        begin: First id, counted from the member's first one.
+        begin: First id, counted within the member.
         end: End of the ids.
     """
 
@@ -40,11 +40,11 @@ class MemberRange(NamedTuple):
 
 
 class Corrupted(Exception):
-    """The content of a shard does not match the index. The message describes the difference."""
+    """The content of a shard differs from the index. The message says how."""
 
 
 class Verifier:
-    """Reads ids of the shards of a data directory: the chunks that contain them, and their checksums."""
+    """Reads ids by reading the chunks containing them, and verifies the chunks' checksums."""
 
     def __init__(self, index: Index) -> None:
         self._vocab_size = index.tokenizer.vocab_size
@@ -58,7 +58,7 @@ class Verifier:
             read: Reads bytes of the shard.
 
         Raises:
-            Corrupted: The shard does not match the index.
+            Corrupted: The shard differs from the index.
             OSError: `read` failed.
         """
         shard, member, begin, end = part
@@ -88,19 +88,19 @@ class Verifier:
 
 
 class MemberVerifier(Verifier):
-    """Reads whole members of an earlier version without checksums. An LRU cache holds the last ones.
+    """Reads whole members of shards without checksums, from earlier versions, through an LRU cache.
 
     Args:
         index: Index of the data directory.
         hashes: sha256 of each member, by shard.
-        cache_size: Number of members in the cache.
+        cache_size: Number of cached members.
     """
 
     def __init__(self, index: Index, hashes: dict[str, list[str]], cache_size: int = MEMBER_CACHE_SIZE) -> None:
         super().__init__(index)
         self._cache_size = cache_size
         self._hashes = hashes
-        # (shard, member) -> cached hashes. The most recently used entry is the last one.
+        # (shard, member) -> token ids. The most recently used entry comes last.
         self._cache: dict[tuple[str, int], np.ndarray] = {}
 
     def ids(self, part: MemberRange, read: Read) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Writes token ids into the shards of a split.
+"""Writes token ids into shards.
 
-A shard is a WebDataset tar (layout.py) whose members are flat runs of token ids, across document boundaries.
+A shard is a WebDataset tar (layout.py). Its members are flat arrays of token ids, crossing document boundaries.
 """
 
 import hashlib
@@ -23,16 +23,16 @@ MEMBERS_PER_SHARD = 128
 
 @dataclass
 class SplitWriter:
-    """Collects the token ids of a split and writes them to `{name}-000000.tar`, ... Equal ids give equal bytes.
+    """Writes the token ids of a split to `{name}-000000.tar`, ... Equal ids give equal bytes.
 
     Attributes:
-        directory: Folder of the shards.
-        name: Name of the split, or of a part of it that no other part has.
+        directory: Folder for the shards.
+        name: Name of the split, or a unique name for a part of it.
         vocab_size: Largest allowed id plus one.
-        eos_id: Token that ends documents.
-        member_tokens: Number of ids in a member.
-        members_per_shard: Number of members in a shard.
-        token_counts: Number of occurrences of each token, int64 [vocab_size]. Complete once the writer is closed.
+        eos_id: Token ending documents.
+        member_tokens: Ids per member.
+        members_per_shard: Members per shard.
+        token_counts: Occurrences of each token, int64 [vocab_size]. Complete after closing the writer.
     """
 
     directory: Path
@@ -77,7 +77,7 @@ class SplitWriter:
                 self._finish_member()
 
     def close(self) -> Split:
-        """Write the remaining ids. Returns the entry of the split in the index."""
+        """Write the remaining ids. Returns the split's index entry."""
         if self._num_buffered:
             self._finish_member()
         if self._tar.members:
@@ -112,13 +112,13 @@ class SplitWriter:
 
 
 class _ShardTar:
-    """Shard in memory. We do not use the writer of webdataset: its import takes seconds, because it imports torch.
+    """Shard being built in memory. webdataset's writer is not used, because importing it imports torch, which takes seconds.
 
     Attributes:
-        content: Content of the file.
+        content: File content.
         members: Number of members.
         tokens: Number of token ids.
-        documents: Number of documents that end in it.
+        documents: Number of documents ending in the shard.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class _ShardTar:
         self.documents += documents
 
     def finish(self) -> str:
-        """Append the checksums and the end of the tar. Returns the sha256 of the content before them."""
+        """Append the checksums and the end of the tar. Returns the sha256 of the members."""
         with self.content.getbuffer() as covered:
             sha256 = hashlib.sha256(covered).hexdigest()
             checksum_bytes = checksums(covered, sha256)
@@ -147,7 +147,7 @@ class _ShardTar:
         return sha256
 
     def _append(self, name: str, *parts: bytes | memoryview) -> None:
-        # Without time and user, so that equal ids give equal bytes.
+        # Time and user are omitted, so that equal ids give equal bytes.
         entry = tarfile.TarInfo(name)
         entry.size = sum(map(len, parts))
         padding = bytes(-entry.size % TAR_BLOCK_BYTES)
@@ -155,6 +155,6 @@ class _ShardTar:
 
 
 def entropy(counts: np.ndarray) -> float:
-    """Return the entropy in nats of the distribution with these counts, 0 if all are 0."""
+    """Return the entropy in nats of a distribution given as counts, 0 if all counts are 0."""
     probabilities = counts[counts > 0] / max(counts.sum(), 1)
     return float(-(probabilities * np.log(probabilities)).sum())

@@ -1,8 +1,8 @@
-"""Faster tokenization with the same ids, by the library gigatoken if it is installed.
+"""Tokenizes faster with the same ids, using the gigatoken library if it is installed.
 
-Its ids are compared with the tokenizer's: on DIVERGENT_INPUTS and on texts with each added token when it is loaded, then on
-documents chosen by their hash. The tokenizer itself encodes texts with written out special tokens, which are text to MegaTAPE
-and tokens to gigatoken, and texts with added tokens that gigatoken finds in other places.
+Its ids are compared with the tokenizer's: when loading it, on DIVERGENT_INPUTS and on texts with each added token; then on
+documents sampled by hash. The tokenizer itself encodes texts containing spelled-out special tokens, which are text to MegaTAPE
+but tokens to gigatoken, and texts with added tokens that gigatoken finds in other places.
 """
 
 import logging
@@ -20,9 +20,9 @@ from megatape.errors import UserError
 
 LOG = logging.getLogger(__name__)
 
-# One document in this many is compared, chosen by its hash. If gigatoken is ten times as fast, this takes 2% of the time.
+# One in this many documents is compared, chosen by hash. If gigatoken is ten times as fast, comparing takes 2% of the time.
 COMPARED = 500
-# gigatoken caches every word (up to 550 MB for this many characters). It is reloaded then, to empty the cache.
+# gigatoken caches every word (up to 550 MB for this many characters). Reloading it empties the cache.
 RELOAD_AFTER_CHARACTERS = 2**26
 DIVERGENT_INPUTS = (
     "",
@@ -45,7 +45,7 @@ DIVERGENT_INPUTS = (
 
 
 def added_token_texts(token: str) -> list[str]:
-    """Return texts with an added token within words, beside white space, doubled, and in another case."""
+    """Return texts with an added token inside words, next to white space, doubled, and in another case."""
     return [
         token,
         f"{token}{token}",
@@ -62,10 +62,10 @@ def added_token_texts(token: str) -> list[str]:
 
 
 class IdsDiffer(Exception):
-    """gigatoken does not give the tokenizer's ids.
+    """gigatoken's ids differ from the tokenizer's.
 
     Attributes:
-        number: Index of the text among those encoded.
+        number: Index of the text among those being encoded.
     """
 
     def __init__(self, number: int, difference: str) -> None:
@@ -78,15 +78,15 @@ class FastTokenizer:
 
     Args:
         tokenizer: Tokenizer with the right ids.
-        reload_after: Number of characters after which gigatoken is reloaded.
+        reload_after: Number of characters to encode before reloading gigatoken.
 
     Attributes:
-        begin: Ids that documents begin with, uint32.
-        end: Ids that documents end with, uint32.
+        begin: Ids at the beginning of documents, uint32.
+        end: Ids at the end of documents, uint32.
 
     Raises:
         ModuleNotFoundError: gigatoken is not installed.
-        UserError: It cannot read the tokenizer, or gives other ids.
+        UserError: gigatoken cannot read the tokenizer or gives other ids.
     """
 
     def __init__(self, tokenizer: Tokenizer, reload_after: int = RELOAD_AFTER_CHARACTERS) -> None:
@@ -105,7 +105,7 @@ class FastTokenizer:
         self._set_marks(special)
         self.begin = np.array(tokenizer.begin, np.uint32)
         self.end = np.array([tokenizer.eos_id], np.uint32)
-        # Number of characters encoded since gigatoken was loaded.
+        # Number of characters encoded since loading gigatoken.
         self._num_characters = 0
         try:
             self._set_marks([*special, *self._divergent_tokens(special)])
@@ -114,10 +114,10 @@ class FastTokenizer:
             raise UserError(str(difference)) from None
 
     def _set_marks(self, marks: Iterable[str]) -> None:
-        """Set the marks. The tokenizer itself encodes documents that contain one.
+        """Set the marks. The tokenizer itself encodes documents containing one.
 
-        Documents are searched for one part of a mark after the other, because few contain even the first part: the last byte of
-        its first character, which is found fast, its first two characters, the whole mark.
+        Searching is staged, because few documents pass even the first stage: the last byte of a mark's first character, which
+        is found fast, then its first two characters, then the whole mark.
         """
         marks = list(marks)
         self._marks = {mark.encode() for mark in marks}
@@ -125,7 +125,7 @@ class FastTokenizer:
         self._mark_bytes = {mark[:1].encode()[-1] for mark in marks}
 
     def _divergent_tokens(self, special: Sequence[str]) -> list[str]:
-        """Return the texts of added tokens that gigatoken finds in other places than the tokenizer.
+        """Return the added tokens that gigatoken finds in other places than the tokenizer.
 
         gigatoken ignores options of added tokens, such as single_word.
 
@@ -133,7 +133,7 @@ class FastTokenizer:
             special: Texts that the tokenizer itself encodes in any case.
 
         Raises:
-            IdsDiffer: Such a token also stands for texts other than its own, so texts with it cannot be found.
+            IdsDiffer: Such a token is normalized. It also matches other texts, so texts containing it cannot be recognized.
         """
         content = orjson.loads(self._content)
         added = [token for token in content.get("added_tokens") or [] if token["content"] not in special]
@@ -153,7 +153,7 @@ class FastTokenizer:
         return divergent
 
     def _agrees(self, texts: Iterable[str]) -> bool:
-        """Whether gigatoken gives the right ids of all of these texts."""
+        """Whether gigatoken gives the right ids for all texts."""
         try:
             self._check(texts)
         except IdsDiffer:
@@ -161,12 +161,12 @@ class FastTokenizer:
         return True
 
     def _check(self, texts: Iterable[str]) -> None:
-        """Compare the ids of all of these texts. Raises IdsDiffer."""
+        """Raise IdsDiffer unless gigatoken gives the right ids for all texts."""
         contents = [text.encode() for text in texts]
         self._compare(contents, self._documents(contents), range(len(contents)))
 
     def encode_documents(self, contents: list[bytes]) -> list[np.ndarray]:
-        """Encode texts in UTF-8 as `<s> text </s>`, int32 [tokens] each.
+        """Encode UTF-8 texts as `<s> text </s>`, int32 [tokens] each.
 
         Raises:
             IdsDiffer: The ids of one text are wrong, so discard those of all texts.
@@ -177,7 +177,7 @@ class FastTokenizer:
         return documents
 
     def _documents(self, contents: list[bytes]) -> list[np.ndarray]:
-        """Encode texts, with the tokenizer itself if a text has a mark. Raises IdsDiffer if gigatoken fails."""
+        """Encode texts, using the tokenizer itself for those with a mark. Raises IdsDiffer if gigatoken fails."""
         with_marks = self._with_marks(contents)
         plain = list(contents)
         for number in with_marks:
@@ -188,20 +188,20 @@ class FastTokenizer:
         return documents
 
     def _with_marks(self, contents: list[bytes]) -> list[int]:
-        """Return the indices of the texts with a mark."""
+        """Return the indices of texts containing a mark."""
         suspects = set[int]()
         for byte in self._mark_bytes:
             suspects.update(number for number, text in enumerate(contents) if byte in text)
-        found = []
+        with_marks = []
         for number in suspects:
             text = contents[number]
             has_beginning = any(beginning in text for beginning in self._mark_beginnings)
             if has_beginning and any(mark in text for mark in self._marks):
-                found.append(number)
-        return found
+                with_marks.append(number)
+        return with_marks
 
     def _encode(self, contents: Iterable[bytes]) -> list[np.ndarray]:
-        """Encode texts with gigatoken, as documents."""
+        """Encode texts as documents with gigatoken."""
         ids_of_texts: list[np.ndarray] = []
         try:
             with panics_as_errors():
@@ -211,7 +211,7 @@ class FastTokenizer:
             raise IdsDiffer(
                 len(ids_of_texts), f"gigatoken fails ({error!r}) on a text that begins {content.decode()[:40]!r}"
             ) from error
-        # Join all texts at once, which is faster. The empty array is for a batch without texts.
+        # Joining all texts at once is faster. The empty array is for a batch without texts.
         parts = [self.end[:0]]
         ends = [0]
         for ids in ids_of_texts:
@@ -221,7 +221,7 @@ class FastTokenizer:
         return [all_ids[begin:end] for begin, end in pairwise(ends)]
 
     def unverified_ids(self, text: str | bytes) -> np.ndarray:
-        """Return gigatoken's ids of a text alone, uint32."""
+        """Return gigatoken's ids for a text, without special tokens, uint32."""
         if self._num_characters > self._reload_after:
             self._gigatoken = self._load(self._content)
             self._num_characters = 0
@@ -229,7 +229,7 @@ class FastTokenizer:
         return self._gigatoken.encode(text)
 
     def _compare(self, contents: list[bytes], documents: list[np.ndarray], numbers: Sequence[int]) -> None:
-        """Compare the ids of some of the documents. Raises IdsDiffer."""
+        """Raise IdsDiffer unless the ids of these documents, given by number, are right."""
         texts = [contents[number].decode() for number in numbers]
         for number, text, ids in zip(numbers, texts, self._tokenizer.encode_documents(texts), strict=True):
             if not np.array_equal(ids, documents[number]):
@@ -239,23 +239,23 @@ class FastTokenizer:
 
 
 def fast_tokenizer(tokenizer: Tokenizer, warn: Callable[[str], object] = LOG.warning) -> FastTokenizer | None:
-    """Load the fast form of a tokenizer. Returns None if gigatoken is not installed or gives other ids.
+    """Return the fast version of a tokenizer, or None if gigatoken is not installed or gives other ids.
 
     Args:
         tokenizer: Tokenizer with the right ids.
-        warn: Shows the reason if the ids differ.
+        warn: Called with the reason if the ids differ.
     """
     try:
         return FastTokenizer(tokenizer)
     except ModuleNotFoundError:
         return None
-    except ValueError as fault:
-        warn(f"{fault}: tokenizing without it, which is slower")
+    except ValueError as error:
+        warn(f"{error}: tokenizing without it, which is slower")
         return None
 
 
 def _content(tokenizer: Tokenizer) -> tuple[str | bytes, list[str]]:
-    """Return the tokenizer.json that gigatoken reads, and the texts that are tokens to it and text to MegaTAPE."""
+    """Return the tokenizer.json for gigatoken, and the texts that are tokens to it but text to MegaTAPE."""
     if isinstance(tokenizer, JsonTokenizer):
         return tokenizer.files[JSON_FILE], tokenizer.special_texts
     assert isinstance(tokenizer, SentencePieceTokenizer)

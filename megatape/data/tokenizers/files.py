@@ -1,4 +1,4 @@
-"""Reads tokenizers from disk: those given by a user, and those stored in data folders and checkpoints."""
+"""Reads tokenizers from disk: a user's, and those stored in data directories and checkpoints."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,13 @@ from megatape.errors import MissingPath, UserError, path_errors
 
 @path_errors()
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a SentencePiece model, a tokenizer.json with its auxiliary files beside it, or a folder of transformers.
+    """Read a SentencePiece model, a tokenizer.json with the auxiliary files next to it, or a folder of transformers.
 
-    In a folder, tokenizer.json decides, as for transformers: only it can be exported file by file.
+    In a folder, tokenizer.json takes precedence, as in transformers: only it can be exported file by file.
 
     Raises:
         FileNotFoundError: There is no such file or folder.
-        UserError: The file is neither of both, or the folder has two different tokenizers in tokenizer.json and
-            tokenizer.model.
+        UserError: The file is no tokenizer, or tokenizer.json and tokenizer.model in the folder differ.
     """
     if path.is_dir():
         return _in_folder(path)
@@ -35,7 +34,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def json_tokenizer(path: Path) -> JsonTokenizer:
-    """Read a tokenizer.json and the auxiliary files beside it. Raises FileNotFoundError or UserError."""
+    """Read a tokenizer.json and the auxiliary files next to it. Raises FileNotFoundError or UserError."""
     auxiliary = _read(path.parent, (name for name in AUXILIARY_FILES if name != SENTENCEPIECE_FILE))
     return JsonTokenizer({JSON_FILE: path.read_bytes()} | auxiliary, str(path.parent), path.name)
 
@@ -44,8 +43,8 @@ def stored_tokenizer(directory: Path, hashes: Mapping[str, str]) -> Tokenizer:
     """Read a stored tokenizer.
 
     Args:
-        directory: Folder of its files.
-        hashes: Name -> sha256 of its files.
+        directory: Folder with its files.
+        hashes: File name -> sha256.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -57,9 +56,9 @@ def stored_tokenizer(directory: Path, hashes: Mapping[str, str]) -> Tokenizer:
         if not path.is_file():
             raise MissingPath(f"{path}: missing, a file of the tokenizer: copy it again")
         files[name] = path.read_bytes()
-        found = hashlib.sha256(files[name]).hexdigest()
-        if found != expected:
-            raise UserError(f"{path}: sha256 is {found}, expected {expected}: the file was changed, copy the original again")
+        actual = hashlib.sha256(files[name]).hexdigest()
+        if actual != expected:
+            raise UserError(f"{path}: sha256 is {actual}, expected {expected}: the file was changed, copy the original again")
     return tokenizer_of(files, directory)
 
 

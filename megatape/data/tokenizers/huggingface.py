@@ -1,8 +1,8 @@
-"""Tokenizers of transformers: tokenizer.json, run by the `tokenizers` library, and the files that declare its special tokens.
+"""Tokenizers of transformers: tokenizer.json, run by the `tokenizers` library, and the files declaring its special tokens.
 
 transformers gives the same ids with split_special_tokens=True. It also adds the beginning token if the template in
-tokenizer.json says so, regardless of add_bos_token in tokenizer_config.json. We do not use its classes: they open folders,
-whereas data folders and checkpoints store verified bytes, and each worker would import them for seconds.
+tokenizer.json says so, regardless of add_bos_token in tokenizer_config.json. We avoid its classes: they open folders, while
+data directories and checkpoints store verified bytes, and every worker would spend seconds importing them.
 """
 
 import json
@@ -26,28 +26,28 @@ class JsonTokenizer(Tokenizer):
     """A tokenizer.json with its auxiliary files.
 
     Args:
-        files: Contents of the files by name.
-        origin: Folder of the files, for errors.
-        stored_as: Name of the file with the content of tokenizer.json, for errors.
+        files: File name -> content.
+        origin: Folder with the files, for errors.
+        stored_as: Name under which tokenizer.json is stored, for errors.
 
     Attributes:
-        backend: Tokenizer of the `tokenizers` library. It may replace valid characters beside a stray byte token.
-        exact_decoder: Decoder that keeps these characters; None if `backend` always keeps them.
+        backend: Tokenizer of the `tokenizers` library. It may replace valid characters next to a stray byte token.
+        exact_decoder: Decoder keeping these characters; None if `backend` always keeps them.
         declared: Special tokens by role.
 
     Raises:
-        UserError: The file is corrupted or of an unknown type, no end token is declared, or the files contradict each other.
+        UserError: The file is corrupted or of an unknown type, declares no end token, or contradicts the other files.
     """
 
     def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer", stored_as: str = JSON_FILE) -> None:
         super().__init__({JSON_FILE: files[JSON_FILE], **files}, origin)
         self._stored_as = stored_as
-        fault = f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read"
+        reason = f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read"
         remedy = "copy the file again, or install the version that wrote it"
         # The library raises nothing more specific than Exception.
-        with content_errors(fault, remedy, Exception), panics_as_errors():
+        with content_errors(reason, remedy, Exception), panics_as_errors():
             self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
-        # Files often contain the padding and length limit of the last program that saved them.
+        # Files often retain the padding and length limit of the program that saved them.
         self.backend.no_padding()
         self.backend.no_truncation()
         self.backend.encode_special_tokens = True
@@ -60,14 +60,14 @@ class JsonTokenizer(Tokenizer):
             )
         self._ids: dict[str, int] = self.backend.get_vocab()
         self.vocab_size = max(self._ids.values(), default=-1) + 1
-        # Ids of documents are int32.
+        # Documents are encoded as int32.
         if self.vocab_size > 2**31:
             raise UserError(f"{self._where(JSON_FILE)}: it has a token with id {self.vocab_size - 1}: copy the file again")
         self.declared = self._read_declared()
         self.eos_id = self._end()
         self.bos_id = self._beginning()
         if self.bos_id is not None:
-            # Our exports do not mark it as special, but a chat template that writes it means the token.
+            # Our exports do not mark it as special, but a chat template writing it means the token.
             self.backend.add_special_tokens([str(self.piece(self.bos_id))])
 
     def encode(self, text: str) -> list[int]:
@@ -87,14 +87,14 @@ class JsonTokenizer(Tokenizer):
             with panics_as_errors():
                 encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         except RuntimeError:
-            # Find the faulty text: its error names it.
+            # Encoding the texts one by one names the one that fails.
             for text in texts:
                 self.encode(text)
             raise
         return [np.array([*self.begin, *encoding.ids, self.eos_id], np.int32) for encoding in encodings]
 
     def encode_rendered(self, text: str) -> list[int]:
-        """Return the token ids of a rendered chat template. Special tokens in it are tokens, not text."""
+        """Return the token ids of a rendered chat template. Special tokens in it become tokens."""
         self.backend.encode_special_tokens = False
         try:
             return self.encode(text)
@@ -110,7 +110,7 @@ class JsonTokenizer(Tokenizer):
         return text
 
     def token_id(self, piece: str) -> int:
-        """Return the id of a token by its text in the file."""
+        """Return the id of a token, given its text in the file."""
         return self._ids[piece]
 
     def piece(self, token: int) -> str | None:
@@ -130,17 +130,17 @@ class JsonTokenizer(Tokenizer):
 
     @cached_property
     def stop_ids(self) -> list[int]:
-        """Tokens that end generated text: those of generation_config.json, and the end token of documents."""
-        found = self._object(GENERATION_FILE).get("eos_token_id")
+        """Tokens at which generation stops: those in generation_config.json, and the end token of documents."""
+        value = self._object(GENERATION_FILE).get("eos_token_id")
         ids: list[Any] = []
-        if isinstance(found, list):
-            ids = found
-        elif found is not None:
-            ids = [found]
+        if isinstance(value, list):
+            ids = value
+        elif value is not None:
+            ids = [value]
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise UserError(
-                    f"{self._where(GENERATION_FILE)}: eos_token_id is {found!r}, not of the {self.vocab_size} tokens"
+                    f"{self._where(GENERATION_FILE)}: eos_token_id is {value!r}, not of the {self.vocab_size} tokens"
                 )
         if self.eos_id in ids:
             return ids
@@ -153,28 +153,28 @@ class JsonTokenizer(Tokenizer):
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Jinja template of conversations that transformers would use, or None."""
+        """Jinja chat template that transformers would use, or None."""
         if TEMPLATE_FILE in self.files:
             with content_errors(f"{self.chat_template_origin} is not UTF-8 text", "copy the file again"):
                 return self.files[TEMPLATE_FILE].decode()
-        found = self._object(CONFIG_FILE).get("chat_template")
-        if isinstance(found, list):
-            found = _default_template(found)
-        if not isinstance(found, str | None):
-            raise UserError(f"{self._where(CONFIG_FILE)}: chat_template is {json.dumps(found)[:40]}, no text: copy it again")
-        return found
+        template = self._object(CONFIG_FILE).get("chat_template")
+        if isinstance(template, list):
+            template = _default_template(template)
+        if not isinstance(template, str | None):
+            raise UserError(f"{self._where(CONFIG_FILE)}: chat_template is {json.dumps(template)[:40]}, no text: copy it again")
+        return template
 
     @property
     def chat_template_origin(self) -> str:
-        """Name of the file with the chat template, for errors."""
+        """Path of the file with the chat template, for errors."""
         if TEMPLATE_FILE in self.files:
             return self._where(TEMPLATE_FILE)
         return self._where(CONFIG_FILE)
 
     def _read_declared(self) -> dict[str, Any]:
-        """Return special tokens by role, like transformers.
+        """Return special tokens by role.
 
-        special_tokens_map.json is only read beside an older tokenizer_config.json.
+        Like transformers, this reads special_tokens_map.json only next to an older tokenizer_config.json.
         """
         config = self._object(CONFIG_FILE)
         added = config.get("added_tokens_decoder")
@@ -200,7 +200,7 @@ class JsonTokenizer(Tokenizer):
                 f"{self.origin}: eos_token of {CONFIG_FILE} or {MAP_FILE} is {self.declared.get('eos_token')!r}: documents "
                 f"need a token to end with, name one of {JSON_FILE} there"
             )
-        # A token that is not marked as special would be found in texts.
+        # A token not marked as special would be found in texts.
         self.backend.add_special_tokens([text])
         if self._ids[text] in self.encode(text):
             raise UserError(
@@ -209,9 +209,9 @@ class JsonTokenizer(Tokenizer):
         return self._ids[text]
 
     def _beginning(self) -> int | None:
-        """Return the token that the template of tokenizer.json adds before a text, or None."""
-        fault = f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied"
-        with content_errors(fault, "copy the file again", RuntimeError), panics_as_errors():
+        """Return the token that the template in tokenizer.json adds before a text, or None."""
+        reason = f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied"
+        with content_errors(reason, "copy the file again", RuntimeError), panics_as_errors():
             encoding = self.backend.encode("a")
         num_front = 0
         for is_added in encoding.special_tokens_mask:
@@ -231,7 +231,7 @@ class JsonTokenizer(Tokenizer):
         return front[0]
 
     def _object(self, name: str) -> dict[str, Any]:
-        """Return the content of an auxiliary file, empty if it is missing."""
+        """Return the content of an auxiliary file, empty if the file is missing."""
         if name not in self.files:
             return {}
         with content_errors(f"{self._where(name)}: no JSON object", "copy the file again"):
@@ -244,7 +244,7 @@ class JsonTokenizer(Tokenizer):
 
 
 def _default_template(templates: list[Any]) -> Any:
-    """Return the default one of several chat templates, or None."""
+    """Return the template named "default", or None."""
     for entry in templates:
         if entry.get("name") == "default":
             return entry.get("template")
@@ -253,7 +253,7 @@ def _default_template(templates: list[Any]) -> Any:
 
 @contextmanager
 def decoding_by(backend: tokenizers.Tokenizer, decoder: Decoder) -> Iterator[None]:
-    """Replace the decoder of a tokenizer temporarily."""
+    """Temporarily replace the decoder of a tokenizer."""
     before = backend.decoder
     backend.decoder = decoder
     try:
@@ -264,11 +264,11 @@ def decoding_by(backend: tokenizers.Tokenizer, decoder: Decoder) -> Iterator[Non
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Raise RuntimeError for a panic of Rust, for example if a pattern exceeds the limit of its engine."""
+    """Convert Rust panics to RuntimeError. For example, a pattern may exceed a limit of the engine."""
     try:
         yield
     except BaseException as error:
-        # The class of panics cannot be imported and has no other base.
+        # The class of panics cannot be imported, and BaseException is its only base.
         if type(error).__name__ != "PanicException":
             raise
         raise RuntimeError(str(error)) from None

@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers, trained so that decoding reproduces every text exactly."""
+"""SentencePiece tokenizers. Those trained here decode every text exactly."""
 
 import io
 import re
@@ -11,11 +11,11 @@ from megatape.data.tokenizers.tokenizer import SENTENCEPIECE_FILE, Tokenizer
 from megatape.errors import UserError
 
 MAX_TRAINING_BYTES = 20_000_000
-# Fixed, because the trainer records it in the model file, which must be the same on every machine.
+# Constant, because the trainer records it in the model file, which must be the same on every machine.
 TRAINER_THREADS = 2
-# The trainer drops "sentences" of more than 4192 bytes. A character takes up to 4 bytes.
+# The trainer drops "sentences" longer than 4192 bytes. A character takes up to 4 bytes.
 MAX_LINE_CHARACTERS = 1000
-# SentencePiece's own sign for a space.
+# Character by which SentencePiece represents a space.
 SPACE_MARK = "\u2581"
 NUM_BYTE_TOKENS = 256
 NUM_CONTROL_TOKENS = 3
@@ -29,14 +29,14 @@ def train_tokenizer(
     Args:
         texts: Texts to train on.
         vocab_size: Number of tokens.
-        max_training_bytes: Size in UTF-8 of the texts to read. The rest is not read.
-        byte_fallback: Whether to have a token for each byte, so that any text can be encoded.
+        max_training_bytes: UTF-8 bytes to read at most. Remaining texts are ignored.
+        byte_fallback: Whether to include a token for each byte, so that any text can be encoded.
 
     Returns:
-        The content of the model file.
+        Content of the model file.
 
     Raises:
-        UserError: The texts do not suffice for `vocab_size`, or need a larger one.
+        UserError: The texts are too few for `vocab_size`, or need a larger one.
     """
     lines = _training_lines(texts, max_training_bytes)
     model = io.BytesIO()
@@ -51,7 +51,7 @@ def train_tokenizer(
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             add_dummy_prefix=False,
-            # One token for an indentation.
+            # Indentation becomes a single token.
             allow_whitespace_only_pieces=True,
             unk_id=0,
             bos_id=1,
@@ -61,7 +61,7 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as error:
-        # The message begins with a place in its own code. The rest names the possible sizes.
+        # The message begins with a place in SentencePiece's code, and ends with the possible sizes.
         reason = str(error).rpartition("] ")[2]
         raise UserError(
             f"SentencePiece cannot train {vocab_size} tokens on {len(lines)} lines: {reason} Give more text or another size"
@@ -70,7 +70,7 @@ def train_tokenizer(
 
 
 def character_tokenizer(alphabet: str) -> "SentencePieceTokenizer":
-    """Return a tokenizer in which every character of an alphabet is one token: it has no merges."""
+    """Return a tokenizer without merges: every character of an alphabet is one token."""
     vocab_size = NUM_BYTE_TOKENS + NUM_CONTROL_TOKENS + len(alphabet)
     return SentencePieceTokenizer(train_tokenizer([alphabet], vocab_size))
 
@@ -79,11 +79,11 @@ class SentencePieceTokenizer(Tokenizer):
     """Tokenizer in a SentencePiece model file.
 
     Args:
-        model: Content of the file.
-        origin: Name of the file, for errors.
+        model: File content.
+        origin: File name, for errors.
 
     Raises:
-        UserError: The content is not such a model, or the model lacks </s>.
+        UserError: The content is no SentencePiece model, or the model lacks </s>.
     """
 
     def __init__(self, model: bytes, origin: str = "tokenizer model") -> None:
@@ -104,7 +104,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(
                 f"{origin}: it has no </s>, and documents need a token to end with: use a model that was trained with it"
             )
-        # Encoded as byte tokens, the mark decodes to itself. SentencePiece alone would decode it to a space.
+        # Encoding the mark as byte tokens decodes it to itself. SentencePiece alone would decode it to a space.
         self._mark_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
 
     def encode(self, text: str) -> list[int]:
@@ -140,16 +140,16 @@ class SentencePieceTokenizer(Tokenizer):
         return [self._processor.id_to_piece(token) for token in range(self.vocab_size)]
 
     def control_pieces(self) -> list[str]:
-        """Return the texts of the tokens that documents never contain, such as </s>."""
-        found = []
+        """Return the texts of tokens that documents never contain, such as </s>."""
+        control = []
         for token, piece in enumerate(self.pieces()):
             if self._processor.is_control(token) or self._processor.is_unknown(token):
-                found.append(piece)
-        return found
+                control.append(piece)
+        return control
 
 
 def _training_lines(texts: Iterable[str], max_bytes: int) -> list[str]:
-    """Return the lines of the texts, with long ones cut, up to `max_bytes` in all."""
+    """Return the lines of the texts, up to `max_bytes` in all, cutting long ones."""
     lines = []
     bytes_left = max_bytes
     for text in texts:

@@ -1,9 +1,9 @@
-"""Converts tiktoken's files of ranks to a tokenizer.json with the same ids.
+"""Converts tiktoken's rank files to a tokenizer.json with the same ids.
 
-Such a file has a line for each token: its bytes in base64, and its rank, which is its id. The vendor's code defines the pattern
-that splits texts into words, and the special tokens. ENCODINGS has those of OpenAI's models; tests compare the patterns with
-tiktoken's. transformers converts ranks to merges (TikTokenConverter), but it has neither these definitions nor a choice of the
-special tokens' ids.
+A rank file has one line per token: its bytes in base64, and its rank, which is its id. The pattern splitting texts into words
+and the special tokens are defined in the vendor's code. ENCODINGS has those for OpenAI's models; tests compare the patterns
+with tiktoken's. transformers converts ranks to merges (TikTokenConverter), but lacks these definitions and cannot choose the
+ids of special tokens.
 """
 
 import base64
@@ -19,7 +19,7 @@ END = "<|endoftext|>"
 PROMPT_END = "<|endofprompt|>"
 _MIDDLE = {"<|fim_prefix|>": 100_258, "<|fim_middle|>": 100_259, "<|fim_suffix|>": 100_260}
 
-# Patterns have no possessive quantifiers: Oniguruma, the engine behind tokenizer.json, reads {1,3}+ as a repetition.
+# Possessive quantifiers are avoided: Oniguruma, the engine behind tokenizer.json, reads {1,3}+ as a repetition.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORDS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{_REST}"
@@ -38,11 +38,11 @@ _CASES = "|".join(
 
 
 class Encoding(NamedTuple):
-    """Definitions that a file of ranks lacks.
+    """Definitions missing from a rank file.
 
     Attributes:
-        pattern: Pattern of the words into which texts are split.
-        special: Ids of special tokens, including END, which ends documents.
+        pattern: Pattern splitting texts into words.
+        special: Special token -> id, including END, which ends documents.
     """
 
     pattern: str
@@ -58,11 +58,11 @@ ENCODINGS = {
 
 @path_errors()
 def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
-    """Convert a file of ranks.
+    """Convert a rank file.
 
     Args:
         path: Path of the file.
-        encoding: Definitions that belong to the file.
+        encoding: Definitions belonging to the file.
 
     Raises:
         UserError, FileNotFoundError: The file is missing or corrupted, or does not fit the encoding.
@@ -78,11 +78,11 @@ def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
     class Converter(TikTokenConverter):  # type: ignore[misc]
         @staticmethod
         def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
-            # tiktoken itself would keep a copy of the file elsewhere.
+            # tiktoken itself would cache a copy of the file elsewhere.
             return ranks
 
     content = json.loads(Converter(str(path), pattern=encoding.pattern).converted().to_str())
-    # Special tokens must be in the vocabulary. Otherwise they would get the ids after the last one.
+    # Special tokens missing from the vocabulary would get new ids after the last one.
     content["model"]["vocab"] |= special
     content["added_tokens"] = [_added_token(text, token) for text, token in special.items()]
     config = {
@@ -99,7 +99,7 @@ def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
 
 
 def _added_token(text: str, token: int) -> dict[str, Any]:
-    """Return the entry of a special token in tokenizer.json."""
+    """Return a special token's entry in tokenizer.json."""
     return {
         "id": token,
         "content": text,

@@ -1,4 +1,4 @@
-"""Interface of tokenizers. sentencepiece.py and huggingface.py implement it, and files.py reads either from disk."""
+"""Interface of tokenizers. sentencepiece.py and huggingface.py implement it, and files.py reads both from disk."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ CONFIG_FILE = "tokenizer_config.json"
 MAP_FILE = "special_tokens_map.json"
 GENERATION_FILE = "generation_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
-# Files kept beside an imported tokenizer.json, and exported with it.
+# Files stored next to an imported tokenizer.json, and exported with it.
 AUXILIARY_FILES = (
     CONFIG_FILE,
     MAP_FILE,
@@ -25,23 +25,17 @@ AUXILIARY_FILES = (
     "merges.txt",
     SENTENCEPIECE_FILE,
 )
-# All names that a tokenizer's file can have.
+# All valid names of a tokenizer's files.
 FILES = (JSON_FILE, *AUXILIARY_FILES)
 
 
 def check_file_name(name: str) -> str:
-    """Check the name of a tokenizer's file. It may come from a downloaded index.
+    """Check the name of a tokenizer's file, which may come from a downloaded index. Returns the name.
 
-    Checkpoints and exports store a tokenizer's files beside their own, so another name could replace weights or a state.
-
-    Args:
-        name: Name of the file.
-
-    Returns:
-        The same name.
+    Checkpoints and exports store a tokenizer's files next to their own, so another name could overwrite weights.
 
     Raises:
-        UserError: Tokenizers have no file of this name.
+        UserError: Tokenizers have no file with this name.
     """
     if name not in FILES:
         raise UserError(f"not a file of a tokenizer, which are {', '.join(FILES)}")
@@ -49,18 +43,18 @@ def check_file_name(name: str) -> str:
 
 
 class Tokenizer(ABC):
-    """Converts texts to token ids and back. Special tokens written out in a text remain text.
+    """Converts texts to token ids and back. Special tokens spelled out in a text remain text.
 
     Attributes:
-        files: Name -> content of every file to keep with data, checkpoints and exports. The first file decides all ids.
+        files: File name -> content, to store with data, checkpoints and exports. The first file decides all ids.
         origin: Source of the files, for errors.
         vocab_size: Largest id plus one.
         bos_id: First token of documents and prompts, or None if they begin with their text.
         eos_id: Last token of documents.
-        num_threads: Number of threads that encode a list of documents. None: one for each core.
+        num_threads: Number of threads for encoding a list of documents. None: one per core.
 
     Raises:
-        UserError: Tokenizers have no file of one of these names.
+        UserError: A file name is invalid.
     """
 
     vocab_size: int
@@ -77,38 +71,38 @@ class Tokenizer(ABC):
 
     @property
     def file(self) -> str:
-        """Name of the file that decides all ids."""
+        """Name of the file deciding all ids."""
         return next(iter(self.files))
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Name -> sha256 (hexadecimal) of every file."""
+        """File name -> sha256 in hexadecimal digits."""
         return {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
 
     @property
     def sha256(self) -> str:
-        """sha256 of the file that decides all ids."""
+        """sha256 of the file deciding all ids."""
         return self.hashes[self.file]
 
     @property
     def begin(self) -> list[int]:
-        """First ids of documents and prompts: `bos_id`, or none."""
+        """Ids at the beginning of documents and prompts: `bos_id`, or none."""
         if self.bos_id is None:
             return []
         return [self.bos_id]
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of `text` alone."""
+        """Return the token ids of a text, without special tokens."""
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        """Encode texts as `<s> text </s>`, int32 [tokens] each. Tokenizers without `<s>` leave it out."""
+        """Encode texts as `<s> text </s>`, int32 [tokens] each. Tokenizers without `<s>` omit it."""
         return [np.array([*self.begin, *self.encode(text), self.eos_id], np.int32) for text in texts]
 
     @abstractmethod
     def piece(self, token: int) -> str | None:
-        """Return the name of a token in the file, or None if there is no such id."""
+        """Return a token's name in the file, or None if there is no such id."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of token ids. Control tokens are dropped, and a truncated multi-byte character becomes U+FFFD."""
+        """Return the text of token ids, dropping control tokens. A truncated multi-byte character becomes U+FFFD."""
