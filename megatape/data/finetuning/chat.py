@@ -1,7 +1,7 @@
-"""Format of conversations. Each message of the assistant is learned, unless its weight is 0.
+"""Format of conversations. The model learns each message from the assistant, unless its weight is 0.
 
-A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. The chat template of
-the tokenizer (chat_template.py) writes the text around the messages, or a plain one if it has none.
+A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. The tokenizer's chat
+template (chat_template.py) writes the text around the messages. A plain one is used if the tokenizer has none.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from megatape.errors import RecordError, UserError
 
 
 class Chat(Format):
-    """A conversation up to the last answer. If it is too long, it ends after the last exchange that fits."""
+    """Conversations up to the last answer. Long ones are cut after the last exchange that fits."""
 
     fields: ClassVar[MessageFields] = OPENAI
 
@@ -61,34 +61,34 @@ class Chat(Format):
         return plain_tokens(conversation, self.tokenizer)
 
 
-def _counts(conversation: Conversation, spans: Spans, num_kept: int) -> Counter[str]:
-    """Count what is not learned of a conversation, by reason.
+def _counts(conversation: Conversation, spans: Spans, num_fitting: int) -> Counter[str]:
+    """Count the parts of a conversation that are not learned, by reason.
 
     Args:
         conversation: Conversation.
         spans: Spans of its learned answers, in tokens.
-        num_kept: Number of spans that fit a sequence.
+        num_fitting: Number of spans that fit into a sequence.
     """
     counts = Counter[str]()
     counts["answers of weight 0"] = len(conversation.answers) - len(conversation.learned)
     counts["answers without a mark of the template"] = len(conversation.learned) - len(spans)
-    num_cut = len(spans) - num_kept
+    num_cut = len(spans) - num_fitting
     if num_cut:
         counts["conversations cut"] = 1
         counts["answers cut"] = num_cut
-        counts["tokens cut from conversations"] = spans[-1][1] - spans[num_kept - 1][1]
+        counts["tokens cut from conversations"] = spans[-1][1] - spans[num_fitting - 1][1]
     return +counts
 
 
 def check_without_tools(conversation: Conversation) -> None:
-    """Raise RecordError for tools, tool calls and tool results, which the plain template does not write."""
+    """Raise RecordError if a conversation has tools, tool calls or tool results, which the plain template cannot write."""
     uses_tools = any(message["role"] == "tool" or "tool_calls" in message for message in conversation.messages)
     if conversation.tools or uses_tools:
         raise RecordError("the tokenizer has no chat template that writes `tools`: use one that has, or remove the tools")
 
 
 def plain_prompt(conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens of a conversation up to the next answer, as `plain_tokens` writes them.
+    """Return the tokens of a conversation up to the next answer, in the form of `plain_tokens`.
 
     Raises:
         RecordError: The conversation has tools.
@@ -100,7 +100,10 @@ def plain_prompt(conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
 
 
 def plain_tokens(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], Spans]:
-    r"""Write `<s>System: ...\nUser: ...\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
+    r"""Return the tokens of `<s>System: ...\nUser: ...\nAssistant: ... </s>`, and the spans of the learned answers.
+
+    An answer is the text after `Assistant:`, with its end token.
+    """
     ids = list(tokenizer.begin)
     answers = []
     context = ""
@@ -119,6 +122,6 @@ def plain_tokens(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list
 
 
 class ShareGPT(Chat):
-    """Conversations with other names of fields and roles than Chat's."""
+    """Conversations with ShareGPT's names for fields and roles."""
 
     fields = SHAREGPT

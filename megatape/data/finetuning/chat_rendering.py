@@ -51,7 +51,7 @@ class TemplateSource:
 
 
 class RenderLimits(NamedTuple):
-    """Limits on rendering one conversation: CPU seconds, bytes of memory, characters of text."""
+    """Limits for rendering one conversation: CPU seconds, bytes of memory, characters of text."""
 
     seconds: int
     memory: int
@@ -159,13 +159,13 @@ def _limit_resources(limits: RenderLimits) -> None:
 
 
 def _render_text(render: Any, messages: list[Message], **options: Any) -> str:
-    """Return the text of messages. render: transformers' function, which renders a list of conversations."""
+    """Render messages. `render` is transformers' function, which takes a list of conversations."""
     (text,), _ = render([messages], **options)
     return str(text)
 
 
 def _checked_answers(rendered: RenderedConversation, marks: Spans | None) -> Spans:
-    """Check a rendered conversation. Returns its answers, see RenderedConversation."""
+    """Check a rendered conversation. Returns the spans of its answers, none for a prompt."""
     rendered.check_tools()
     spans: Spans = []
     if not rendered.is_prompt:

@@ -1,4 +1,4 @@
-"""Converts conversations to tokens, using the chat template of an imported tokenizer."""
+"""Converts conversations to tokens with the chat template of an imported tokenizer."""
 
 import json
 import re
@@ -28,14 +28,14 @@ class ChatTemplate:
 
     Each answer begins where generation's prompt for it ends, and ends at the template's {% generation %} mark, or else where
     the conversation rendered up to the answer ends. Each of these texts must be a prefix of the whole conversation, both as
-    text and as tokens. So the model learns each answer after exactly the tokens that generation would give it.
+    text and as tokens. So the model learns each answer after exactly the tokens that it would see while generating.
 
     Each learned answer includes the token at which generation stops. Some templates write this token only before the next
-    message: in GLM-4's template, the mark of the next role ends an answer. The last answer of a conversation gets it, too.
+    message: in GLM-4's template, the mark of the next role ends an answer. The last answer of a conversation gets it as well.
 
     Attributes:
         notes: Notes for the user.
-        ends: Set with the token that ends answers: the first stop token that the template writes after an answer or at the
+        ends: Set with the token ending answers: the first stop token that the template writes after an answer or at the
             beginning of the next message, or else the first special token there. Empty if it writes none.
 
     Raises:
@@ -52,7 +52,7 @@ class ChatTemplate:
         self._render = partial(renderer.render, TemplateSource(tokenizer.chat_template_origin, template, variables))
         self.notes: list[str] = []
         self.ends: frozenset[int] = frozenset()
-        # Text after an answer up to and including the token in `ends`; empty if answers contain this token.
+        # Text after an answer, up to and including the token in `ends`; empty if answers contain this token.
         self._closing = ""
         try:
             self._find_end()
@@ -68,7 +68,7 @@ class ChatTemplate:
             )
 
     def _find_end(self) -> None:
-        """Set the token that ends answers, using the first probe in which the template writes one."""
+        """Set the token ending answers, using the first probe in which the template writes one."""
         for messages in PROBES:
             alone, spans = self._try_to_render(messages)
             question = {"role": "user", "content": QUESTION}
@@ -88,11 +88,12 @@ class ChatTemplate:
             return "", []
 
     def _end_token(self, alone: str, followed: str) -> int | None:
-        """Return the token that ends an answer: the first stop token, or else the first special token.
+        """Return the token ending an answer: the first stop token, or else the first special token.
 
         Args:
             alone: Text that the template writes after the answer.
-            followed: The same text if another message follows. Only its next such token counts, which begins that message.
+            followed: The same if another message follows. Of its further special tokens only the next one counts, because it
+                begins that message.
         """
         stops = self._tokenizer.stop_ids
         special = {self._tokenizer.token_id(text) for text in self._tokenizer.special_texts}.union(stops)
@@ -107,13 +108,13 @@ class ChatTemplate:
         return candidates[0]
 
     def _text_to_end(self, token: int, texts: tuple[str, ...], begin: int, end: int) -> str:
-        """Return the text after an answer up to and including its end token, "" if the answer contains that token.
+        """Return the text after an answer, up to and including its end token; empty if the answer contains that token.
 
         Args:
-            token: Token that ends answers.
+            token: Token ending answers.
             texts: Rendered conversation, without and with another message after it.
-            begin: First character of the answer in both.
-            end: End of the answer in both, in characters.
+            begin: First character of the answer in both texts.
+            end: End of the answer in both texts.
         """
         prompt = self._tokenizer.encode_rendered(texts[0][:begin])
         answer = self._tokenizer.encode_rendered(texts[0][:end])
@@ -121,8 +122,8 @@ class ChatTemplate:
             return ""
         piece = str(self._tokenizer.piece(token))
         for text in texts:
-            between, found, _ = text[end:].partition(piece)
-            if text[:end] == texts[0][:end] and found:
+            between, match, _ = text[end:].partition(piece)
+            if text[:end] == texts[0][:end] and match:
                 return between + piece
         return ""
 
@@ -130,9 +131,9 @@ class ChatTemplate:
         return ", ".join(repr(self._tokenizer.piece(token)) for token in self._tokenizer.stop_ids)
 
     def tokens(self, conversation: Conversation) -> tuple[list[int], Spans]:
-        """Return the tokens of a conversation, and the span of each learned answer in them.
+        """Return the tokens of a conversation and the spans of its learned answers.
 
-        If the template writes the end token only before another message, it is appended to the last answer.
+        An end token that the template writes only before another message is appended to the last answer.
 
         Raises:
             RecordError: An answer has no exact position, or no end token.
@@ -152,7 +153,7 @@ class ChatTemplate:
         return ids, [(first, self._answer_end(ids, first, last)) for first, last in token_spans]
 
     def _with_closing(self, text: str, spans: Spans) -> tuple[str, Spans]:
-        """Extend a rendered conversation and the spans of its answers by the text up to their end tokens."""
+        """Extend the answers in a rendered conversation by the text up to their end tokens."""
         if spans:
             _, last_end = spans[-1]
             if self._closing.startswith(text[last_end:]):
@@ -165,9 +166,9 @@ class ChatTemplate:
         return text, closed
 
     def prompt(self, conversation: Conversation) -> list[int]:
-        """Return the tokens of a conversation up to the next answer, the same as `tokens` returns before that answer.
+        """Return the tokens of a conversation up to the next answer, exactly those before that answer in `tokens`.
 
-        A special token written out in a message stays text.
+        Special tokens spelled out in a message stay text.
 
         Raises:
             RecordError: The template rejects the conversation.
@@ -183,7 +184,7 @@ class ChatTemplate:
         return self._typed_tokens.encode(text)
 
     def _check_tools(self, conversation: Conversation) -> None:
-        """Raise RecordError if the tools or tool calls of a conversation spell out a special token."""
+        """Raise RecordError if tools or tool calls spell out a special token."""
         calls = [{key: value for key, value in message.items() if key != "content"} for message in conversation.messages]
         for name, value in (("tools", conversation.tools), ("tool_calls", calls)):
             written = json.dumps(value, ensure_ascii=False)
@@ -192,7 +193,7 @@ class ChatTemplate:
                     raise RecordError(f"`{name}` has the special token {text!r}, which would be one: remove it")
 
     def _typed(self, messages: list[Message]) -> Iterator[tuple[int, str]]:
-        """Yield number of the message and text of each special token written out in a message."""
+        """Yield (message number, special token) for each special token spelled out in a message."""
         for number, message in enumerate(messages, start=1):
             for text in self._tokenizer.special_texts:
                 if text in message["content"]:
@@ -203,7 +204,7 @@ class ChatTemplate:
         return TypedTokens(self._tokenizer)
 
     def _prefix(self, ids: list[int], text: str) -> int:
-        """Return the number of tokens of the beginning of a rendered conversation. ids: tokens of the whole conversation."""
+        """Return the number of tokens in the beginning of a rendered conversation, given all of its token ids."""
         prefix = self._tokenizer.encode_rendered(text)
         if ids[: len(prefix)] != prefix:
             raise RecordError(
@@ -218,7 +219,7 @@ class ChatTemplate:
         Args:
             ids: Tokens of the conversation.
             begin: First token of the answer's text.
-            end: End of its tokens.
+            end: End of the answer's text.
 
         Raises:
             RecordError: There is no such token.
@@ -237,24 +238,24 @@ class ChatTemplate:
 
 
 def after_answer(text: str) -> str:
-    """Return the rest of a rendered probe after its answer, up to the question that follows; empty without the answer."""
-    _, answer, rest = text.rpartition(ANSWER)
+    """Return the text after the answer in a rendered probe, up to the following question; empty without the answer."""
+    _, answer, after = text.rpartition(ANSWER)
     if not answer:
         return ""
-    return rest.partition(QUESTION)[0]
+    return after.partition(QUESTION)[0]
 
 
 class TypedTokens:
-    """Tokenizes rendered conversations. Special tokens are text inside messages, and tokens elsewhere.
+    """Tokenizes rendered conversations, treating special tokens as text inside messages and as tokens elsewhere.
 
-    Inside messages, a random number hides them, so a template does not see them and no one can type the hidden form. In a copy
-    of the tokenizer, the text of each special token begins with this number. After rendering, the number is added to the
-    special tokens of the template. So the copy finds only these, and takes those of messages for text.
+    Inside messages, special tokens are replaced by a form with a random number, which a template does not recognize and nobody
+    can type. In a copy of the tokenizer, the text of each special token begins with this number. After rendering, the number is
+    prepended to the template's special tokens, and those in messages are restored. So the copy recognizes only the template's.
     """
 
     def __init__(self, tokenizer: JsonTokenizer) -> None:
         self._number = token_hex(16)
-        # If two match at one place, the longer one counts.
+        # Longer ones first, so that they win over their prefixes.
         self._texts = sorted(tokenizer.special_texts, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, self._texts)))
         self._hidden = re.compile(f"{self._number}([0-9]+){self._number}")
@@ -270,11 +271,11 @@ class TypedTokens:
             self._ids[self._backend.token_to_id(name)] = token_id
 
     def hide(self, text: str) -> str:
-        """Hide the special tokens in the text of a message."""
+        """Replace the special tokens in a message."""
         return self._special.sub(lambda match: f"{self._number}{self._texts.index(match[0])}{self._number}", text)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a rendered conversation with hidden special tokens in its messages."""
+        """Return the token ids of a rendered conversation whose messages were passed through `hide`."""
         named = self._special.sub(lambda match: self._number + match[0], text)
         shown = self._hidden.sub(lambda match: self._texts[int(match[1])], named)
         encoding = self._backend.encode(shown, add_special_tokens=False)

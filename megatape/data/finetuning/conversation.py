@@ -1,6 +1,6 @@
-"""Conversations in records, with the fields of OpenAI, TRL, Axolotl and LLaMA-Factory.
+"""Parses conversations in records from OpenAI, TRL, Axolotl and LLaMA-Factory.
 
-A field that changes what is learned is either read or rejected by name, never ignored.
+Fields affecting what is learned are either read or rejected by name, never ignored.
 """
 
 import json
@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 from megatape.data.finetuning.fields import missing_field
 from megatape.errors import RecordError
 
-# Role and content (a text). Messages of the assistant may have `tool_calls`, messages of tools `tool_call_id` and `name`.
+# Role and content (a text). Messages from the assistant may have `tool_calls`, those from tools `tool_call_id` and `name`.
 Message = dict[str, Any]
 # JSON schema of a function.
 Tool = dict[str, Any]
 
-# Fields of OpenAI and Axolotl: whether an answer is learned.
+# Fields saying whether an answer is learned: OpenAI's and Axolotl's.
 WEIGHTS = ("weight", "train")
-# Fields about tools, by role. Only OpenAI's records have them.
+# Role -> fields about tools, in OpenAI's records only.
 TOOL_FIELDS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
-# Unsupported fields of records, which would change the text of the conversation.
+# Unsupported fields, which would change the text of the conversation.
 UNSUPPORTED = ("functions", "documents", "images", "videos", "audios", "chat_template_kwargs")
 # Roles in templates.
 ROLES = ("system", "user", "assistant", "tool")
-# Names of roles in ShareGPT -> roles in templates.
+# Role in ShareGPT -> role in templates.
 SHAREGPT_ROLES = {
     "system": "system",
     "human": "user",
@@ -41,9 +41,9 @@ class Conversation:
     """A conversation.
 
     Attributes:
-        messages: Role and content of each message, and tool calls.
+        messages: Messages with role, content and tool calls.
         tools: Tools offered to the assistant.
-        not_learned: Indices in `messages` of the answers that are not learned.
+        not_learned: Indices of answers excluded from learning.
     """
 
     messages: list[Message]
@@ -52,23 +52,23 @@ class Conversation:
 
     @property
     def answers(self) -> list[int]:
-        """Indices in `messages` of all answers."""
+        """Indices of all answers in `messages`."""
         return [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     @property
     def learned(self) -> list[int]:
-        """Indices in `messages` of the learned answers."""
+        """Indices of the learned answers in `messages`."""
         return [index for index in self.answers if index not in self.not_learned]
 
 
 class MessageFields(NamedTuple):
-    """Names of fields in a record of messages.
+    """Field names in a record with messages.
 
     Attributes:
         messages: Field with the list of messages.
         role: Field of a message with its role.
         content: Field of a message with its text.
-        roles: Values of `role` -> roles in templates.
+        roles: Value of `role` -> role in templates.
     """
 
     messages: str
@@ -82,26 +82,26 @@ SHAREGPT = MessageFields("conversations", "from", "value", SHAREGPT_ROLES)
 
 
 def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -> Conversation:
-    """Read the conversation of a record.
+    """Parse the conversation in a record.
 
     Args:
-        record: Record. Besides its messages, it may have `tools`, and a system prompt in `system`.
-        fields: Names of its fields with messages.
+        record: Record with messages, and optionally `tools` and a system prompt in `system`.
+        fields: Field names.
 
     Raises:
-        RecordError: A message has another form, or a field is not supported.
+        RecordError: A message is malformed, or a field is not supported.
     """
     if fields.messages not in record:
         raise missing_field(fields.messages, record)
-    found = record[fields.messages]
-    if not isinstance(found, list) or not found:
-        raise RecordError(f"`{fields.messages}` is {found!r:.40}, not a list of messages")
+    values = record[fields.messages]
+    if not isinstance(values, list) or not values:
+        raise RecordError(f"`{fields.messages}` is {values!r:.40}, not a list of messages")
     others = [name for name in UNSUPPORTED if record.get(name)]
     if others:
         raise RecordError(f"the record has `{'`, `'.join(others)}`, which is not supported: remove it")
     messages = []
     not_learned = set()
-    for number, value in enumerate(found, start=1):
+    for number, value in enumerate(values, start=1):
         if not isinstance(value, dict):
             raise RecordError(f"message {number} is {value!r:.40}, not an object")
         message = _read_message(value, number, fields)
@@ -126,25 +126,25 @@ def _read_message(value: dict[str, Any], number: int, fields: MessageFields) -> 
     if fields is OPENAI:
         tool_fields = TOOL_FIELDS.get(role, ())
     known = (fields.role, fields.content, *WEIGHTS, *tool_fields)
-    given = {key: content for key, content in value.items() if content not in (None, "", [], {})}
-    others = [key for key in given if key not in known]
+    filled = {key: content for key, content in value.items() if content not in (None, "", [], {})}
+    others = [key for key in filled if key not in known]
     if others:
         names = "`, `".join(known)
         raise RecordError(f"message {number} has `{'`, `'.join(others)}`: only `{names}` are known")
     content = value.get(fields.content)
-    if content is None and "tool_calls" in given:
+    if content is None and "tool_calls" in filled:
         content = ""
     message: Message = {"role": role, "content": _read_content(content, f"message {number}: `{fields.content}`")}
     for key in tool_fields:
-        if key == "tool_calls" and key in given:
-            message[key] = _read_calls(given[key], f"message {number}: `{key}`")
-        elif key in given:
-            message[key] = str(given[key])
+        if key == "tool_calls" and key in filled:
+            message[key] = _read_calls(filled[key], f"message {number}: `{key}`")
+        elif key in filled:
+            message[key] = str(filled[key])
     return message
 
 
 def _read_calls(value: Any, place: str) -> list[dict[str, Any]]:
-    """Return tool calls in the form that templates expect: arguments as an object, where OpenAI has JSON text."""
+    """Return tool calls in the form expected by templates: arguments as an object, where OpenAI has JSON text."""
     if not isinstance(value, list):
         raise RecordError(f"{place} is {value!r:.40}, not a list of calls")
     calls = []
@@ -168,7 +168,7 @@ def _read_calls(value: Any, place: str) -> list[dict[str, Any]]:
 
 
 def _read_content(value: Any, place: str) -> str:
-    """Return the text of a message. OpenAI's lists of text parts are joined."""
+    """Return the text of a message, joining OpenAI's text parts."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -182,7 +182,7 @@ def _read_content(value: Any, place: str) -> str:
 
 
 def _is_learned(value: dict[str, Any], number: int, role: str) -> bool:
-    """Whether a message is learned if it is an answer: False if its weight is 0. Raises RecordError for unsupported weights."""
+    """Whether a message, if it is an answer, is learned: not with weight 0. Raises RecordError for unsupported weights."""
     learned = True
     for name in WEIGHTS:
         weight = value.get(name)
@@ -199,7 +199,7 @@ def _is_learned(value: dict[str, Any], number: int, role: str) -> bool:
 
 
 def _read_system(record: dict[str, Any], messages: list[Message]) -> Message | None:
-    """Return the system prompt in a record's own field; None if it is missing or also among the messages."""
+    """Return the system prompt in the field `system`, or None if it is missing or also among the messages."""
     content = record.get("system")
     if content in (None, ""):
         return None
@@ -214,14 +214,14 @@ def _read_system(record: dict[str, Any], messages: list[Message]) -> Message | N
 
 
 def _read_tools(record: dict[str, Any]) -> list[Tool]:
-    """Return the tools in a record's own field: a list of JSON schemas, or that list as JSON text."""
+    """Return the tools in the field `tools`: a list of JSON schemas, or that list as JSON text."""
     value = record.get("tools")
     if value in (None, ""):
         return []
-    found = value
+    tools = value
     if isinstance(value, str):
         with suppress(ValueError):
-            found = json.loads(value)
-    if not isinstance(found, list) or not all(isinstance(tool, dict) for tool in found):
+            tools = json.loads(value)
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise RecordError(f"`tools` is {value!r:.40}, not a list of JSON schemas")
-    return found
+    return tools

@@ -1,4 +1,4 @@
-"""Writes examples as a data directory: their tokens in shards, like those of any data, and the spans of their answers."""
+"""Writes examples as a data directory: tokens in ordinary shards, and the spans of their answers."""
 
 import hashlib
 import io
@@ -17,7 +17,7 @@ from megatape.utils.files import create_file
 
 
 class ExampleFolder:
-    """Writes examples of both splits, and at the end the index.
+    """Writes the examples of both splits, then the index.
 
     Args:
         directory: Folder to write into.
@@ -33,15 +33,12 @@ class ExampleFolder:
         self.writers = {split: ExampleWriter(directory, split, tokenizer) for split in SPLITS}
 
     def close(self, source: dict[str, Any], validation_share: float = 0.0, counts: Mapping[str, int] | None = None) -> Index:
-        """Write the remaining examples and the index.
+        """Write the remaining examples and the index. Returns the index.
 
         Args:
-            source: Record of the origin of the examples.
+            source: Record of where the examples came from.
             validation_share: Share of the validation split; 0 if it was chosen otherwise.
             counts: Counts of skipped, cut and dropped records.
-
-        Returns:
-            The index.
         """
         splits = {}
         answers = {}
@@ -59,21 +56,21 @@ class ExampleFolder:
 
 
 class ExampleWriter:
-    """Collects the examples of a split.
+    """Writes the examples of one split.
 
     Args:
         directory: Folder to write into.
-        split: Name of the split.
+        split: Split name.
         tokenizer: Tokenizer of the examples.
 
     Attributes:
-        examples: Number of examples.
+        examples: Number of examples so far.
     """
 
     def __init__(self, directory: Path, split: str, tokenizer: Tokenizer) -> None:
         self._path = directory / f"{split}-answers.npy"
         self._tokens = SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id)
-        # Example, first token and end of each answer.
+        # (example, first token, end) for each answer.
         self._answers: list[tuple[int, int, int]] = []
         # Number of times that each token is learned.
         self._learned = np.zeros(tokenizer.vocab_size, np.int64)
@@ -93,7 +90,7 @@ class ExampleWriter:
         self.examples += 1
 
     def close(self) -> tuple[Split, Answers]:
-        """Write the remaining examples. Returns the entries of the split in the index."""
+        """Write the remaining examples. Returns the split's index entries."""
         stream = io.BytesIO()
         np.lib.format.write_array(stream, np.array(self._answers, np.int64), version=(1, 0), allow_pickle=False)
         content = stream.getvalue()

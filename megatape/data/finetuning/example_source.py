@@ -1,4 +1,4 @@
-"""Records to fine-tune on: files, or a data set of the Hugging Face hub."""
+"""Reads records for fine-tuning from files or from a Hugging Face hub data set."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ KIND = "finetuning"
 
 
 class SourceRecord(NamedTuple):
-    """Record of a source.
+    """Record read from a source.
 
     Attributes:
         place: Place in the source.
         value: The record.
-        split: Split of the record; None if the prompt decides.
+        split: Split of the record, or None to let the prompt decide.
     """
 
     place: str
@@ -40,18 +40,18 @@ class ExampleSource:
     """Source of examples, and limits on their length.
 
     Attributes:
-        format: Name in FORMATS.
-        inputs: Files and folders with lines of JSON, or files with one JSON array; or the name of one data set of the hub.
-        validation: Inputs of the validation split, or the name of that split of the data set; empty: a share of `inputs`.
-        limits: Limits of an example.
-        validation_share: Share of the prompts to hold out, at least one prompt. Examples with the same prompt stay together.
-        max_record_bytes: Size of the longest line that is read.
-        max_bad_fraction: Maximum fraction of bad or too long records. FEW_BAD records always may.
-        max_skipped_fraction: Maximum fraction of the files or bytes of a folder skipped because of their names.
-        kind: "jsonl" for files, "hub" for a data set of the hub.
-        subset: Configuration of a data set of the hub.
-        split: Split of a data set of the hub.
-        fields: Fields of the format with another name in records, see FieldMapping.
+        format: Format name in FORMATS.
+        inputs: Files and folders with JSON lines, or files with one JSON array; or the name of a hub data set.
+        validation: Inputs of the validation split, or its name in the hub data set; empty: a share of `inputs`.
+        limits: Limits on example length.
+        validation_share: Share of prompts to hold out, at least one prompt. Examples with the same prompt stay together.
+        max_record_bytes: Maximum size of a line. Longer ones are skipped.
+        max_bad_fraction: Maximum fraction of bad or too long records. FEW_BAD records are always tolerated.
+        max_skipped_fraction: Maximum fraction of a folder's files or bytes that may be skipped because of their names.
+        kind: "jsonl" for files, "hub" for a hub data set.
+        subset: Configuration of the hub data set.
+        split: Split of the hub data set.
+        fields: Format fields with another name in records, see FieldMapping.
 
     Raises:
         UserError: A field is malformed, or an option does not apply to this kind.
@@ -76,11 +76,11 @@ class ExampleSource:
             raise UserError(f"validation {' '.join(self.validation)}: give the name of one split of the data set")
         if self.kind == "hub" and self.split in self.validation:
             raise UserError(f"validation {self.split}: `split` has the same name: give another one, or `validation_share`")
-        # Checks the options of each kind.
+        # Creating a source checks the options of each kind.
         Source(self.kind, self.inputs, self.subset, split=self.split)
 
     def describe(self) -> dict[str, Any]:
-        """Return the record of the source in the index."""
+        """Return the source's record for the index."""
         described: dict[str, Any] = {"kind": KIND, "format": self.format, "inputs": list(self.inputs)}
         if self.kind == "hub":
             described |= {"source": self.kind, "subset": self.subset, "split": self.split}
@@ -92,7 +92,7 @@ class ExampleSource:
 
     @path_errors()
     def skipped_files(self) -> dict[str, SkippedFiles]:
-        """Return the files skipped because of their names, by input. Inputs without skipped files are not included.
+        """Return the files skipped because of their names, by input, omitting inputs without such files.
 
         Raises:
             UserError: Inputs are missing or cannot be listed.
@@ -106,7 +106,7 @@ class ExampleSource:
         """Yield every record.
 
         Args:
-            counts: Counts of skipped records, to update.
+            counts: Counts of skipped records, updated while reading.
 
         Raises:
             OSError: A file cannot be read.
@@ -136,7 +136,7 @@ class ExampleSource:
                 yield SourceRecord(place, record, split)
 
     def _files(self) -> list[tuple[str, str | None]]:
-        """Return the files with the split of their records."""
+        """Return the files, each with the split of its records."""
         inputs, validation = self._listings()
         files = listed_files(inputs, max_skipped_fraction=self.max_skipped_fraction)
         held_out = listed_files(validation, "validation", max_skipped_fraction=self.max_skipped_fraction)
@@ -146,7 +146,7 @@ class ExampleSource:
         return splits
 
     def _listings(self) -> tuple[list[Listing], list[Listing]]:
-        """List the files of the inputs, and of the validation split's inputs."""
+        """List the files in the inputs, and in the validation inputs."""
         return list_inputs(self.inputs, *JSON_LINES), list_inputs(self.validation, *JSON_LINES, option="validation")
 
 
@@ -157,8 +157,8 @@ class ExampleCounts(RecordCounts):
     Attributes:
         examples: Number of examples.
         cut: Sums of `Example.counts`.
-        dropped: Number of dropped records by the reason of RecordDropped.
-        first_dropped: Place of the first record of each reason.
+        dropped: Number of dropped records by reason.
+        first_dropped: Place of the first record dropped for each reason.
     """
 
     examples: int = 0

@@ -1,4 +1,4 @@
-"""Fields of records: reading them, and giving them the names that a format expects."""
+"""Reads fields of records, and maps them to the names expected by a format."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from megatape.errors.suggestions import did_you_mean
 
 
 def text_of(record: dict[str, Any], name: str) -> str:
-    """Return the text in a field. Raises RecordError if the field is missing or not text."""
+    """Return the text in a field. Raises RecordError if the field is missing or not a text."""
     if name not in record:
         raise missing_field(name, record)
     if not isinstance(record[name], str):
@@ -17,12 +17,12 @@ def text_of(record: dict[str, Any], name: str) -> str:
 
 
 def missing_field(name: str, value: Any, place: str = "") -> RecordError:
-    """Return the error about a missing field, with the names of those present.
+    """Return the error about a missing field, listing the fields present.
 
     Args:
-        name: Name of the missing field.
+        name: Missing field.
         value: Value that should contain it.
-        place: Path of the value in the record; empty: the record itself.
+        place: Path of the value in the record; empty for the record itself.
     """
     place = place or "the record"
     if isinstance(value, list):
@@ -37,15 +37,15 @@ def missing_field(name: str, value: Any, place: str = "") -> RecordError:
 
 
 class FieldMapping:
-    """Copies values of a record into the fields of a format.
+    """Copies values of a record to the fields of a format.
 
     Args:
-        texts: Texts such as "answer=answers.text.0": a field of the format, and the path to its value in a record, by names of
-            fields and indices in lists.
+        texts: Mappings such as "answer=answers.text.0": a format field, and the path to its value in a record, made of field
+            names and list indices.
         fields: Fields of the format; empty: any.
 
     Raises:
-        UserError: A text has another form, or the format has no such field.
+        UserError: A mapping is malformed, or the format has no such field.
     """
 
     def __init__(self, texts: Sequence[str], fields: Sequence[str] = ()) -> None:
@@ -59,12 +59,12 @@ class FieldMapping:
             self._paths[name] = path
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Return the record with the format's fields. Raises RecordError with the missing part of a path."""
+        """Return the record with the format's fields added. Raises RecordError naming the missing part of a path."""
         return record | {name: _value(record, path) for name, path in self._paths.items()}
 
 
 def _value(record: dict[str, Any], path: str) -> Any:
-    # Names may contain dots.
+    # Field names may contain dots.
     if path in record:
         return record[path]
     value: Any = record

@@ -1,4 +1,4 @@
-"""Interface of the formats of fine-tuning data: from a record to an example within limits."""
+"""Interface of fine-tuning formats, which convert records to examples within limits."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -12,18 +12,18 @@ Truncation = Literal["end", "middle"]
 
 
 class RecordDropped(RecordError):
-    """A valid record gives no example. The message is the reason, the same for all records dropped for it."""
+    """A valid record gives no example. The message is the reason, identical for all records dropped for it."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One example.
+    """A tokenized example.
 
     Attributes:
         ids: All tokens.
         answers: [begin, end) of each answer in `ids`, including its end token. The last answer ends the example.
-        prompt: Text of the prompt, or its start. Examples with the same prompt are kept in one split.
-        counts: Numbers of cut parts, by their name in reports.
+        prompt: Prompt text, or its beginning. Examples with the same prompt go to the same split.
+        counts: Counts of the parts cut, by name in reports.
     """
 
     ids: list[int]
@@ -34,13 +34,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Limits:
-    """Lengths of examples, in tokens. None: the format's own limit.
+    """Limits on example length, in tokens. None: the format's default.
 
     Attributes:
         sequence_length: N. An example has at most N + 1 tokens, because its last token is only a target.
-        max_prompt: Maximum length of the prompt.
-        max_answer: Maximum length of the answer without its end token.
-        truncation: Part of a long prompt to cut.
+        max_prompt: Maximum prompt length.
+        max_answer: Maximum answer length without the end token.
+        truncation: Which part of a long prompt to cut.
     """
 
     sequence_length: int
@@ -50,7 +50,7 @@ class Limits:
 
     @property
     def options(self) -> dict[str, int | Truncation]:
-        """Limits that are set, by option of the command."""
+        """Limits that are set, by command option."""
         options: dict[str, int | Truncation] = {"sequence_length": self.sequence_length}
         if self.max_prompt is not None:
             options["max_prompt_tokens"] = self.max_prompt
@@ -66,10 +66,10 @@ class Format(ABC):
 
     Args:
         tokenizer: Tokenizer of the model to fine-tune.
-        limits: Lengths of examples.
+        limits: Limits on example length.
 
     Attributes:
-        reads: Names of the fields that it reads; empty: any.
+        reads: Names of the fields being read; empty: any.
         notes: Notes for the user about the examples.
 
     Raises:

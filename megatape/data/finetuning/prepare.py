@@ -1,4 +1,4 @@
-"""Prepares records as a data directory of examples: all or nothing."""
+"""Prepares records as a data directory of examples."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from megatape.registry import FORMATS
 from megatape.utils.atomic import new_folder
 from megatape.utils.units import plural
 
-# Name of a count in the index.
+# Name of this count in the index.
 SKIPPED_FILES = "files skipped because of their names"
-# Called repeatedly with the counts and the number of tokens so far.
+# Progress callback, called with the counts and the number of tokens so far.
 OnExamples = Callable[[ExampleCounts, int], None]
-# Number of examples between two calls of OnExamples.
+# Number of examples between calls of OnExamples.
 EXAMPLES_PER_CALL = 100
 
 
 class SplitExample(NamedTuple):
-    """Example of a record, with its split.
+    """Example assigned to a split.
 
     Attributes:
         place: Place of the record in the source.
-        split: Split of the example.
+        split: Split name.
         example: The example.
     """
 
@@ -42,10 +42,10 @@ class SplitExample(NamedTuple):
 
 @dataclass
 class PromptHashes:
-    """Assigns prompts to the training or the validation split, by their hashes.
+    """Assigns prompts to splits by hash.
 
     Attributes:
-        held_out: Hash of a prompt that is always in the validation split.
+        held_out: Hash of a prompt that always goes to the validation split.
         lowest: Lowest hash so far.
         highest: Highest hash so far.
     """
@@ -76,10 +76,10 @@ def prepare_examples(
         source: Source of the records.
         output: Data directory to write.
         tokenizer: Tokenizer of the model to fine-tune.
-        progress: Called repeatedly.
+        progress: Progress callback.
 
     Returns:
-        The index, the counts, and the notes of the format.
+        Index of the data directory, counts, and notes of the format.
 
     Raises:
         UserError, FileNotFoundError: The records or the format do not fit.
@@ -122,9 +122,9 @@ def _write_examples(
     """Write examples, but not the index.
 
     Args:
-        examples: Examples to write. Reading them updates `counts`.
+        examples: Examples to write. Iterating over them updates `counts`.
         folder: Folder to write into.
-        counts: Counts of the records and examples so far.
+        counts: Counts so far.
         progress: Called every EXAMPLES_PER_CALL examples and at the end.
     """
     num_tokens = 0
@@ -139,13 +139,13 @@ def _write_examples(
 def read_examples(
     source: ExampleSource, form: Format, counts: ExampleCounts, prompts: PromptHashes | None = None
 ) -> Iterator[SplitExample]:
-    """Yield the example of every record that gives one.
+    """Yield the examples, skipping records that give none.
 
     Args:
         source: Source of the records.
         form: Format of the records.
-        counts: Counts to update.
-        prompts: Hashes of prompts, to update.
+        counts: Counts, updated while reading.
+        prompts: Prompt hashes, updated while reading. None: a new object.
 
     Raises:
         UserError: Too many records are bad.
@@ -163,7 +163,7 @@ def read_examples(
         except RecordError as error:
             counts.add_bad(place, str(error))
         except UserError as error:
-            # The error is not about this record alone.
+            # The error concerns more than this record.
             raise UserError(f"{place}: {error}") from None
         else:
             counts.examples += 1

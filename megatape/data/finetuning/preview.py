@@ -1,4 +1,4 @@
-"""Text about examples: every token with its id, and a summary of a data directory of examples."""
+"""Prints examples token by token, and summarizes a data directory of examples."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +17,11 @@ LINE_TOKENS = 10
 
 
 def show_example(example: Example, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield lines of tokens. Learned tokens follow a plus. A line also ends where a line of the text or an answer ends."""
+    """Yield lines of tokens, with a plus before learned ones. Lines also end at line breaks and at the ends of answers."""
     learned = set[int]()
     for begin, end in example.answers:
         learned.update(range(begin, end))
-    # Decode each token after another one. Otherwise a leading space may be dropped.
+    # Decode each token after another one, because a leading space may be dropped otherwise.
     before = tokenizer.encode("a")
     start = tokenizer.decode(before)
     cells = list[str]()
@@ -41,7 +41,7 @@ def show_example(example: Example, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def describe_examples(directory: Path, index: Index) -> Iterator[str]:
-    """Yield lines about a data directory of examples. Sequences have the length given to the preparation."""
+    """Yield lines summarizing a data directory of examples, for sequences of the length given when preparing it."""
     length = index.source["sequence_length"]
     for name, answers in index.answers.items():
         tokens = index.splits[name].tokens

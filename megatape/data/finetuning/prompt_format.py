@@ -1,4 +1,4 @@
-"""Formats with a prompt and an answer, which are tokenized separately and cut."""
+"""Formats with a prompt and an answer, tokenizing and cutting them separately."""
 
 from abc import abstractmethod
 from collections import Counter
@@ -15,18 +15,18 @@ REQUEST = "Write a response that appropriately completes the request."
 
 
 class PromptFormat(Format):
-    """An example is `<s> prompt`, then `separator answer </s>`, which is learned.
+    """Base class of these formats. An example is `<s> prompt`, then `separator answer </s>`, which is learned.
 
-    The prompt has the tokens of generation for the same text (without `<s>` if the tokenizer has none). The answer is tokenized
-    on its own.
+    The prompt has the same tokens as when generating (without `<s>` if the tokenizer has none). The answer is tokenized
+    separately.
 
-    The end of an answer is cut to `max_answer`. Prompts are cut to `max_prompt` and to the room that the answer leaves, at the
-    place that `truncation` names. `middle` keeps the first and the last tokens, half of the room each; with an `instruction`,
-    the last tokens are those of the instruction.
+    Answers are cut to `max_answer` at the end. Prompts are cut to `max_prompt` and to the room left by the answer, at the place
+    named by `truncation`. `middle` keeps the first and the last tokens, half of the room each; with an `instruction`, the last
+    tokens are those of the instruction.
 
     Attributes:
-        truncation: Part of a long prompt to cut.
-        max_answer: Maximum length of the answer without its end token.
+        truncation: Which part of a long prompt to cut.
+        max_answer: Maximum answer length without the end token.
         instruction: Text at the end of every prompt.
     """
 
@@ -55,16 +55,16 @@ class PromptFormat(Format):
                 f"{self._max_answer}, and they need at least {self._min_prompt}: raise it, or lower `max_answer_tokens`"
             )
         if self.max_answer is not None and self._max_prompt is None:
-            # In a recipe with a limit of answers, prompts leave room for the longest answer.
+            # In a recipe limiting answers, prompts leave room for the longest one.
             self._max_prompt = room
 
     def separator(self) -> list[int]:
-        """Return the tokens between prompt and answer, which the model learns to write."""
+        """Return the tokens between prompt and answer. They are learned."""
         return []
 
     @abstractmethod
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
-        """Return prompt and answer of a record. Raises RecordError if it does not have this format."""
+        """Return a record's prompt and answer. Raises RecordError if it does not have this format."""
 
     def example(self, record: dict[str, Any]) -> Example:
         prompt, answer = self.texts(record)
@@ -72,24 +72,24 @@ class PromptFormat(Format):
             if not text or text.isspace():
                 raise RecordDropped(f"empty {name}")
         answer_ids = self.tokenizer.encode(answer)
-        kept_answer = answer_ids[: self._max_answer]
-        end = [*self._separator, *kept_answer, self.tokenizer.eos_id]
+        cut_answer = answer_ids[: self._max_answer]
+        end = [*self._separator, *cut_answer, self.tokenizer.eos_id]
         room = self.limits.sequence_length + 1 - len(end)
         if self._max_prompt is not None:
             room = min(room, self._max_prompt)
         if room < self._min_prompt:
             raise RecordDropped("answer that leaves no room for a prompt")
         prompt_ids = self._prompt_ids(prompt)
-        kept_prompt = self._cut(prompt_ids, room)
+        cut_prompt = self._cut(prompt_ids, room)
 
         counts = Counter[str]()
-        num_cut = {"prompts": len(prompt_ids) - len(kept_prompt), "answers": len(answer_ids) - len(kept_answer)}
+        num_cut = {"prompts": len(prompt_ids) - len(cut_prompt), "answers": len(answer_ids) - len(cut_answer)}
         for name, number in num_cut.items():
             if number:
                 counts[f"{name} cut"] = 1
                 counts[f"tokens cut from {name}"] = number
-        ids = kept_prompt + end
-        return Example(ids, [(len(kept_prompt), len(ids))], prompt, counts)
+        ids = cut_prompt + end
+        return Example(ids, [(len(cut_prompt), len(ids))], prompt, counts)
 
     def _prompt_ids(self, prompt: str) -> list[int]:
         return [*self.tokenizer.begin, *self.tokenizer.encode(prompt)]
@@ -113,10 +113,10 @@ class Pairs(PromptFormat):
 
 
 class Alpaca(PromptFormat):
-    """Examples with an instruction and an optional input as the prompt, and an output as the answer.
+    """The prompt is an instruction with an optional input, the answer an output.
 
     Attributes:
-        unsupported: Fields of LLaMA-Factory's records without a place in Stanford's prompt.
+        unsupported: Fields of LLaMA-Factory's records that have no place in Stanford's prompt.
     """
 
     reads = ("instruction", "input", "output")
@@ -128,14 +128,14 @@ class Alpaca(PromptFormat):
                 raise RecordError(f"the record has `{name}`, which is not part of Alpaca's prompt: use the format chat for it")
         instruction = text_of(record, "instruction")
         output = text_of(record, "output")
-        given = ""
+        text = ""
         if record.get("input") is not None:
-            given = text_of(record, "input")
+            text = text_of(record, "input")
         if not instruction.strip():
             return "", output
         task = f"{TASK}. {REQUEST}"
         input_section = ""
-        if given.strip():
+        if text.strip():
             task = f"{TASK}, paired with an input that provides further context. {REQUEST}"
-            input_section = f"### Input:\n{given}\n\n"
+            input_section = f"### Input:\n{text}\n\n"
         return f"{task}\n\n### Instruction:\n{instruction}\n\n{input_section}### Response:\n", output

@@ -1,8 +1,8 @@
-r"""Formats of SCROLLS (arXiv 2201.03533), whose records have `input` and `output`, by the recipe of the TAPE authors' code.
+r"""Formats for SCROLLS (arXiv 2201.03533), following the recipe in the TAPE authors' code. Records have `input` and `output`.
 
-With N = 8192 and Llama's tokenizer, an example of questions is the first 7991 tokens of the input, `<s>`, up to 200 tokens of
-the answer and `</s>`. An example of summaries is the first 7184 and the last 7 tokens of `Context:\n...\n Please summarize this
-report:`, and up to 1000 tokens of the answer. Everything after the prompt is learned, including `<s>`.
+With N = 8192 and Llama's tokenizer, a question example is the first 7991 tokens of the input, `<s>`, up to 200 answer tokens
+and `</s>`. A summary example is the first 7184 and the last 7 tokens of `Context:\n...\n Please summarize this report:`, and
+up to 1000 answer tokens. Everything after the prompt is learned, including `<s>`.
 """
 
 from typing import Any, ClassVar
@@ -11,12 +11,12 @@ from megatape.data.finetuning.fields import text_of
 from megatape.data.finetuning.format import Truncation
 from megatape.data.finetuning.prompt_format import PromptFormat
 
-# Maximum number of words of an input, before it is tokenized: books have ten times as many.
+# Inputs are cut to this many words before tokenizing them, because books have ten times as many.
 MAX_WORDS = 20_000
 
 
 class Scrolls(PromptFormat):
-    """Common base of both kinds of task."""
+    """Base class of both kinds of task."""
 
     reads = ("input", "output")
 
@@ -35,14 +35,14 @@ class Scrolls(PromptFormat):
         return first_words(text, MAX_WORDS)
 
     def question(self, text: str) -> list[int]:
-        """Return the prompt of evaluation for an input: the tokens of training up to the separator."""
-        # Prompts of training do not depend on their answers either.
+        """Return the prompt tokens for evaluating an input: those in training, up to the separator."""
+        # Prompts in training do not depend on their answers either.
         assert self._max_prompt is not None
         return self._cut(self._prompt_ids(self.prompt(text)), self._max_prompt)
 
     @property
     def answer_tokens(self) -> int:
-        """Maximum number of tokens of an answer with its separator, without the end token."""
+        """Maximum number of answer tokens, including the separator but not the end token."""
         assert self._max_answer is not None
         return len(self._separator) + self._max_answer
 
@@ -65,7 +65,7 @@ class Summarizing(Scrolls):
 
 
 def first_words(text: str, count: int) -> str:
-    """Return the text up to the end of its word number `count`, with its white space."""
+    """Return the first `count` words of a text, keeping its white space."""
     parts = text.split(None, count)
     if len(parts) <= count:
         return text

@@ -1,12 +1,11 @@
 """Addition with reversed digits, by the number of digits (McLeish et al. 2024; format in addition_problems.py).
 
-A text such as `321+54=861`: both numbers and their sum start with the least significant digit. A tenth of the problems of
-any lengths is never in the training split.
+A text such as `321+54=861`: both numbers and their sum start with the least significant digit. A tenth of the problems with
+operands of any two lengths never occurs in the training split.
 
 Source: McLeish et al., "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399, and Zhu et
 al., https://arxiv.org/abs/2501.00712, section 4.1, who train to 20 digits and test to 40 (size base) or train to 40 and test to
-80, with lengths of both numbers drawn independently. Differences: problems are held out, and the longer number decides which
-split a problem belongs to.
+80, drawing both lengths independently. Differences: problems are held out, and the longer number decides the split.
 """
 
 import random
@@ -16,12 +15,12 @@ from megatape.data.synthetic.addition_problems import ALPHABET, AdditionTask, dr
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 DIGITS: dict[Size, int] = {"tiny": 4, "small": 10, "base": 20}
-# Whether a problem is held out depends only on the problem and the seed.
+# Holding out a problem depends on the problem and the seed alone.
 HELD_OUT = AdditionTask(digits=1, per_cell=1, seed=0).held_out
 
 
 class Addition(SyntheticTask):
-    """Write the sum. Key: digits of the longer number."""
+    """Write the sum. Plotted over the digits of the longer number."""
 
     alphabet = ALPHABET
     axis = "digits of the longer number"

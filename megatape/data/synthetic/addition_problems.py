@@ -1,8 +1,8 @@
-"""Data of addition problems with reversed digits, some of which are held out for testing.
+"""Prepares addition problems with reversed digits, holding out some for testing.
 
-A problem is a text such as `321+54=861` for 123 + 45 = 168. All three numbers start with their least significant
-digit, so earlier digits and a carry decide each digit of the answer (McLeish et al., arXiv 2405.17399; the TAPE
-authors use their data without holding out test problems). One character is one token.
+A problem is a text such as `321+54=861` for 123 + 45 = 168. All three numbers start with their least significant digit, so each
+digit of the answer follows from earlier digits and a carry (McLeish et al., arXiv 2405.17399; the TAPE authors use their data
+without holding out test problems). Each character is one token.
 """
 
 import hashlib
@@ -27,13 +27,14 @@ from megatape.utils.validation import as_type
 KIND = "addition"
 EQUALS = "="
 ALPHABET = f"0123456789+{EQUALS}"
-# Share of the problems with operands of any two lengths. One digit and one digit make 55 different sums, ten and ten 5e19.
+# Share of problems to hold out, for operands of any two lengths. Two one-digit operands make 55 different sums, two ten-digit
+# operands 5e19.
 HELD_OUT_SHARE = 0.1
-# Maximum number of test problems for each pair of lengths.
+# Maximum number of test problems per pair of lengths.
 TEST_PROBLEMS = 100
-# Number of problems tokenized at a time.
+# Number of problems to tokenize at a time.
 BATCH_PROBLEMS = 100_000
-# Up to this many problems for a pair of lengths are listed, not drawn, so that none is missed.
+# Up to this many problems per pair of lengths are enumerated instead of drawn, so that none is missed.
 ENUMERABLE = 10_000
 
 
@@ -57,14 +58,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class AdditionTask:
-    """Problems of a data set. These numbers decide all of them.
+    """Settings that decide all problems of a data set.
 
-    `as_type` makes a task from options or from an index, and checks the bounds.
+    `as_type` makes a task from options or from an index, checking the bounds.
 
     Attributes:
-        digits: D. Training operands have 1 to D digits, with each pair of lengths equally often.
-        per_cell: Number of training problems for each pair of lengths.
-        seed: Seed of all draws, and of the choice of held-out problems.
+        digits: D. Training operands have 1 to D digits, each pair of lengths equally often.
+        per_cell: Number of training problems per pair of lengths.
+        seed: Seed for drawing problems and for holding them out.
     """
 
     digits: Annotated[int, Field(ge=1, le=1000, strict=True)]
@@ -92,13 +93,13 @@ class AdditionTask:
         return {"kind": KIND, **asdict(self)}
 
     def held_out(self, problem: Problem) -> bool:
-        """Whether neither a problem nor the one with swapped operands is in the training split."""
+        """Whether a problem, also with its operands swapped, is excluded from the training split."""
         first, second = sorted((problem.a, problem.b))
         digest = hashlib.blake2b(f"{self.seed} {first} {second}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") < HELD_OUT_SHARE * 2**64
 
     def test_problems(self, a_digits: int, b_digits: int) -> list[Problem]:
-        """Return TEST_PROBLEMS distinct held-out problems with operands of these lengths, or all if there are fewer.
+        """Return TEST_PROBLEMS distinct held-out problems with operands of these lengths, or all of them if there are fewer.
 
         Raises:
             UserError: There is no held-out problem.
@@ -123,7 +124,7 @@ class AdditionTask:
         return list(problems)
 
     def training_problems(self) -> Iterator[Problem]:
-        """Yield one problem for each pair of lengths in turn, `per_cell` times. Problems may repeat."""
+        """Yield one problem per pair of lengths, `per_cell` times. Problems may repeat."""
         generator = random.Random(f"train {self.seed}")
         for _ in range(self.per_cell):
             for lengths in self._cells():
@@ -133,7 +134,7 @@ class AdditionTask:
                 yield problem
 
     def validation_problems(self) -> list[Problem]:
-        """Return the test problems of the trained lengths, shuffled."""
+        """Return the test problems for the trained lengths, shuffled."""
         problems = []
         for a_digits, b_digits in self._cells():
             problems += self.test_problems(a_digits, b_digits)
@@ -147,7 +148,7 @@ class AdditionTask:
 
 
 def longest_document(digits: int) -> int:
-    """Return the number of tokens of the longest `<s> a+b=c </s>` with operands of up to `digits` digits."""
+    """Return the number of tokens in the longest `<s> a+b=c </s>` with operands of up to `digits` digits."""
     return 3 * digits + 5
 
 
@@ -158,7 +159,7 @@ def prepare_addition(task: AdditionTask, output: Path, progress: OnTokens) -> In
     Args:
         task: Problems to write.
         output: New folder.
-        progress: Called with the number of tokens of each problem.
+        progress: Called with the number of tokens in each problem.
 
     Returns:
         The index.
@@ -189,7 +190,7 @@ def prepare_addition(task: AdditionTask, output: Path, progress: OnTokens) -> In
 
 
 def _documents(task: AdditionTask) -> Iterator[tuple[str, str]]:
-    """Yield split and text of every problem."""
+    """Yield (split, text) for every problem."""
     for problem in task.validation_problems():
         yield "validation", problem.prompt + problem.answer
     for problem in task.training_problems():
@@ -209,7 +210,7 @@ def _numbers(digits: int) -> range:
 
 
 def draw_problem(generator: random.Random, lengths: tuple[int, int]) -> Problem:
-    """Draw a problem with operands of these lengths. All are equally likely."""
+    """Draw a problem uniformly from those with operands of these lengths."""
     a_digits, b_digits = lengths
     a_range = _numbers(a_digits)
     b_range = _numbers(b_digits)

@@ -1,13 +1,12 @@
-"""Counting the ones of each region of a text (Golkar et al. 2024).
+"""Counting ones in regions of a text (Golkar et al. 2024).
 
-A text such as `01[0110]0[101]1>002002`: zeros and ones, some of them in brackets; after `>` the
-number of ones between each pair of brackets, in order, three digits each.
+A text such as `01[0110]0[101]1>002002`: zeros and ones, some of them in brackets; after `>` the number of ones in each pair of
+brackets, in order, three digits each.
 
-Source: Golkar et al., "Contextual Counting: A Mechanistic Study of Transformers on a Quantitative
-Task", https://arxiv.org/abs/2406.02585: 4 regions that do not overlap, 512 characters, an encoder,
-and a decoder whose prompt names the regions. Differences: a decoder alone reads the text, then
-writes all numbers; the smaller sizes have shorter texts, tiny two regions; `long` and `many` are
-ours, as are the uniform ends of the regions.
+Source: Golkar et al., "Contextual Counting: A Mechanistic Study of Transformers on a Quantitative Task",
+https://arxiv.org/abs/2406.02585: 4 regions without overlap, 512 characters, an encoder, and a decoder whose prompt names the
+regions. Differences: a decoder alone reads the text, then writes all numbers; the smaller sizes have shorter texts, tiny has
+two regions; `long` and `many` are ours, as is drawing the ends of regions uniformly.
 """
 
 import random
@@ -15,14 +14,14 @@ import random
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 REGIONS: dict[Size, int] = {"tiny": 2, "small": 4, "base": 4}
-# With the brackets, base has 512 characters.
+# With its brackets, base has 512 characters.
 BITS: dict[Size, int] = {"tiny": 32, "small": 128, "base": 504}
-# Number of digits of a number of ones.
+# Number of digits in a count.
 DIGITS = 3
 
 
 class ContextualCounting(SyntheticTask):
-    """Count the ones of a region. Key: this number."""
+    """Count the ones in a region. Plotted over their number."""
 
     alphabet = "0123456789[]>"
     axis = "ones in the region"

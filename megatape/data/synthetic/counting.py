@@ -1,16 +1,16 @@
 """Counting how often a variable was incremented since it was set (Golovneva et al. 2024).
 
-A text such as `a=b=..b+a+.a=.b+.a+b?2a?1`: `b=` sets a variable to 0, `b+` adds 1, `.` does nothing; at the end each variable
-is asked for.
+A text such as `a=b=..b+a+.a=.b+.a+b?2a?1`: `b=` sets a variable to 0, `b+` adds 1, `.` does nothing; the questions at the end
+ask for each variable.
 
 Source: Golovneva et al., "Contextual Position Encoding: Learning to Count What's Important",
 https://arxiv.org/abs/2405.18719, section on the counting task, and their code (github.com/facebookresearch/RAM,
-projects/cope): 3 or 5 variables, 3 to 512 operations, of which set, increment and pass are drawn with weights 1, 7 and 50, and
-no value above 10. Differences: the operations have one or two characters, and a text about 8 to 512 of them; all variables are
-asked for, not one; all start set; where 9 would be incremented, the variable is set; the smaller sizes have fewer variables,
-shorter texts and fewer passes, tiny one variable: its steps are too few for two. The splits that differ from training are
-ours. Values are not asked for before they are set again: the number of increments before them and the answers so far would give
-each away, wherever they stand.
+projects/cope): 3 or 5 variables, 3 to 512 operations, drawing set, increment and pass with weights 1, 7 and 50, and no value
+above 10. Differences: the operations have one or two characters, and a text about 8 to 512 of them; questions ask for all
+variables, not one; all variables start set; incrementing 9 sets the variable instead; the smaller sizes have fewer variables,
+shorter texts and fewer passes, and tiny has one variable, because it trains too briefly for two. The splits differing from
+training are ours. Questions only come at the end: asked before each new set, a value would follow from the number of
+increments before it and the earlier answers, wherever the increments are.
 """
 
 import random
@@ -25,7 +25,7 @@ QUESTION = "?"
 LARGEST = 9
 VARIABLES: dict[Size, str] = {"tiny": "a", "small": "abc", "base": "abcde"}
 SHORTEST = 8
-# Maximum number of characters of all operations.
+# Maximum total length of the operations in characters.
 LONGEST: dict[Size, int] = {"tiny": 40, "small": 128, "base": 512}
 # Weights of operations.
 SET_WEIGHT = 1
@@ -34,7 +34,7 @@ PASSES: dict[Size, int] = {"tiny": 7, "small": 20, "base": 50}
 
 
 class Counting(SyntheticTask):
-    """Say how often a variable was incremented. Key: characters from where it was set to the answer."""
+    """Say how often a variable was incremented. Plotted over the distance from setting it to the answer."""
 
     alphabet = VARIABLES["base"] + SET + INCREMENT + PASS + QUESTION + string.digits
     axis = "distance from where the variable is set to the answer"

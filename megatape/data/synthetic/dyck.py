@@ -1,15 +1,13 @@
-"""Brackets of several kinds that close in the right order: Dyck-k (Hewitt et al. 2020, Yao et al. 2021).
+"""Closing brackets of several kinds in the right order: Dyck-k (Hewitt et al. 2020, Yao et al. 2021).
 
-A text such as `([])<{}>`: wherever a bracket closes, the model must say of which kind it is, that
-of the last one still open.
+A text such as `([])<{}>`: wherever a bracket closes, the model must name its kind, that of the last one still open.
 
 Sources: Hewitt et al., "RNNs can generate bounded hierarchical languages with optimal memory",
-https://arxiv.org/abs/2010.07515, and Yao et al., "Self-Attention Networks Can Process Bounded
-Hierarchical Languages", https://arxiv.org/abs/2105.11115: k kinds of brackets, closing brackets as
-the score. Differences: four kinds, a depth that only the length bounds, our lengths and splits, and
-one score of all answers, not a mean over distances. That a bracket closes need not be predicted,
-and it is scored only where brackets of several kinds are open: else the number of each kind, in no
-order, would tell which closes.
+https://arxiv.org/abs/2010.07515, and Yao et al., "Self-Attention Networks Can Process Bounded Hierarchical Languages",
+https://arxiv.org/abs/2105.11115: k kinds of brackets, scoring closing brackets. Differences: four kinds, a depth bounded only
+by the length, our lengths and splits, and one score over all answers, not a mean over distances. Whether a bracket closes need
+not be predicted. Answers count only while brackets of several kinds are open: otherwise counting each kind, in any order, would
+tell which closes.
 """
 
 import random
@@ -17,12 +15,12 @@ import random
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
-# Number of pairs in a training sample.
+# Number of bracket pairs in a training sample.
 PAIRS: dict[Size, int] = {"tiny": 24, "small": 64, "base": 128}
 
 
 class Dyck(SyntheticTask):
-    """Close the last open bracket. Key: characters from it to the answer."""
+    """Close the last open bracket. Plotted over the distance from that bracket to the answer."""
 
     alphabet = "".join(opening + closing for opening, closing in CLOSING.items())
     axis = "distance from the opening bracket"

@@ -1,6 +1,6 @@
-"""Flip-flop language modeling: a memory of one bit, and instructions to write, ignore and read (Liu et al. 2023).
+"""Flip-flop language modeling: remembering one bit, with instructions to write, ignore and read (Liu et al. 2023).
 
-A text such as `w1i0i1r1w0r0`: a bit follows every instruction; after `r` it is the one of the last `w`, in between bits are
+A text such as `w1i0i1r1w0r0`: a bit follows every instruction. After `r` it is the bit after the last `w`; all others are
 random. The first instruction is `w`, the last is `r`.
 
 Source: Liu et al., "Exposing Attention Glitches with Flip-Flop Language Modeling", https://arxiv.org/abs/2306.00946, section 3:
@@ -12,16 +12,16 @@ import random
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
-# Number of instructions in a training sample, each with its bit.
+# Number of (instruction, bit) pairs in a training sample.
 PAIRS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 256}
-# Probabilities of `i`. `w` and `r` share the rest equally.
+# Probabilities of `i`. The others are split evenly between `w` and `r`.
 IGNORE = 0.8
 SPARSE = 0.98
 DENSE = 0.1
 
 
 class FlipFlop(SyntheticTask):
-    """Read the last written bit. Key: characters from that bit to the read bit."""
+    """Read the last written bit. Plotted over the distance from the written bit to the bit read."""
 
     alphabet = "wir01"
     axis = "distance from the bit written to the bit read"
@@ -41,8 +41,8 @@ class FlipFlop(SyntheticTask):
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         ignore = split.options["ignore"]
-        kept = (1 - ignore) / 2
-        between = generator.choices("wri", (kept, kept, ignore), k=split.characters // 2 - 2)
+        write_or_read = (1 - ignore) / 2
+        between = generator.choices("wri", (write_or_read, write_or_read, ignore), k=split.characters // 2 - 2)
         text = ""
         answers = []
         written = 0

@@ -1,6 +1,6 @@
 """Writes the training and validation split of a synthetic task as a data directory of examples (docs/chat_data.md).
 
-Tests are not written. They are drawn again when a model is scored.
+Tests are not written, but drawn again when scoring a model.
 """
 
 from pathlib import Path
@@ -21,10 +21,10 @@ KIND = "synthetic"
 
 
 class Encoder:
-    """Converts samples of a task to examples, with one token for each character.
+    """Converts a task's samples to examples, with one token per character.
 
     Attributes:
-        tokenizer: Tokenizer of the task's alphabet. Byte tokens would be most of a small model's vocabulary, so it has none.
+        tokenizer: Tokenizer for the alphabet. It has no byte tokens, which would dominate a small model's vocabulary.
     """
 
     def __init__(self, task: SyntheticTask) -> None:
@@ -36,7 +36,7 @@ class Encoder:
             self._ending = [self.tokenizer.eos_id]
 
     def example(self, sample: SyntheticSample) -> Example:
-        """Return `<s> text` as an example, with the end token if it belongs to the last answer."""
+        """Return `<s> text` as an example, with an end token if it belongs to the last answer."""
         begin = self.tokenizer.begin
         text_ids = [self._ids[character] for character in sample.text]
         ids = [*begin, *text_ids, *self._ending]
@@ -49,11 +49,11 @@ class Encoder:
 
 
 def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Index:
-    """Write a data directory, all or nothing, and return its index.
+    """Write a task's data directory, all or nothing, and return its index.
 
     Args:
-        task: Task whose samples to write.
-        counts: Number of samples by split, `train` and `validation`.
+        task: Task to draw samples from.
+        counts: Number of samples in `train` and `validation`.
         output: Data directory to write.
 
     Raises:
@@ -69,7 +69,7 @@ def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Ind
 
 
 def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:
-    """Return the record of the source in the index of a task's data directory."""
+    """Return the record of the source for the index of a task's data directory."""
     source: dict[str, Any] = {
         "kind": KIND,
         "task": task.name,
@@ -84,11 +84,11 @@ def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:
 
 def check_folder(task: SyntheticTask, counts: dict[str, int], directory: Path) -> None:
     """Raise UserError if `write_task` would write another data directory."""
-    found = load_index(directory).source
+    recorded = load_index(directory).source
     expected = describe(task, counts)
     for name, value in expected.items():
-        if found.get(name) != value:
+        if recorded.get(name) != value:
             raise UserError(
-                f"{directory} was written for {name} {found.get(name)}, now it is {value}: results of both would not be "
+                f"{directory} was written for {name} {recorded.get(name)}, now it is {value}: results of both would not be "
                 "comparable; choose another folder"
             )

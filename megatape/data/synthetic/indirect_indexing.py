@@ -1,12 +1,12 @@
-"""The letter at a distance from a letter (Gopalakrishnan et al. 2025).
+"""Finding the letter at a distance from another one (Gopalakrishnan et al. 2025).
 
-A text such as `qhxbdkfcw>k-03x`: letters that differ from each other, one of them again, a shift, and the letter that stands so
-many places after it, or before it if the shift is negative. What is looked for has to be found by content, then by position.
+A text such as `qhxbdkfcw>k-03x`: distinct letters, one of them again, a shift, and the letter that many places after it, or
+before it if the shift is negative. A model has to look up a letter by content, then by position.
 
 Source: Gopalakrishnan et al., "Decoupling the What and Where With Polar Coordinate Positional Embeddings",
-https://arxiv.org/abs/2509.10534: 20 to 40 distinct letters, a shift from -15 to 15; rope has 11% there, pope 95%, with 8 layers
-and 100,000 steps. Differences: sign and digits of the shift are tokens of their own, and `long` is ours. The steps of size tiny
-may be too few for any encoding.
+https://arxiv.org/abs/2509.10534: 20 to 40 distinct letters, a shift from -15 to 15; rope reaches 11% there, pope 95%, with 8
+layers and 100,000 steps. Differences: the shift is three tokens, its sign and two digits, and `long` is ours. Size tiny may
+train too briefly for any encoding.
 """
 
 import random
@@ -22,7 +22,7 @@ FARTHEST = 15
 
 
 class IndirectIndexing(SyntheticTask):
-    """Write the letter at a distance from another. Key: characters from it to the answer."""
+    """Write the letter at a distance from another. Plotted over the distance from that letter to the answer."""
 
     alphabet = string.ascii_letters + string.digits + ">+-"
     axis = "distance from the letter to the answer"
@@ -40,7 +40,7 @@ class IndirectIndexing(SyntheticTask):
         num_letters = generator.randint(least, most)
         letters = "".join(generator.sample(string.ascii_letters, num_letters))
         place = generator.randrange(len(letters))
-        found = generator.randint(max(0, place - FARTHEST), min(len(letters) - 1, place + FARTHEST))
-        text = f"{letters}>{letters[place]}{found - place:+03d}"
-        answer = Answer(len(text), len(text) + 1, len(text) - found)
-        return SyntheticSample(text + letters[found], (answer,))
+        target = generator.randint(max(0, place - FARTHEST), min(len(letters) - 1, place + FARTHEST))
+        text = f"{letters}>{letters[place]}{target - place:+03d}"
+        answer = Answer(len(text), len(text) + 1, len(text) - target)
+        return SyntheticSample(text + letters[target], (answer,))

@@ -1,11 +1,11 @@
-"""Induction over a gap: a piece of text comes again after other letters (Olsson et al. 2022).
+"""Induction over a gap: a piece of text repeats after other letters (Olsson et al. 2022).
 
-A text such as `xckqbwxxtcrmkqbw`: among other letters, a piece of letters that differ from each other and from those, then the
-piece again. A model that finds the previous occurrence of a letter and looks at what followed it knows all but the first.
+A text such as `xckqbwxxtcrmkqbw`: a piece with distinct letters, which occur nowhere else, appears twice among other letters.
+A model finding a letter's previous occurrence and looking at its successor knows all letters of the repetition but the first.
 
-Source: Olsson et al., "In-context Learning and Induction Heads", https://arxiv.org/abs/2209.11895: heads that complete
-[A][B] ... [A] with [B], measured on repeated random tokens. Differences: there is a gap, which is what the splits vary, and the
-letters of the piece occur nowhere else, so that each answer is certain.
+Source: Olsson et al., "In-context Learning and Induction Heads", https://arxiv.org/abs/2209.11895: heads completing
+[A][B] ... [A] with [B], measured on repeated random tokens. Differences: there is a gap, whose length the splits vary, and the
+repeated letters occur nowhere else, so each answer is certain.
 """
 
 import random
@@ -15,14 +15,14 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 
 # Number of repeated letters.
 REPEATED = 8
-# Maximum number of letters before them. With 16 and twice as many letters, size tiny was not learned.
+# Maximum number of letters before them. With 16, and twice as many letters, size tiny was not learned.
 BEFORE: dict[Size, int] = {"tiny": 4, "small": 16, "base": 16}
-# Maximum number of letters in between.
+# Maximum number of letters between the occurrences.
 GAP: dict[Size, int] = {"tiny": 32, "small": 96, "base": 240}
 
 
 class Induction(SyntheticTask):
-    """Continue like the same letters before. Key: characters from the first occurrence to the answer."""
+    """Continue as after the first occurrence. Plotted over the distance from the first occurrence to the answer."""
 
     alphabet = string.ascii_lowercase
     axis = "distance from the first occurrence to the second"

@@ -1,15 +1,13 @@
-"""Walks on a ring or a torus, whose places look the same whenever they are visited (Rambaud et al. 2025).
+"""Walking on a ring or a torus and recognizing places (Rambaud et al. 2025).
 
-A text such as `>c>.<c>.>f`: a step, and what is seen where it leads, one of 16 symbols or a blank.
-The map is drawn anew for each text. Where a walk returns to a place, the model must say which
-symbol it has; that takes the sum of all steps in between.
+A text such as `>c>.<c>.>f`: each step is followed by what is seen there, one of 16 symbols or a blank. Each text has its own
+random map. Returning to a place, the model must say its symbol, which takes summing up all steps in between.
 
-Source: Rambaud et al., "MapFormer: Self-Supervised Learning of Cognitive Maps with Input-Dependent
-Positional Embeddings", https://arxiv.org/abs/2511.19279: 16 symbols or a blank, only places visited
-before count; 128 steps on a torus of side 64, half of it blank, for training, and for tests 64
-steps, side 32 and 20% blanks, and 512 steps, side 128 and 80% blanks. Differences: blanks are not
-scored, or `sparse` would have 80% for a model that always says blank; steps to all neighbors are
-equally likely; size tiny has half the steps and half the side; a ring has the side of the torus.
+Source: Rambaud et al., "MapFormer: Self-Supervised Learning of Cognitive Maps with Input-Dependent Positional Embeddings",
+https://arxiv.org/abs/2511.19279: 16 symbols or a blank, scoring only places visited before; for training 128 steps on a torus of
+side 64, half of it blank; for tests 64 steps, side 32 and 20% blanks, or 512 steps, side 128 and 80% blanks. Differences: blanks
+are not scored, because a model always saying blank would reach 80% on `sparse`; steps to all neighbors are equally likely; size
+tiny has half the steps and half the side; a ring has the side of the torus.
 """
 
 import random
@@ -24,7 +22,7 @@ STEPS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 128}
 
 
 class Torus(SyntheticTask):
-    """Write the symbol of a place. Key: characters since the last visit.
+    """Write the symbol of a place. Plotted over the distance from the last visit.
 
     Attributes:
         moves: Change of each coordinate, by step.

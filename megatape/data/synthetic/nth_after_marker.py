@@ -1,10 +1,11 @@
-"""The n-th token after a marker.
+"""Finding the n-th token after a marker.
 
 A text such as `qhx#bdkfcw?3k?1b`: random letters, one `#` among them, and questions at the end. After `?3` follows the third
 letter after `#`, so a model has to address a token by its distance from another one, wherever the two are.
 
-Our own definition; no publication has it that we know. It asks for what Ebrahimi et al., "Your Context Is Not an Array:
-Unveiling Random Access Limitations in Transformers", https://arxiv.org/abs/2408.05506, find transformers lack: access by index.
+This definition is ours; we know of no publication using it. It tests access by index, which transformers lack according to
+Ebrahimi et al., "Your Context Is Not an Array: Unveiling Random Access Limitations in Transformers",
+https://arxiv.org/abs/2408.05506.
 """
 
 import random
@@ -15,14 +16,14 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 LETTERS = string.ascii_lowercase
 MARKER = "#"
 QUESTION = "?"
-# Largest n, and number of questions.
+# Largest n, which is also the number of questions.
 FARTHEST: dict[Size, int] = {"tiny": 4, "small": 9, "base": 9}
-# Maximum number of letters before the marker, and after the letters that are asked for.
+# Maximum number of letters before the marker, and after the letters being asked for.
 AROUND: dict[Size, int] = {"tiny": 16, "small": 64, "base": 256}
 
 
 class NthAfterMarker(SyntheticTask):
-    """Write the n-th letter after the marker. Key: characters from that letter to the answer."""
+    """Write the n-th letter after the marker. Plotted over the distance from that letter to the answer."""
 
     alphabet = LETTERS + string.digits[1:] + MARKER + QUESTION
     axis = "distance from the letter to the answer"

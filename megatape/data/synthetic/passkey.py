@@ -1,14 +1,14 @@
-"""Several numbers hidden in a text without meaning (Mohtashami & Jaggi 2023, Hsieh et al. 2024).
+"""Finding numbers hidden in a meaningless text (Mohtashami & Jaggi 2023, Hsieh et al. 2024).
 
-A text such as `s.the_sky_is_K:407.blue.the_sun_Q:951.is_ye?Q:951?K:407`: sentences that repeat, in them some keys with their
-numbers, and at the end some of the keys again.
+A text such as `s.the_sky_is_K:407.blue.the_sun_Q:951.is_ye?Q:951?K:407`: repeating sentences with a few keys and their numbers
+among them, and at the end questions for some of the keys.
 
 Sources: the sentences and the task are those of Mohtashami & Jaggi, "Landmark Attention: Random-Access Infinite Context Length
-for Transformers", https://arxiv.org/abs/2305.16300, section 4.2, as megatape/lab/tasks/passkey.py has them for whole
-language models; several needles are the multi-key and multi-query versions of Hsieh et al., "RULER: What's the Real Context
+for Transformers", https://arxiv.org/abs/2305.16300, section 4.2, like megatape/lab/tasks/passkey.py for complete language
+models; using several needles follows the multi-key and multi-query versions in Hsieh et al., "RULER: What's the Real Context
 Size of Your Long-Context Language Models?", https://arxiv.org/abs/2404.06654, section 3. Differences: a needle is a letter and
-three digits instead of a sentence, needles may break a word, texts have hundreds of tokens instead of thousands, and what is
-asked for is drawn anew each time, as in recall.py.
+three digits instead of a sentence, needles may break a word, texts have hundreds of tokens instead of thousands, and each
+question draws its key anew, as in recall.py.
 """
 
 import random
@@ -21,12 +21,12 @@ DIGITS = 3
 NEEDLES: dict[Size, int] = {"tiny": 2, "small": 4, "base": 4}
 # Number of questions.
 ASKED = 4
-# Number of characters of sentences.
+# Length of the sentences in characters.
 FILLER: dict[Size, int] = {"tiny": 40, "small": 192, "base": 960}
 
 
 class Passkey(SyntheticTask):
-    """Find the numbers of keys. Key: characters from the last occurrence of the number to the answer."""
+    """Find the number for a key. Plotted over the distance from the number's last occurrence to the answer."""
 
     alphabet = "".join(sorted(set(SENTENCES))) + string.ascii_uppercase + string.digits + ":?"
     axis = "distance from the number to the answer"

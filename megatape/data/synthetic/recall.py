@@ -1,19 +1,19 @@
-"""Associative recall of several pairs over a distance, of fixed values or of values that change (Arora et al. 2023).
+"""Associative recall of several pairs over a distance, with fixed or changing values (Arora et al. 2023).
 
-A text such as `AxBytkByqAxcrBy`: pairs of a key (upper case) and its value (lower case), then letters without meaning, and
-among them some of those pairs again. The text ends with such a pair.
+A text such as `AxBytkByqAxcrBy`: pairs of a key (upper case) and its value (lower case), then meaningless letters with some of
+the pairs again among them. The text ends with such a pair.
 
 Source: Arora et al., "Zoology: Measuring and Improving Recall in Efficient Language Models",
 https://arxiv.org/abs/2312.04927, section 3 and appendix: multi-query associative recall (MQAR), with 4 to 64 pairs in 64 to
-512 tokens. Differences: what is asked for is drawn anew each time, because the last of values that come once each would be
-known as the one not yet used; 26 keys and 26 values instead of 8192 tokens; places of the later pairs are drawn uniformly
-instead of by a power law; between them stand values alone. Splits that differ from training are ours.
+512 tokens. Differences: each question draws its key anew, because otherwise the last answer would be the only value not used
+yet; 26 keys and 26 values instead of 8192 tokens; the places of later pairs are drawn uniformly instead of by a power law; only
+values fill the space between them. Splits differing from training are ours.
 
 `many_keys` has 256 keys instead of 26, and more pairs. In `reassigned_recall` a text such as `AxByAzBqByAr>AzBq` gives each key
 several values, then asks, here for the last value but one (`two_back`). Sources: Tan et al., "Scaling Stick-Breaking
-Attention", https://arxiv.org/abs/2410.17980: multi-query repeated associative recall (MQRAR), where the last value counts; Yang
-et al., "PaTH Attention", https://arxiv.org/abs/2505.16381: the N-th last value, N = 1 to 4. Differences: 26 keys and values,
-questions after all assignments, each drawn on its own, and our numbers of both; every key has at least four values.
+Attention", https://arxiv.org/abs/2410.17980: multi-query repeated associative recall (MQRAR), asking for the last value; Yang et
+al., "PaTH Attention", https://arxiv.org/abs/2505.16381: asking for the N-th last value, N = 1 to 4. Differences: 26 keys and
+values, questions after all assignments, drawn independently, our numbers of both, and at least four values per key.
 """
 
 import random
@@ -27,18 +27,18 @@ VALUES = string.ascii_lowercase
 PAIRS: dict[Size, int] = {"tiny": 4, "small": 8, "base": 8}
 # Number of questions.
 ASKED: dict[Size, int] = {"tiny": 16, "small": 16, "base": 16}
-# Number of letters without meaning.
+# Number of meaningless letters.
 BETWEEN: dict[Size, int] = {"tiny": 24, "small": 96, "base": 224}
-# Minimum number of values of a key that changes.
+# Minimum number of values per key in `reassigned_recall`.
 LEAST = 4
 
 
 class Recall(SyntheticTask):
-    """Recall the value of a key. Key: characters from its last occurrence to the answer.
+    """Recall the value for a key. Plotted over the distance from the pair's last occurrence to the answer.
 
     Attributes:
         keys: All keys.
-        pairs: Number of pairs in a training sample.
+        pairs: Pairs in a training sample.
     """
 
     alphabet = KEYS + VALUES
@@ -93,7 +93,7 @@ class ManyKeys(Recall):
 
 
 class ReassignedRecall(Recall):
-    """Recall a value of a key whose values change. Key: characters from it to the answer.
+    """Recall a value of a key with changing values. Plotted over the distance from that value to the answer.
 
     Attributes:
         back: N. 1 asks for the last value of a key, 2 for the one before it.

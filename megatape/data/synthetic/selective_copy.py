@@ -1,12 +1,12 @@
-"""Copying the letters of a text, not its blanks (Gu & Dao 2023, Golovneva et al. 2024).
+"""Copying the letters in a text, skipping blanks (Gu & Dao 2023, Golovneva et al. 2024).
 
 A text such as `b..ad.>bad`: letters at random places among blanks, then the letters alone.
 
 Source: Gu & Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", https://arxiv.org/abs/2312.00752,
-section 4.1.1: 16 tokens of a vocabulary of 16 in a text of 4096. Golovneva et al., "Contextual Position Encoding: Learning to
-Count What's Important", https://arxiv.org/abs/2405.18719, test position encodings on it: 128 tokens and 128 blanks, and for
-tests out of distribution 256 (sparse) and 64 blanks (dense). The latter is our size base. Differences: the smaller sizes have
-fewer of both, and `sparser` is ours.
+section 4.1.1: 16 tokens from a vocabulary of 16 in a text of 4096. Golovneva et al., "Contextual Position Encoding: Learning to
+Count What's Important", https://arxiv.org/abs/2405.18719, test position encodings on it with 128 tokens and 128 blanks, and out
+of distribution with 256 (sparse) and 64 blanks (dense), which is our size base. Differences: the smaller sizes have fewer
+of both, and `sparser` is ours.
 """
 
 import random
@@ -16,12 +16,12 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 LETTERS = "abcdefghijklmnop"
 BLANK = "."
 SEPARATOR = ">"
-# Number of letters. Training samples have the same number of blanks.
+# Number of letters. Training samples have as many blanks.
 COPIED: dict[Size, int] = {"tiny": 16, "small": 32, "base": 128}
 
 
 class SelectiveCopy(SyntheticTask):
-    """Write the letters again. Key: characters from a letter to its copy."""
+    """Repeat the letters. Plotted over the distance from a letter to its copy."""
 
     alphabet = LETTERS + BLANK + SEPARATOR
     axis = "distance from a letter to its copy"

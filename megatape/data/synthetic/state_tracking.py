@@ -1,16 +1,16 @@
-"""The product of elements of a group (Merrill et al. 2024, Siems et al. 2025, Yang et al. 2025).
+"""Multiplying elements of a group (Merrill et al. 2024, Siems et al. 2025, Yang et al. 2025).
 
-A text such as `bbcdad`, for the elements b, c and a: each is followed by the product of all so far. The model never reads these
-answers, but the end token in their place. In `word_a5` a text such as `xYyx=0`: a word over two generators and their inverses
+A text such as `bbcdad`, for the elements b, c and a: each element is followed by the product so far. The model never reads these
+answers, but an end token in their place. In `word_a5` a text such as `xYyx=0`: a word over two generators and their inverses
 (upper case), and whether it is the identity.
 
 Sources: Merrill et al., "The Illusion of State in State-Space Models", https://arxiv.org/abs/2404.08819: word problems of
-groups with an answer at every element; that of a group that is not solvable, such as A5 and S5, is complete for NC1. Siems et
-al., "DeltaProduct", https://arxiv.org/abs/2502.10297: S3, A5 and S5, 128 elements for training and up to 512 for tests.
-Differences: size tiny has 32 and 128; an answer has a token of its own, so a text has twice as many tokens as elements. Yang et
-al., "PaTH Attention", https://arxiv.org/abs/2505.16381: a word over generators of A5 and their inverses, and whether it is the
-identity. Differences: our generators and lengths; half of the words are identities, and all words of a length and answer are
-equally likely.
+groups with an answer at every element, complete for NC1 if the group is not solvable, such as A5 and S5. Siems et al.,
+"DeltaProduct", https://arxiv.org/abs/2502.10297: S3, A5 and S5, 128 elements for training and up to 512 for tests. Differences:
+size tiny has 32 and 128; answers are separate tokens, so a text has twice as many tokens as elements. Yang et al., "PaTH
+Attention", https://arxiv.org/abs/2505.16381: a word over generators of A5 and their inverses, and whether it is the identity.
+Differences: our generators and lengths; half of the words are identities, and words with the same length and answer are equally
+likely.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 
 Permutation = tuple[int, ...]
 
-# Symbols of up to 120 elements.
+# Symbols for up to 120 elements.
 SYMBOLS = string.ascii_letters + string.digits + "".join(map(chr, range(0x100, 0x13A)))
 # Number of elements in a training sample.
 ELEMENTS: dict[Size, int] = {"tiny": 32, "small": 128, "base": 128}
@@ -33,25 +33,25 @@ GENERATORS: dict[str, Permutation] = {
     "X": (2, 0, 1, 3, 4),
     "Y": (4, 0, 1, 2, 3),
 }
-# Minimum and maximum number of letters of a word.
+# Minimum and maximum word length.
 LETTERS: dict[Size, tuple[int, int]] = {"tiny": (6, 16), "small": (6, 32), "base": (6, 32)}
 
 
 def compose(then: Permutation, first: Permutation) -> Permutation:
-    """Return the permutation that applies `first`, then `then`."""
+    """Return the permutation applying `first`, then `then`."""
     return tuple(then[point] for point in first)
 
 
 def num_inversions(permutation: Permutation) -> int:
-    """Return the number of pairs of points that a permutation exchanges in order."""
+    """Return the number of pairs of points whose order a permutation reverses."""
     return sum(first > second for first, second in itertools.combinations(permutation, 2))
 
 
 class StateTracking(SyntheticTask):
-    """Write the product of all elements so far. Key: their number.
+    """Write the product of all elements so far. Plotted over their number.
 
     Attributes:
-        elements: Elements of the group. The first is the identity.
+        elements: Group elements. The first one is the identity.
     """
 
     axis = "elements so far"
@@ -88,7 +88,7 @@ class S5(StateTracking):
 
 
 class A5(StateTracking):
-    """The even permutations of five points, the smallest group that is not solvable."""
+    """The even permutations of five points, the smallest non-solvable group."""
 
     elements: ClassVar[list[Permutation]] = [each for each in S5.elements if num_inversions(each) % 2 == 0]
     alphabet = SYMBOLS[: len(elements)]
@@ -96,14 +96,14 @@ class A5(StateTracking):
 
 @cache
 def identities(start: Permutation, length: int) -> int:
-    """Return the number of words of this length that take `start` to the identity."""
+    """Return the number of words with this length taking `start` to the identity."""
     if length == 0:
         return int(start == A5.elements[0])
     return sum(identities(compose(letter, start), length - 1) for letter in GENERATORS.values())
 
 
 class WordA5(SyntheticTask):
-    """Write whether a word is the identity of A5. Key: its length."""
+    """Say whether a word is the identity of A5. Plotted over its length."""
 
     alphabet = "".join(GENERATORS) + "=01"
     axis = "length of the word"
@@ -124,7 +124,7 @@ class WordA5(SyntheticTask):
         word = ""
         for num_left in range(length - 1, -1, -1):
             products = {letter: compose(element, product) for letter, element in GENERATORS.items()}
-            # Number of words that begin with each letter and fit the answer, so that all such words are equally likely.
+            # Weighting each letter by the number of words continuing to the right answer makes all such words equally likely.
             weights = [identities(next_product, num_left) for next_product in products.values()]
             if not is_identity:
                 weights = [len(GENERATORS) ** num_left - words for words in weights]

@@ -1,4 +1,4 @@
-"""Interface of synthetic tasks: samples drawn from a seed, for training and for tests that differ from it."""
+"""Interface of synthetic tasks: samples drawn from a seed, for training and for tests differing from it."""
 
 import hashlib
 import json
@@ -14,9 +14,9 @@ TRAIN = "train"
 VALIDATION = "validation"
 TEST = "test"
 SIZES = ("tiny", "small", "base")
-# Number of samples of each split that the hash of a definition covers.
+# Number of samples per split covered by the hash of a definition.
 HASHED = 32
-# The tokens <unk>, <s> and </s>.
+# Control tokens are <unk>, <s> and </s>.
 NUM_CONTROL_TOKENS = 3
 
 Size = Literal["tiny", "small", "base"]
@@ -24,12 +24,12 @@ Size = Literal["tiny", "small", "base"]
 
 @dataclass(frozen=True)
 class Answer:
-    """Characters [begin, end) of a sample's text. The model must predict each from all characters before it.
+    """Characters [begin, end) of a sample's text, each to be predicted from all characters before it.
 
     Attributes:
         begin: First character.
         end: End of the characters.
-        key: Length or distance over which the task's accuracy is plotted.
+        key: Length or distance for plotting the accuracy.
     """
 
     begin: int
@@ -42,8 +42,8 @@ class SyntheticSample:
     """A sample.
 
     Attributes:
-        text: Text. Each character is one token.
-        answers: Answers in order. The last answer ends the text.
+        text: Text, one token per character.
+        answers: Answers in order. The last one ends the text.
     """
 
     text: str
@@ -55,9 +55,9 @@ class Split:
     """Distribution of samples.
 
     Attributes:
-        characters: Number of characters of the longest sample.
-        differs: Phrase about the difference from training; empty for the same distribution.
-        options: Options of the task's `sample`.
+        characters: Characters in the longest sample.
+        differs: Phrase saying how it differs from training; empty for the same distribution.
+        options: Options for the task's `sample`.
     """
 
     characters: int
@@ -68,17 +68,17 @@ class Split:
 class SyntheticTask(ABC):
     """A task at one size. To add one, write a subclass and its line in megatape/registry.py.
 
-    `splits` has `train` and the tests: `test`, with the same distribution as `train`, and those with another one. The
-    validation split, on which learning rates are chosen, also has the distribution of `train`. The task's name, the size, the
-    split's name and the index decide a sample.
+    `splits` has `train` and the tests: `test` with the same distribution, and others with different ones. The validation split,
+    used for choosing learning rates, also has the distribution of `train`. A sample depends on the task's name, the size, the
+    split's name and the index.
 
     Attributes:
-        alphabet: All characters of its texts, without white space.
-        axis: Meaning of the answers' keys, for the axis of a plot.
-        scored: Unit of the score: right answers, or samples with only right answers.
-        answers_end: Whether the end token follows the last answer and belongs to it, so the model must know where to stop.
-        copies: Whether each character of an answer repeats the character `key` characters before it.
-        hides_answers: Whether the model reads the end token in place of each answer, so that no answer helps with the next.
+        alphabet: All characters in its texts, without white space.
+        axis: Meaning of the answers' keys, for labeling a plot.
+        scored: Unit of scoring: right answers, or samples with only right answers.
+        answers_end: Whether the last answer includes the end token, so that the model must know where to stop.
+        copies: Whether each character in an answer repeats the character `key` characters before it.
+        hides_answers: Whether the model reads an end token in place of each answer, so that no answer helps with the next.
     """
 
     alphabet: ClassVar[str]
@@ -96,7 +96,7 @@ class SyntheticTask(ABC):
 
     @abstractmethod
     def make_splits(self, size: Size) -> dict[str, Split]:
-        """Return `train`, and the splits that differ from it."""
+        """Return `train`, and the splits differing from it."""
 
     @abstractmethod
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
@@ -104,11 +104,11 @@ class SyntheticTask(ABC):
 
     @property
     def tests(self) -> dict[str, Split]:
-        """Splits to test trained models on."""
+        """Splits for testing trained models."""
         return {name: split for name, split in self.splits.items() if name != TRAIN}
 
     def split(self, name: str) -> Split:
-        """Return a split by its name, including `validation`."""
+        """Return a split by name, including `validation`."""
         if name == VALIDATION:
             name = TRAIN
         return self.splits[name]
@@ -120,7 +120,7 @@ class SyntheticTask(ABC):
             yield self.sample(split, random.Random(f"{self.name} {self.size} {name} {index}"))
 
     def tokens(self, name: str) -> int:
-        """Return the number of tokens of the longest sample of a split, including <s> and the end token."""
+        """Return the number of tokens in a split's longest sample, including <s> and the end token."""
         return 1 + self.split(name).characters + self.answers_end
 
     @property
@@ -130,10 +130,10 @@ class SyntheticTask(ABC):
 
     @property
     def definition(self) -> str:
-        """Hash of everything that decides the results: tokens, scores, and the first samples of each split."""
+        """Hash of everything deciding the results: tokens, scoring, and the first samples of each split."""
         splits = {}
         for name in (*self.splits, VALIDATION):
-            # Data folders store the hash, so samples are written under the earlier name of their class.
+            # Data directories store the hash, so samples are written under the earlier name of their class.
             samples = [repr(sample).removeprefix("Synthetic") for sample in self.samples(name, HASHED)]
             splits[name] = [repr(self.split(name)), *samples]
         content: list[Any] = [self.alphabet, self.vocab_size, self.scored, self.answers_end, splits]
