@@ -4,10 +4,10 @@ A text such as `>c>.<c>.>f`: each step is followed by what is seen there, one of
 random map. Returning to a place, the model must say its symbol, which takes summing up all steps in between.
 
 Source: Rambaud et al., "MapFormer: Self-Supervised Learning of Cognitive Maps with Input-Dependent Positional Embeddings",
-https://arxiv.org/abs/2511.19279: 16 symbols or a blank, scoring only places visited before; for training 128 steps on a torus of
-side 64, half of it blank; for tests 64 steps, side 32 and 20% blanks, or 512 steps, side 128 and 80% blanks. Differences: blanks
-are not scored, because a model always saying blank would reach 80% on `sparse`; steps to all neighbors are equally likely; size
-tiny has half the steps and half the side; a ring has the side of the torus.
+https://arxiv.org/abs/2511.19279: 16 symbols or a blank, scoring only places visited before; for training 128 steps on a torus
+of side 64, half of it blank; for tests 64 steps, side 32 and 20% blanks, or 512 steps, side 128 and 80% blanks. Differences:
+blanks are not scored, because a model always saying blank would reach 80% on `sparse`; steps to all neighbors are equally
+likely; size tiny has half the steps and half the side; a ring has the side of the torus.
 """
 
 import random
