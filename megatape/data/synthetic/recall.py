@@ -11,8 +11,8 @@ values fill the space between them. Splits differing from training are ours.
 
 `many_keys` has 256 keys instead of 26, and more pairs. In `reassigned_recall` a text such as `AxByAzBqByAr>AzBq` gives each key
 several values, then asks, here for the last value but one (`two_back`). Sources: Tan et al., "Scaling Stick-Breaking
-Attention", https://arxiv.org/abs/2410.17980: multi-query repeated associative recall (MQRAR), asking for the last value; Yang et
-al., "PaTH Attention", https://arxiv.org/abs/2505.16381: asking for the N-th last value, N = 1 to 4. Differences: 26 keys and
+Attention", https://arxiv.org/abs/2410.17980: multi-query repeated associative recall (MQRAR), asking for the last value; Yang
+et al., "PaTH Attention", https://arxiv.org/abs/2505.16381: asking for the N-th last value, N = 1 to 4. Differences: 26 keys and
 values, questions after all assignments, drawn independently, our numbers of both, and at least four values per key.
 """
 
