@@ -1,8 +1,8 @@
 """Multiplying elements of a group (Merrill et al. 2024, Siems et al. 2025, Yang et al. 2025).
 
 A text such as `bbcdad`, for the elements b, c and a: each element is followed by the product so far. The model never reads
-these answers, but an end token in their place. In `word_a5` a text such as `xYyx=0`: a word over two generators and their inverses
-(upper case), and whether it is the identity.
+these answers, but an end token in their place. In `word_a5` a text such as `xYyx=0`: a word over two generators and their
+inverses (upper case), and whether it is the identity.
 
 Sources: Merrill et al., "The Illusion of State in State-Space Models", https://arxiv.org/abs/2404.08819: word problems of
 groups with an answer at every element, complete for NC1 if the group is not solvable, such as A5 and S5. Siems et al.,
