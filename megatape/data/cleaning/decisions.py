@@ -87,7 +87,7 @@ class Cleaning:
             names.update(dict.fromkeys(rule.needs))
         return tuple(names)
 
-    def begin_unit(self) -> "Cleaning":
+    def start_unit(self) -> "Cleaning":
         """Return the same rules with fresh state, for the documents of one unit, in order."""
         rules: dict[str, Rule] = {}
         for name, rule in self.rules.items():
@@ -173,7 +173,7 @@ class OnePass:
     """Decides about the documents of a single unit, in order, remembering them in memory."""
 
     def __init__(self, cleaning: Cleaning) -> None:
-        self._cleaning = cleaning.begin_unit()
+        self._cleaning = cleaning.start_unit()
         self._near = cleaning.near_duplicates
         self._hashes: set[bytes] = set()
         num_bands = 0
@@ -181,7 +181,7 @@ class OnePass:
             num_bands = self._near.banding.bands
         # For each band: key -> bucket.
         self._bands = [defaultdict[int, Bucket](list) for _ in range(num_bands)]
-        # Whether each compared document is kept, by number.
+        # Number of a compared document -> whether it is kept.
         self._is_kept = bytearray()
 
     def decide(self, document: Document) -> Decision:

@@ -30,7 +30,7 @@ class FirstPass:
     """
 
     def __init__(self, cleaning: Cleaning) -> None:
-        self._cleaning = cleaning.begin_unit()
+        self._cleaning = cleaning.start_unit()
         self._near = cleaning.near_duplicates
         self._digests: set[bytes] = set()
         # Code of each document that the rules keep.

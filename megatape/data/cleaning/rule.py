@@ -161,11 +161,11 @@ def _parse(name: str, text: str) -> Rule:
     kind: type[Rule] = RULES[name].load()
     types = get_type_hints(kind)
     options = [option.name for option in fields(kind)]
-    known = ", ".join(options) or "none"
+    option_names = ", ".join(options) or "none"
     values: dict[str, Any] = {}
-    for option, parts in _split_options(name, text, known).items():
+    for option, parts in _split_options(name, text, option_names).items():
         if option not in options:
-            raise UserError(f"rule {name} has no option {option!r}; its options: {known}")
+            raise UserError(f"rule {name} has no option {option!r}; its options: {option_names}")
         if get_origin(types[option]) is tuple:
             values[option] = parts
         else:
@@ -173,13 +173,7 @@ def _parse(name: str, text: str) -> Rule:
     try:
         rule: Rule = TypeAdapter(kind).validate_python(values)
     except ValidationError as errors:
-        error = errors.errors()[0]
-        option = ""
-        if error["loc"]:
-            option = str(error["loc"][0])
-        if error["type"] == "missing":
-            raise UserError(f"rule {name} needs {option}: write {name}:{option}=...") from None
-        raise UserError(f"rule {name}: {describe_fault(error, option)}") from None
+        raise _invalid_option(name, errors) from None
     try:
         # Raises an error if a package or file is missing, before the command reads any document.
         rule.describe()
@@ -189,13 +183,24 @@ def _parse(name: str, text: str) -> Rule:
     return rule
 
 
-def _split_options(name: str, text: str, known: str) -> dict[str, list[str]]:
+def _invalid_option(name: str, errors: ValidationError) -> UserError:
+    """Return the error about the first invalid option of a rule."""
+    error = errors.errors()[0]
+    option = ""
+    if error["loc"]:
+        option = str(error["loc"][0])
+    if error["type"] == "missing":
+        return UserError(f"rule {name} needs {option}: write {name}:{option}=...")
+    return UserError(f"rule {name}: {describe_fault(error, option)}")
+
+
+def _split_options(name: str, text: str, option_names: str) -> dict[str, list[str]]:
     """Split options into their names and the comma-separated parts of their values.
 
     Args:
         name: Rule name, for errors.
         text: Options as the user wrote them.
-        known: Names of the rule's options, for errors.
+        option_names: Names of the rule's options, for errors.
     """
     values: dict[str, list[str]] = {}
     if not text:
@@ -209,7 +214,7 @@ def _split_options(name: str, text: str, known: str) -> dict[str, list[str]]:
                 raise UserError(f"rule {name}: {option} is given twice: give it once")
             values[option] = [after]
         elif not values:
-            raise UserError(f"rule {name}: {part!r} is no option=value; its options: {known}")
+            raise UserError(f"rule {name}: {part!r} is no option=value; its options: {option_names}")
         else:
             values[option].append(part)
     return values

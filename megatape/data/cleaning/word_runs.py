@@ -39,9 +39,9 @@ def hash_runs(text: str, length: int) -> np.ndarray:
     return runs
 
 
-def contains(known: np.ndarray, hashes: np.ndarray) -> bool:
-    """Whether `known`, a sorted array, contains one of the hashes."""
-    if not known.size:
+def contains(sorted_hashes: np.ndarray, hashes: np.ndarray) -> bool:
+    """Whether a sorted array contains one of some hashes."""
+    if not sorted_hashes.size:
         return False
-    places = np.searchsorted(known, hashes).clip(max=known.size - 1)
-    return bool((known[places] == hashes).any())
+    places = np.searchsorted(sorted_hashes, hashes).clip(max=sorted_hashes.size - 1)
+    return bool((sorted_hashes[places] == hashes).any())

@@ -39,15 +39,13 @@ def find_remote(url: str, patterns: Sequence[str], recursive: bool) -> FolderCon
     system, path = remote_path(url)
     attempts = Attempts(url)
     if is_http(url):
-        kind = "file"
-        if url.endswith("/"):
-            kind = "directory"
+        is_file = not url.endswith("/")
     else:
         try:
-            kind = attempts.run(lambda: system.info(path)["type"])
+            is_file = attempts.run(lambda: system.info(path)["type"]) == "file"
         except FileNotFoundError:
             return None
-    if kind == "file":
+    if is_file:
         return FolderContent([ListedFile(url)], [])
 
     matching: list[ListedFile] = []

@@ -24,7 +24,7 @@ class Member(NamedTuple):
 
     Attributes:
         name: Name of the member.
-        content: Content, or None if it is not wanted, too long, or not a trusted file.
+        content: Content, or None if it is not read, too long, or not a trusted file.
         reason: Reason why the member is not a trusted file, or None if it is.
     """
 
@@ -33,12 +33,12 @@ class Member(NamedTuple):
     reason: str | None
 
 
-def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) -> Iterator[Member]:
+def read_members(file: BinaryIO, is_read: Callable[[str], bool], max_bytes: int) -> Iterator[Member]:
     """Yield the members of an open tar file.
 
     Args:
         file: Tar file.
-        wanted: Tells by its name whether to read a member's content.
+        is_read: Whether to read the content of a member with this name.
         max_bytes: Maximum size of content to read.
 
     Raises:
@@ -60,7 +60,7 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) 
                 raise ReadError(f"a member of {member.size:,} bytes")
             reason = _untrusted_reason(member)
             content = None
-            if member.isfile() and reason is None and member.size <= max_bytes and wanted(member.name):
+            if member.isfile() and reason is None and member.size <= max_bytes and is_read(member.name):
                 content = file.read(member.size)
                 if len(content) < member.size:
                     raise ReadError("truncated")
@@ -72,6 +72,11 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) 
     except ValueError as error:
         raise ReadError(f"a header is corrupted ({error})") from error
     file.seek(archive.offset)
+    _check_end(file)
+
+
+def _check_end(file: BinaryIO) -> None:
+    """Raise tarfile.ReadError unless an archive ends here."""
     if file.read(BLOCKSIZE) != bytes(BLOCKSIZE):
         raise ReadError("truncated, or a header is corrupted")
     while True:

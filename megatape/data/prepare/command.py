@@ -69,7 +69,7 @@ def prepare(
     check_absent(output)
     preparation = Preparation(options, PartialFolder(output, timeouts), options.source.units(), task=task)
     try:
-        plan = preparation.begin(workers, redo)
+        plan = preparation.start(workers, redo)
         totals = ProgressTotals(preparation, progress)
         num_remaining = len(preparation.units) - len(totals.finished)
         num_workers = min(workers, num_remaining)
@@ -113,10 +113,8 @@ def _work(preparation: Preparation, num_workers: int, totals: ProgressTotals) ->
     )
     # Several workers may warn about the same process. Show each warning once.
     shown_warnings: set[str] = set()
-    # Deaths since a unit was last finished.
-    num_deaths = 0
-    num_done = preparation.num_done()
     with WorkerPool(run_worker, (job,), num_workers) as pool:
+        replacer = _WorkerReplacer(preparation, pool)
         for message in pool.messages():
             match message:
                 case UnitProgress():
@@ -126,31 +124,43 @@ def _work(preparation: Preparation, num_workers: int, totals: ProgressTotals) ->
                         preparation.warn(text)
                     shown_warnings.add(text)
                 case Death():
-                    num_done_before = num_done
-                    num_done = preparation.num_done()
-                    if num_done != num_done_before:
-                        num_deaths = 0
-                    num_deaths += 1
-                    _replace(pool, preparation, message, num_deaths)
+                    replacer.replace(message)
                 case Exception():
                     raise message
 
 
-def _replace(pool: WorkerPool, preparation: Preparation, death: Death, num_deaths: int) -> None:
-    """Release the units of a dead worker, and start another one.
+class _WorkerReplacer:
+    """Replaces dead workers until MAX_DEATHS of them have died in a row without finishing a unit."""
 
-    Raises:
-        ChildProcessError: MAX_DEATHS workers have died in a row.
-    """
-    units = [str(preparation.units[number]) for number in preparation.folder.leases.release_dead(death.pid)]
-    description = f"a worker (process {death.pid}) {death.how}"
-    if units:
-        description += f" in {', '.join(units)}"
-    description += ", possibly out of memory"
-    if num_deaths == MAX_DEATHS:
-        raise ChildProcessError(
-            f"{description}, the last of {num_deaths} without a finished unit in between: try fewer --workers, or check the "
-            "file. Rerun the same command to resume"
-        )
-    preparation.warn(f"{description}: another one takes over its work")
-    pool.start()
+    def __init__(self, preparation: Preparation, pool: WorkerPool) -> None:
+        self._preparation = preparation
+        self._pool = pool
+        # Deaths since a unit was last finished.
+        self._num_deaths = 0
+        self._num_done = preparation.num_done()
+
+    def replace(self, death: Death) -> None:
+        """Release the units of a dead worker, and start another one.
+
+        Raises:
+            ChildProcessError: MAX_DEATHS workers have died in a row.
+        """
+        num_done = self._preparation.num_done()
+        if num_done != self._num_done:
+            self._num_done = num_done
+            self._num_deaths = 0
+        self._num_deaths += 1
+
+        leases = self._preparation.folder.leases
+        units = [str(self._preparation.units[number]) for number in leases.release_dead(death.pid)]
+        description = f"a worker (process {death.pid}) {death.how}"
+        if units:
+            description += f" in {', '.join(units)}"
+        description += ", possibly out of memory"
+        if self._num_deaths == MAX_DEATHS:
+            raise ChildProcessError(
+                f"{description}, the last of {self._num_deaths} without a finished unit in between: try fewer --workers, or "
+                "check the file. Rerun the same command to resume"
+            )
+        self._preparation.warn(f"{description}: another one takes over its work")
+        self._pool.start()

@@ -86,7 +86,7 @@ class PartialFolder:
                     f"{self.path} has {path.name}, so it is no unfinished preparation: rename it, or choose another output"
                 )
 
-    def begin(self, plan: Plan, tokenizer: Tokenizer) -> None:
+    def store_plan(self, plan: Plan, tokenizer: Tokenizer) -> None:
         """Store plan and tokenizer."""
         self._tokenizer.mkdir(exist_ok=True)
         for file, content in tokenizer.files.items():

@@ -75,18 +75,18 @@ class Plan:
         """
         for name in COMPARED_FIELDS:
             stored = getattr(self, name)
-            wanted = getattr(other, name)
-            if stored != wanted:
-                return f"{name}: {stored}, now {wanted}"
+            present = getattr(other, name)
+            if stored != present:
+                return f"{name}: {stored}, now {present}"
         return self._input_difference(other, used)
 
     def _input_difference(self, other: "Plan", used: set[int]) -> str | None:
         stored_files = files_of(self.units)
-        wanted_files = files_of(other.units)
-        missing = sorted(stored_files.keys() - wanted_files.keys())
+        present_files = files_of(other.units)
+        missing = sorted(stored_files.keys() - present_files.keys())
         if missing:
             return f"inputs: {_first_of(missing)}, which cannot be found now"
-        added = sorted(wanted_files.keys() - stored_files.keys())
+        added = sorted(present_files.keys() - stored_files.keys())
         if added:
             return f"inputs, without {_first_of(added)}"
         if len(self.units) != len(other.units):
@@ -94,11 +94,13 @@ class Plan:
             if changed:
                 return f"inputs: {_first_of(changed)} has changed"
             return f"inputs: {len(self.units)} parts"
-        for number, (stored_unit, wanted_unit) in enumerate(zip(self.units, other.units, strict=True)):
+        for number, (stored_unit, present_unit) in enumerate(zip(self.units, other.units, strict=True)):
             # Equal to the wanted unit if the two differ only by a change of the file.
-            updated = replace(stored_unit, num_bytes=wanted_unit.num_bytes, end=wanted_unit.end, versions=wanted_unit.versions)
-            if stored_unit != wanted_unit and (number in used or updated != wanted_unit):
-                return f"inputs: {stored_unit.difference(wanted_unit)}"
+            updated = replace(
+                stored_unit, num_bytes=present_unit.num_bytes, end=present_unit.end, versions=present_unit.versions
+            )
+            if stored_unit != present_unit and (number in used or updated != present_unit):
+                return f"inputs: {stored_unit.difference(present_unit)}"
         return None
 
     def changed_files(self, other: "Plan") -> list[str]:

@@ -61,11 +61,11 @@ class Planner:
         if redo:
             stored = discard_changed(folder, self.options, stored, redo, self._warn)
         self.units = self._divided_as(stored)
-        wanted = self.options.plan(self.units, tokenizer, self._skipped)
-        self._check_same(stored, wanted)
-        if stored != wanted:
-            folder.begin(wanted, tokenizer)
-        return wanted
+        present = self.options.plan(self.units, tokenizer, self._skipped)
+        self._check_same(stored, present)
+        if stored != present:
+            folder.store_plan(present, tokenizer)
+        return present
 
     def _stored_plan(self, workers: int) -> Plan:
         """Return the stored plan. If it is missing, store one, or wait for the process storing it."""
@@ -85,17 +85,18 @@ class Planner:
         num_bytes = sum(unit.num_bytes for unit in self.units)
         self._divide(default_unit_bytes(num_bytes, workers))
         tokenizer = self.options.tokenizer or self._train(lease)
-        self._folder.begin(self.options.plan(self.units, tokenizer, self._skipped), tokenizer)
+        plan = self.options.plan(self.units, tokenizer, self._skipped)
+        self._folder.store_plan(plan, tokenizer)
 
-    def _check_same(self, plan: Plan, wanted: Plan) -> None:
-        """Raise UserError if the finished work of a stored plan does not fit the wanted one."""
+    def _check_same(self, stored: Plan, present: Plan) -> None:
+        """Raise UserError if the finished work of the stored plan does not fit the plan of the present options."""
         finished = self._folder.finished(len(self.units))
         used = finished | self._folder.first_passes()
-        difference = plan.difference(wanted, used)
+        difference = stored.difference(present, used)
         if difference is None:
             return
         message = f"{self._folder.path} was begun with other {difference}. Give the same inputs and options to resume"
-        changed = plan.changed_files(wanted)
+        changed = stored.changed_files(present)
         if changed:
             message += f", add `redo` {' '.join(changed[:NUM_SHOWN])} to prepare the changed files again"
         raise UserError(f"{message}, or remove it to begin again")

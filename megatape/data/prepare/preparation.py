@@ -31,9 +31,9 @@ class Preparation:
     """A preparation in a folder, as one of its processes sees it.
 
     Attributes:
-        options: What to prepare, and how. `begin` sets the unit size.
+        options: What to prepare, and how. `start` sets the unit size.
         folder: Folder of the unfinished preparation.
-        units: All units of the source. `begin` replaces them by the plan's.
+        units: All units of the source. `start` replaces them by the plan's.
         warn: Shows a line to the user.
         task: Share of this machine, done before other work.
         queue: Leases work for this process.
@@ -56,7 +56,7 @@ class Preparation:
         # Whether this process created the folder.
         self._created = False
 
-    def begin(self, workers: int = 1, redo: Sequence[str] = ()) -> Plan:
+    def start(self, workers: int = 1, redo: Sequence[str] = ()) -> Plan:
         """Store the plan of this process's options, or resume with a stored one.
 
         Args:

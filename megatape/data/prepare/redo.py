@@ -30,8 +30,8 @@ def discard_changed(
     Raises:
         UserError: A name matches no file or several, or another process is still running.
     """
-    wanted = {_find_file(name, files_of(plan.units)) for name in names}
-    updated = plan.with_present_files(wanted)
+    changed_files = {_find_file(name, files_of(plan.units)) for name in names}
+    updated = plan.with_present_files(changed_files)
     if updated.plan == plan:
         # An earlier command has removed the results.
         return plan
@@ -41,14 +41,14 @@ def discard_changed(
                 raise UserError(f"`redo`: another process is still running ({folder.leases.holder(name)}): end it first")
     finished = folder.finished(len(plan.units))
     discarded = updated.numbers & (finished | folder.first_passes())
-    files = ", ".join(sorted(wanted))
+    files = ", ".join(sorted(changed_files))
     message = f"{len(discarded):,} of {len(plan.units):,} units have read {files} and are prepared again"
     others = finished - updated.numbers
     if options.cleaning.compares_units(len(plan.units)) and others:
         message += f", and {len(others):,} finished units, whose documents are compared with theirs"
         discarded |= finished
     folder.discard(discarded)
-    folder.begin(updated.plan, folder.tokenizer(plan))
+    folder.store_plan(updated.plan, folder.tokenizer(plan))
     warn(message)
     return updated.plan
 

@@ -55,10 +55,6 @@ def run_worker(connection: Connection, job: WorkerJob) -> None:
         connection: Receives UnitProgress, WorkerWarning, and the exception that ends the work.
         job: The work.
     """
-
-    def warn(text: str) -> None:
-        connection.send(WorkerWarning(text))
-
     # Ctrl-C also reaches the command, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
@@ -66,24 +62,31 @@ def run_worker(connection: Connection, job: WorkerJob) -> None:
     os.environ["RAYON_NUM_THREADS"] = str(job.num_threads)
     folder = PartialFolder(job.output, job.timeouts)
     try:
-        for module in job.imports:
-            import_given(module)
-        plan = folder.plan()
-        if plan is None:
-            # Another command has finished the preparation.
-            return
-        tokenizer = folder.tokenizer(plan)
-        if job.options.plan(plan.units, tokenizer).rules != plan.rules:
-            raise UserError("files or folders of `rule` have changed since the command began: do so only when it has ended")
-        tokenizer.num_threads = job.num_threads
-        fast = fast_tokenizer(tokenizer, warn)
-        preparation = Preparation(job.options, folder, plan.units, warn, job.task)
-        preparation.work(tokenizer, fast, connection.send)
+        _work(connection, job, folder)
     except (UserError, OSError) as error:
         name_path(error, folder.path)
         connection.send(_sendable(error))
     except Exception:  # noqa: BLE001  # The command shows the error.
         connection.send(RuntimeError(f"a worker failed:\n{traceback.format_exc()}"))
+
+
+def _work(connection: Connection, job: WorkerJob, folder: PartialFolder) -> None:
+    def warn(text: str) -> None:
+        connection.send(WorkerWarning(text))
+
+    for module in job.imports:
+        import_given(module)
+    plan = folder.plan()
+    if plan is None:
+        # Another command has finished the preparation.
+        return
+    tokenizer = folder.tokenizer(plan)
+    if job.options.plan(plan.units, tokenizer).rules != plan.rules:
+        raise UserError("files or folders of `rule` have changed since the command began: do so only when it has ended")
+    tokenizer.num_threads = job.num_threads
+    fast = fast_tokenizer(tokenizer, warn)
+    preparation = Preparation(job.options, folder, plan.units, warn, job.task)
+    preparation.work(tokenizer, fast, connection.send)
 
 
 def _sendable(error: Exception) -> Exception:

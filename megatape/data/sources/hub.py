@@ -65,11 +65,11 @@ def _stream(source: Source, select_text: bool = False) -> Any:
         return stream
     names = [source.text_field, "url"]
     names += [path.partition(".")[0] for path in source.fields]
-    known = stream.column_names or ()
-    wanted = [name for name in dict.fromkeys(names) if name in known]
-    if source.text_field not in wanted:
+    present = stream.column_names or ()
+    selected = [name for name in dict.fromkeys(names) if name in present]
+    if source.text_field not in selected:
         return stream
-    return stream.select_columns(wanted)
+    return stream.select_columns(selected)
 
 
 def _failure(source: Source, num_documents: int, error: Exception) -> UserError:

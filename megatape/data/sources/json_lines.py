@@ -86,14 +86,14 @@ class Documents(JsonLines):
         return [Listing(name, []) for name in inputs]
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
-        wanted = replace(source, fields=(*source.fields, "place", "scores"))
+        source_with_fields = replace(source, fields=(*source.fields, "place", "scores"))
         for name in unit.inputs:
             entry = check_content(name)
             num_skipped = counts.skipped
             num_read = 0
             # A line is longer than its text, so max_record_bytes applies to the text alone.
             records = read_records(name, LARGEST_RECORD_BYTES, counts)
-            for document in documents_of(records, wanted, counts):
+            for document in documents_of(records, source_with_fields, counts):
                 num_read += 1
                 place = document.fields["place"]
                 scores = document.fields["scores"]

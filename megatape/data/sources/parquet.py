@@ -118,7 +118,7 @@ def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts
             f"{name}: the file has no column `{source.text_field}` of text, only {', '.join(content.schema_arrow.names[:20])}: "
             "leave the file out, or give the `text_field` of all files"
         )
-    wanted = list(dict.fromkeys([*columns, *source.fields]))
+    read_columns = list(dict.fromkeys([*columns, *source.fields]))
     first_row = 0
     for number in range(content.num_row_groups):
         group = content.metadata.row_group(number)
@@ -127,9 +127,9 @@ def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts
         first_row += group.num_rows
         if not _is_in_unit(chunks, size, unit):
             continue
-        read_chunks = [chunk for chunk in chunks if _is_read(chunk.path_in_schema, wanted)]
+        read_chunks = [chunk for chunk in chunks if _is_read(chunk.path_in_schema, read_columns)]
         rows_at_once = min(_rows_at_once(chunk, f"{name}:row {row}") for chunk in read_chunks)
-        for batch in content.iter_batches(rows_at_once, row_groups=[number], columns=wanted, use_threads=False):
+        for batch in content.iter_batches(rows_at_once, row_groups=[number], columns=read_columns, use_threads=False):
             yield from _documents(batch, f"{name}:row ", row, source, counts)
             row += batch.num_rows
         counts.read_bytes += sum(chunk.total_compressed_size for chunk in chunks)
@@ -142,9 +142,9 @@ def _is_in_unit(chunks: list[Any], file_size: int, unit: Unit) -> bool:
     return unit.begin <= max(0, begin) and (unit.end is None or begin < unit.end)
 
 
-def _is_read(path: str, wanted: list[str]) -> bool:
+def _is_read(path: str, columns: list[str]) -> bool:
     """Whether to read a column, by its path in the file. A column of structs has a path for each field."""
-    return any(path == name or path.startswith(f"{name}.") for name in wanted)
+    return any(path == name or path.startswith(f"{name}.") for name in columns)
 
 
 def _rows_at_once(chunk: Any, place: str) -> int:
@@ -210,13 +210,13 @@ def _documents(batch: Any, place: str, first: int, source: Source, counts: Recor
 
 def _fields(batch: Any, source: Source) -> list[dict[str, Any]]:
     """Return, for each row, the fields that rules need."""
-    wanted = set(source.fields)
+    needed = set(source.fields)
     for path in source.fields:
-        wanted.add(path.partition(".")[0])
+        needed.add(path.partition(".")[0])
     if _is_text(batch.schema, "url"):
         # URLs are read as bytes, because they may not be UTF-8.
-        wanted.discard("url")
-    names = [name for name in batch.schema.names if name in wanted]
+        needed.discard("url")
+    names = [name for name in batch.schema.names if name in needed]
     rows: list[dict[str, Any]] = [{}] * batch.num_rows
     if names:
         rows = batch.select(names).to_pylist()

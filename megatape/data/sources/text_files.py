@@ -53,8 +53,8 @@ def other_format(content: bytes) -> str | None:
     compressed = MAGIC_BYTES.match(content)
     if compressed:
         return f"a file compressed by {compressed.lastgroup}"
-    for beginning, name in OTHER_FORMATS.items():
-        if content.startswith(beginning):
+    for first_bytes, name in OTHER_FORMATS.items():
+        if content.startswith(first_bytes):
             return name
     return None
 
@@ -70,31 +70,38 @@ class TextFiles(Reader):
     skips_binary: ClassVar[bool] = False
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
-        inputs = source.inputs + source.validation
         for name in unit.inputs:
-            is_in_folder = any(relative(name, user_input) for user_input in inputs)
-            if Path(name).is_symlink() and is_in_folder:
-                counts.add_bad(name, "it is a link, no file")
-                continue
-            with open_file(name) as file:
-                content = file.read(source.max_record_bytes + 1)
-            counts.read_bytes += len(content)
-            format_name = other_format(content)
-            if format_name:
-                if any(relative(name, user_input) == "" for user_input in inputs):
-                    raise UserError(f"{name}: {format_name}, not text: convert it to text first, or give other files")
-                counts.add_bad(name, f"{format_name}, not text")
-                continue
-            if len(content) > source.max_record_bytes:
-                counts.add_too_long(name)
-                continue
-            if self.skips_binary and b"\0" in content[:BINARY_BYTES]:
-                counts.add_bad(name, "binary, not text")
-                continue
-            try:
-                yield Document(content.removeprefix(BYTE_ORDER_MARK).decode(), name)
-            except UnicodeDecodeError as error:
-                counts.add_bad(name, f"invalid UTF-8 ({error.reason} at byte {error.start})")
+            document = self._read_file(source, name, counts)
+            if document is not None:
+                yield document
+
+    def _read_file(self, source: Source, name: str, counts: RecordCounts) -> Document | None:
+        """Return the document of a file, or None if it is skipped, which is counted."""
+        inputs = source.inputs + source.validation
+        is_in_folder = any(relative(name, user_input) for user_input in inputs)
+        if Path(name).is_symlink() and is_in_folder:
+            counts.add_bad(name, "it is a link, no file")
+            return None
+        with open_file(name) as file:
+            content = file.read(source.max_record_bytes + 1)
+        counts.read_bytes += len(content)
+        format_name = other_format(content)
+        if format_name is not None:
+            if any(relative(name, user_input) == "" for user_input in inputs):
+                raise UserError(f"{name}: {format_name}, not text: convert it to text first, or give other files")
+            counts.add_bad(name, f"{format_name}, not text")
+            return None
+        if len(content) > source.max_record_bytes:
+            counts.add_too_long(name)
+            return None
+        if self.skips_binary and b"\0" in content[:BINARY_BYTES]:
+            counts.add_bad(name, "binary, not text")
+            return None
+        try:
+            return Document(content.removeprefix(BYTE_ORDER_MARK).decode(), name)
+        except UnicodeDecodeError as error:
+            counts.add_bad(name, f"invalid UTF-8 ({error.reason} at byte {error.start})")
+            return None
 
 
 class PythonLibrary(TextFiles):

@@ -200,7 +200,7 @@ class Preparations:
     def _prepare(self, fast: FastTokenizer | None = None) -> None:
         partial_folder = PartialFolder(self._new_folder(), DEFAULT_TIMEOUTS)
         preparation = Preparation(self._options, partial_folder, self._units)
-        plan = preparation.begin()
+        plan = preparation.start()
         preparation.work(self._tokenizer, fast, lambda *_: None)
         index, *_ = preparation.finish(plan)
         self._indexes.append(index)

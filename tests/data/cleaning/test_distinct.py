@@ -116,14 +116,14 @@ def test_a_worker_that_starts_after_a_change_ends_the_command(
     corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = tmp_path / "first"
-    begin = Preparation.begin
+    start = Preparation.start
 
-    def begin_and_change(self: Preparation, *arguments: Any) -> Any:
-        plan = begin(self, *arguments)
+    def start_and_change(self: Preparation, *arguments: Any) -> Any:
+        plan = start(self, *arguments)
         append([tmp_path / "third"], first)
         return plan
 
-    monkeypatch.setattr(Preparation, "begin", begin_and_change)
+    monkeypatch.setattr(Preparation, "start", start_and_change)
     with pytest.raises(UserError, match="files or folders of `rule` have changed since the command began"):
         prepare(without(corpus, first), tmp_path / "out", workers=2)
 

@@ -30,7 +30,7 @@ def test_plan_of_millions_of_files_is_read_back(tmp_path: Path, tokenizer: Token
     folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
     plan = PreparationOptions(Source("text", ("/data",)), 0.2, tokenizer, 0).plan([Unit(files, 1)], tokenizer)
     folder.create()
-    folder.begin(plan, tokenizer)
+    folder.store_plan(plan, tokenizer)
     assert (folder.path / "plan.json").stat().st_size > MAX_JSON_BYTES
     assert folder.plan() == plan
 
@@ -83,7 +83,7 @@ def test_assembly_holds_one_unit_in_memory(tmp_path: Path, tokenizer: Tokenizer,
             (folder.unit_folder(number) / SUMMARY).write_text(summary)
             token_counts: Any = dict.fromkeys(SPLITS, np.full(vocab_size, number, np.int64))
             np.savez_compressed(folder.unit_folder(number) / TOKEN_COUNTS, **token_counts)
-        folder.begin(plan := corpus.plan([Unit(("a",), 0)] * num_units, tokenizer), tokenizer)
+        folder.store_plan(plan := corpus.plan([Unit(("a",), 0)] * num_units, tokenizer), tokenizer)
         tracemalloc.start()
         assembly.assemble(folder, corpus.source, plan, lambda: None)
         found = tracemalloc.get_traced_memory()[1]
@@ -104,7 +104,7 @@ def test_a_plan_of_many_units(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder.create()
     corpus = PreparationOptions(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
     plan = corpus.plan([Unit((f"{number} {'x' * 2**19}",), 1) for number in range(130)], tokenizer)
-    folder.begin(plan, tokenizer)
+    folder.store_plan(plan, tokenizer)
     assert (folder.path / "plan.json").stat().st_size > 64 * 2**20
     assert folder.plan() == plan
 

@@ -68,7 +68,7 @@ def prepare_until(corpus: PreparationOptions, output: Path, unit_pass: UnitPass,
     preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), corpus.source.units())
     tokenizer = corpus.tokenizer
     assert tokenizer is not None
-    preparation.begin()
+    preparation.start()
 
     def stop(latest: UnitProgress) -> None:
         if (latest.unit_pass, latest.number) == (unit_pass, number):
