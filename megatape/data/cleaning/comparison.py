@@ -13,7 +13,7 @@ from megatape.data.cleaning.first_pass import CODES, KEYS, SHINGLE_ENDS, SHINGLE
 from megatape.data.cleaning.near_duplicates import Bucket, NearDuplicates
 from megatape.errors import UserError
 
-# Name of the array in the results of `compare`.
+# Array name in results of `compare`.
 PAIRS = "pairs"
 # Hashes compared at a time. Each takes about 50 bytes.
 HASHES_AT_ONCE = 2**25
@@ -29,13 +29,13 @@ def compare(folders: Sequence[Path], name: str, near: NearDuplicates | None, hea
 
     Args:
         folders: First-pass folders of all units, in order.
-        name: Name of the array, one of `Cleaning.comparisons`.
+        name: Array name, one of `Cleaning.comparisons`.
         near: Rule deciding whether documents with equal keys are similar. None: documents with equal hashes are equal.
         heartbeat: Called repeatedly, to renew the lease.
 
     Returns:
-        Content of an .npz file: flags of exact duplicates for `FirstPassUnit`, or with `near` pairs of similar documents for
-        `near_duplicate_flags`.
+        Content of an .npz file: flags for `FirstPassUnit`, set for exact duplicates. With `near`, pairs of similar documents
+        for `near_duplicate_flags`.
     """
     ends = _document_ends(folders)
     groups = equal_groups([partial(_load, folder, name) for folder in folders], heartbeat=heartbeat)
@@ -67,7 +67,7 @@ def near_duplicate_flags(folders: Sequence[Path], comparisons: Sequence[Path], h
         heartbeat: Called repeatedly, to renew the lease.
 
     Returns:
-        Content of an .npz file with flags of the near duplicates, for `FirstPassUnit`.
+        Content of an .npz file: flags for `FirstPassUnit`, set for near duplicates.
     """
     ends = _document_ends(folders)
     pairs = [np.empty((0, 2), np.uint64)]
@@ -134,11 +134,11 @@ def equal_groups(
 
 
 class _Shingles:
-    """Shingles of all documents, in mapped files, of which the kernel keeps as many in memory as it can.
+    """Shingles of all documents, in mapped files. The kernel keeps as much of them in memory as fits.
 
     Args:
         folders: First-pass folders of all units, in order.
-        unit_ends: Documents up to the end of each unit.
+        unit_ends: Result of `_document_ends`.
     """
 
     def __init__(self, folders: Sequence[Path], unit_ends: np.ndarray) -> None:
@@ -165,17 +165,12 @@ class _Shingles:
 
 
 def _document_ends(folders: Sequence[Path]) -> np.ndarray:
-    """Return the number of documents up to the end of each unit."""
+    """Return, for each unit, the number of documents up to its end."""
     return np.cumsum([_load(folder, CODES).size for folder in folders])
 
 
 def _flags_by_unit(flags: np.ndarray, ends: np.ndarray) -> bytes:
-    """Return an .npz file with the flags of all documents, an array of bits per unit.
-
-    Args:
-        flags: bool [documents], in the order of the units.
-        ends: Documents up to the end of each unit.
-    """
+    """Return an .npz file with an array of bits per unit. flags: bool [documents], in unit order."""
     parts = np.split(flags, ends[:-1])
     return pack_arrays({str(number): np.packbits(part) for number, part in enumerate(parts)})
 

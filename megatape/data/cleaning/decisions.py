@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 DUPLICATES = "duplicates"
 NEAR_DUPLICATES = "near_duplicates"
-# Array with the hashes of exact duplicates, and prefix of the arrays with the keys of each band.
+# Names of arrays: hashes of texts, and keys of band n with the prefix BAND.
 HASHES = "hashes"
 BAND = "band"
 # Processor seconds for one document above which a warning names the rule and the document.
@@ -35,11 +35,11 @@ SLOW_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of all documents by one of their hashes or keys.
+    """Comparison of all documents by one hash or key.
 
     Attributes:
         array: Array of FirstPass with the hashes or keys.
-        rule: Name of the rule comparing them.
+        rule: Rule comparing them.
     """
 
     array: str
@@ -113,7 +113,7 @@ class Cleaning:
 
     @property
     def comparing_rules(self) -> list[str]:
-        """Names of the rules comparing documents. A document dropped by two of them counts for the last one."""
+        """Rules comparing documents. A document dropped by two rules counts for the last one."""
         return list(dict.fromkeys(comparison.rule for comparison in self.comparisons))
 
     def decide(self, document: Document) -> Decision:

@@ -20,7 +20,7 @@ MAX_RECORD_BYTES = 2**26
 
 @dataclass(frozen=True)
 class Decontaminate(TextRule):
-    """Drops documents that share a run of `words` words with a text of the evaluation files.
+    """Drops documents sharing a run of `words` words with a text in the evaluation files.
 
     GPT-3 (Brown et al., arXiv 2005.14165, appendix C) uses 13-grams, ignoring case, punctuation and white space. GPT-3's filter
     drops a window around the run and ignores runs that are frequent in the source. This one drops the whole document, and all
@@ -44,7 +44,7 @@ class Decontaminate(TextRule):
 
     @cached_property
     def _runs(self) -> dict[str, np.ndarray]:
-        """Path of each file -> hashes of all its runs, sorted, uint64."""
+        """File path -> hashes of all its runs, sorted, uint64."""
         runs = {}
         for name in self.files:
             for path in files_of(name):

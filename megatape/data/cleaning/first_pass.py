@@ -15,7 +15,7 @@ from megatape.data.sources.document import Decision, Document
 KEYS = "keys.npz"
 SHINGLES = "runs.u4"
 SHINGLE_ENDS = "run_ends.npy"
-# Array with the code of each document that the rules keep. REPEATED: an earlier document of the unit is equal.
+# Array with a code for each document that the rules keep. REPEATED: an earlier document in the unit is equal.
 CODES = "codes"
 KEEP = 0
 REPEATED = 1
@@ -69,7 +69,7 @@ class FirstPass:
         self._shingles.clear()
 
     def save(self, append: Append) -> None:
-        """Write the input of `compare`: codes, hashes and keys of the documents that the rules keep."""
+        """Write the input of `compare`: codes, hashes and keys of kept documents, duplicates within the unit included."""
         self.save_shingles(append)
         ends_file = BytesIO()
         np.save(ends_file, np.array(self._shingle_ends))

@@ -27,12 +27,7 @@ MAX_BUCKET = 8
 
 
 class Banding(NamedTuple):
-    """Division of a signature into bands.
-
-    Attributes:
-        bands: Number of bands.
-        rows: Rows of each band.
-    """
+    """Number of bands of a signature, and rows per band."""
 
     bands: int
     rows: int
@@ -51,12 +46,7 @@ class Signature(NamedTuple):
 
 
 class BucketText(NamedTuple):
-    """A text in a bucket.
-
-    Attributes:
-        number: Number of the text.
-        shingles: Shingles of the text.
-    """
+    """A text in a bucket, with its number."""
 
     number: int
     shingles: np.ndarray
@@ -145,7 +135,7 @@ class NearDuplicates(Rule):
         """Compare a text with earlier texts of the same key.
 
         Args:
-            number: Number of the text, larger than those of the earlier texts.
+            number: Text number, larger than those of earlier texts.
             shingles: Shingles of the text.
             bucket: Earlier texts. The text is added, unless the bucket is full or contains a text with the same shingles.
 

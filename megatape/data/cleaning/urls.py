@@ -55,12 +55,12 @@ class Urls(DocumentRule):
 
     @cached_property
     def _blocked(self) -> np.ndarray:
-        """Hashes of the entries to block, sorted, uint64. They take an eighth of the memory of a set."""
+        """Hashes of blocked entries, sorted, uint64. A set would take eight times the memory."""
         return _read(self.block)
 
     @cached_property
     def _allowed(self) -> np.ndarray:
-        """Hashes of the entries to allow, sorted, uint64."""
+        """Hashes of allowed entries, sorted, uint64."""
         return _read(self.allow)
 
     def clean(self, document: Document) -> str:
@@ -77,7 +77,7 @@ class Urls(DocumentRule):
 
 
 def _read(names: tuple[str, ...]) -> np.ndarray:
-    """Return the hashes of all entries in lists, sorted, uint64. Raises UserError with the line of an invalid entry."""
+    """Return the hashes of all entries in some lists, sorted, uint64. Raises UserError for an invalid line."""
     hashes = []
     for name in names:
         for path in files_of(name):
@@ -102,12 +102,7 @@ def _entries(path: Path) -> Iterator[str]:
 
 
 class SplitUrl(NamedTuple):
-    """Parts of a URL.
-
-    Attributes:
-        host: Host.
-        path: Path and query, without the last slash of the path.
-    """
+    """Host of a URL, and its path with the query, without a final slash in the path."""
 
     host: str
     path: str

@@ -104,7 +104,7 @@ def corruption_error(path: str, kind: str, error: Exception) -> UserError:
         kind: Format, such as "gzip".
         error: Exception raised by reading the file.
     """
-    # zstd has no class of its own for this error.
+    # zstd raises the same class for all errors, so its message decides.
     if "requires too much memory" in str(error):
         return UserError(
             f"{path}: its zstd frames take more than 128 MiB to unpack: pack it again without --long, by unzstd --long=31 and "

@@ -168,7 +168,7 @@ def _check_sets(files: Sequence[str], where: str) -> None:
 
 
 def _missing_numbers(numbers: set[int], size: int) -> list[str]:
-    """Return the numbers and ranges of numbers that a set of this size lacks."""
+    """Return the numbers and ranges missing from a set of this size."""
     first = 0
     if size in numbers and 0 not in numbers:
         first = 1

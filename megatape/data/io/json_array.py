@@ -21,7 +21,7 @@ SPACE = re.compile(r"\s*")
 
 
 def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[Record]:
-    """Yield the records of a file: the elements of its array, or its lines.
+    """Yield a file's records: the elements of its array, or its lines.
 
     Memory holds one element of an array. See `read_records` for lines.
 

@@ -106,7 +106,7 @@ def summarize_skipped(listings: Iterable[Listing]) -> dict[str, SkippedFiles]:
 
 
 def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
-    """Check the skipped fraction of an input, by number of files and by size.
+    """Check an input's fraction of skipped files, by number and by size.
 
     Args:
         listing: Content of the input.

@@ -58,7 +58,7 @@ def read_records(path: str, max_bytes: int, counts: RecordCounts, begin: int = 0
         max_bytes: Maximum size of a line.
         counts: Counts to update.
         begin: First byte to read of an uncompressed file. Lines are counted from there.
-        end: End of the bytes to read. A line belongs to the range in which it begins. None: the end of the file.
+        end: End of the bytes to read. A line belongs to the range in which it begins. None: up to the end.
 
     Raises:
         OSError: The file cannot be read.

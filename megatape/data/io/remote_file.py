@@ -27,12 +27,7 @@ CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 class RemotePath(NamedTuple):
-    """Path on a server.
-
-    Attributes:
-        system: fsspec's file system of the server.
-        path: Path in the file system.
-    """
+    """Path on a server, with fsspec's file system of the server."""
 
     system: Any
     path: str

@@ -39,7 +39,7 @@ class Retries:
         wait: Seconds before the first new attempt, doubled before each further one.
         longest_wait: Maximum seconds before an attempt, unless the server asks for more by Retry-After.
         longest_asked_wait: Maximum seconds that a server may ask for.
-        timeout: Seconds of silence, or of very slow answers, that count as a failure.
+        timeout: Seconds without an answer, or with very slow ones, that count as a failure.
     """
 
     count: int = 7

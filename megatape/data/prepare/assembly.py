@@ -57,11 +57,7 @@ def finish(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callabl
 
 
 def assemble(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callable[[], None]) -> CorpusCounts:
-    """Move the files of all units into one folder, and write its index. One unit is in memory at a time.
-
-    Returns:
-        Counts of all units.
-    """
+    """Move all units' files into one folder, and write its index. One unit is in memory at a time. Returns all counts."""
     units = [folder.unit_folder(number) for number in range(len(plan.units))]
     total = PartTotals()
     for unit in units:
@@ -104,7 +100,7 @@ def _check_filled(splits: dict[str, Split], source: Source, plan: Plan, num_writ
 
 
 def _move_files(units: list[Path], total: PartTotals, final: Path, heartbeat: Callable[[], None]) -> None:
-    """Move the files of all units into one folder, and complete the list of its files of documents."""
+    """Move all units' files into one folder, and list files of documents that the units do not list."""
     final.mkdir(exist_ok=True)
     files = list(total.files)
     for number, unit in enumerate(units):

@@ -53,7 +53,7 @@ class RuleEffects:
 
 @path_errors()
 def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]:
-    """Return the effects of all rules on the first documents, as lines. Raises the errors of reading.
+    """Return lines about the effects of each rule on the first documents. Raises errors of reading.
 
     Args:
         source: Source of the documents.

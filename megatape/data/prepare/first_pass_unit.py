@@ -3,9 +3,9 @@
 The source is read once, although a document of another unit may decide which documents to keep. Files in the folder:
 
     documents.jsonl   a line per batch: its columns, with the number of tokens of each document
-    tokens.bin        tokens of all documents
+    tokens.bin        all tokens
     keys.npz          hashes and keys by which documents are compared with those of other units
-    runs.u4           shingles of the documents, for near duplicates
+    runs.u4           shingles, for near duplicates
     run_ends.npy      end of each document's shingles
     counts.json       counts of all documents read
     checksums.json    checksums of the files above, verified before they are used
@@ -37,7 +37,7 @@ COUNTS = "counts.json"
 
 
 class FirstPassUnit:
-    """Writes and reads the result of the first pass over a unit, in one folder."""
+    """Writes and reads the result of a first pass, in one folder."""
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self.folder = folder
@@ -80,7 +80,6 @@ class FirstPassUnit:
         check_files(self.folder)
 
     def counts(self) -> CorpusCounts:
-        """Return the counts of all documents read."""
         return as_type(read_json(self.folder / COUNTS), CorpusCounts)
 
     def dropped_by(self, flag_files: Sequence[Path], number: int) -> np.ndarray:
@@ -152,7 +151,7 @@ class FirstPassUnit:
 
 
 def _document_line(batch: DocumentBatch) -> bytes:
-    """Return a batch as a line of JSON: its columns in order, with the numbers of tokens in place of the tokens."""
+    """Return a batch as a line of JSON: its columns in order, with token counts instead of tokens."""
     columns = [
         batch.splits,
         batch.text_bytes,

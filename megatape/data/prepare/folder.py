@@ -78,10 +78,10 @@ class PartialFolder:
         self._first_passes.mkdir(exist_ok=True)
         return created
 
-    def _check_empty(self, known: set[str]) -> None:
-        """Raise ExistingPath if the folder contains files of other programs. `known`: file names of a preparation."""
+    def _check_empty(self, expected: set[str]) -> None:
+        """Raise ExistingPath if the folder contains files other than a preparation's."""
         for path in self.path.glob("*"):
-            if path.name not in known and path.suffix not in (LEASE_SUFFIX, ".tmp"):
+            if path.name not in expected and path.suffix not in (LEASE_SUFFIX, ".tmp"):
                 raise ExistingPath(
                     f"{self.path} has {path.name}, so it is no unfinished preparation: rename it, or choose another output"
                 )
@@ -137,7 +137,7 @@ class PartialFolder:
         return (self.final / INDEX_FILE).exists()
 
     def discard(self, numbers: Iterable[int]) -> None:
-        """Remove the results of some units and of the decision pass, so that these units are prepared again.
+        """Remove all results of the decision pass and of some units, so that these units are prepared again.
 
         Raises:
             UserError: The data directory is already complete, except for its name.
@@ -196,7 +196,7 @@ def unit_name(number: int) -> str:
 
 
 def _numbers(folder: Path) -> set[int]:
-    """Return the unit numbers among the names in a folder. A missing folder is empty."""
+    """Return the unit numbers in a folder. A missing folder is empty."""
     with suppress(FileNotFoundError):
         return {int(name) for name in os.listdir(folder) if name.isdigit()}
     return set()

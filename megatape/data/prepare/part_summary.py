@@ -26,7 +26,7 @@ class PartSummary:
         splits: Splits by name.
         tables: Tables of documents by split.
         counts: Counts of all documents read.
-        document_files: Files of documents, if they are kept. Units of earlier versions do not list them.
+        document_files: Files of documents, if they are kept. Units written by earlier versions do not list them.
     """
 
     splits: dict[str, Split]

@@ -95,7 +95,7 @@ class Plan:
                 return f"inputs: {_first_of(changed)} has changed"
             return f"inputs: {len(self.units)} parts"
         for number, (stored_unit, present_unit) in enumerate(zip(self.units, other.units, strict=True)):
-            # Equal to the wanted unit if the two differ only by a change of the file.
+            # Equal to the present unit if the two differ only by a change of the file.
             updated = replace(
                 stored_unit, num_bytes=present_unit.num_bytes, end=present_unit.end, versions=present_unit.versions
             )
@@ -130,7 +130,7 @@ class Plan:
             numbers: Units reading one of the files.
             states: Present states of all files read by these units.
         """
-        # End of the last unit of each divided file.
+        # Divided file -> end of its last unit.
         ends: dict[str, int] = {}
         for unit in self.units:
             if unit.end is not None:
@@ -156,7 +156,7 @@ class Plan:
 
 
 class UpdatedPlan(NamedTuple):
-    """Plan for the present content of some files, with the units reading one of them."""
+    """Plan for the present content of some files, with the numbers of units reading one."""
 
     plan: Plan
     numbers: set[int]

@@ -89,7 +89,7 @@ class Planner:
         self._folder.store_plan(plan, tokenizer)
 
     def _check_same(self, stored: Plan, present: Plan) -> None:
-        """Raise UserError if the finished work of the stored plan does not fit the plan of the present options."""
+        """Raise UserError if finished work of the stored plan does not fit the present one."""
         finished = self._folder.finished(len(self.units))
         used = finished | self._folder.first_passes()
         difference = stored.difference(present, used)

@@ -117,7 +117,7 @@ class Preparation:
             self.folder.remove()
 
     def finished(self) -> set[int]:
-        """Return the numbers of the finished units."""
+        """Return the finished units."""
         return self.folder.finished(len(self.units))
 
     def num_done(self) -> int:
@@ -126,5 +126,5 @@ class Preparation:
         return 2 * len(finished) + len(self.folder.first_passes() - finished)
 
     def units_after_first_pass(self) -> set[int]:
-        """Return the numbers of the units whose first pass is done."""
+        """Return the units after their first pass."""
         return self.finished() | self.folder.first_passes()

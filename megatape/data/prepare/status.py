@@ -29,9 +29,9 @@ class PassStatus:
         unit_pass: The pass.
         num_done: Number of finished units.
         num_units: Number of all units.
-        done_bytes: Input size of the finished units; 0 if unknown.
+        done_bytes: Input size of finished units; 0 if unknown.
         total_bytes: Input size of all units; 0 if unknown.
-        bytes_per_second: Rate of the units finished within WINDOW; 0 if there are none, or only the first of all units.
+        bytes_per_second: Rate by the units finished within WINDOW; 0 before the second one.
     """
 
     unit_pass: UnitPass
@@ -117,7 +117,7 @@ def _passes(partial: PartialFolder, plan: Plan, now: float) -> list[PassStatus]:
 
 
 def _pass(unit_pass: UnitPass, plan: Plan, done: dict[int, Path], now: float) -> PassStatus:
-    """Return the status of a pass. `done`: finished unit -> folder of its result."""
+    """Return the status of a pass. `done`: finished unit -> result folder."""
     times: dict[int, float] = {}
     for number, folder in done.items():
         changed = _changed(folder)
@@ -134,7 +134,7 @@ def _pass(unit_pass: UnitPass, plan: Plan, done: dict[int, Path], now: float) ->
 
 
 def _rate(plan: Plan, times: dict[int, float], now: float) -> float:
-    """Return the bytes per second of recently finished units. `times`: finished unit -> time at which it was finished."""
+    """Return bytes per second by recently finished units. `times`: finished unit -> finishing time."""
     recent = [number for number, changed in times.items() if now - changed < WINDOW]
     if not recent:
         return 0.0

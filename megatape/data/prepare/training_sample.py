@@ -13,7 +13,7 @@ from megatape.data.sources.units import Unit
 
 # Maximum number of files opened at first.
 MAX_FILES = 256
-# At first, up to one of this many documents is taken, so that the sample reaches far into large files.
+# At first, one of up to this many documents is taken, so that the sample reaches far into large files.
 MAX_STRIDE = 8
 SKIPPED = Decision(None, "not in the sample")
 
@@ -37,7 +37,7 @@ class Density(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Texts of a source or of one of its units.
+    """Texts of a source or unit.
 
     Attributes:
         texts: The texts.

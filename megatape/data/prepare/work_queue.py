@@ -28,7 +28,6 @@ class Step:
     work: Callable[[int, UnitLease], None]
 
     def lease_name(self, number: int) -> str:
-        """Return the lease name of a part."""
         if self.lease_suffix is None:
             return unit_name(number)
         return f"{unit_name(number)}.{self.lease_suffix}"

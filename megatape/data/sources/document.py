@@ -31,12 +31,7 @@ class Document(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """Change of a document by a cleaning rule.
-
-    Attributes:
-        rule: Name of the rule.
-        text: Text after the change.
-    """
+    """A cleaning rule that changed a document, and the text after the change."""
 
     rule: str
     text: str

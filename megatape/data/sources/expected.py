@@ -19,7 +19,7 @@ NUM_SHOWN = 100
 
 @path_errors()
 def check_expected(source: Source, path: Path) -> None:
-    """Compare the files of a source with a list. A name in the list matches the end of a path or URL.
+    """Compare a source's files with a list. A listed name matches the end of a path or URL.
 
     Args:
         source: Source of the files. If it is partial, files may be missing.
@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _listed_name(file: str, listed: dict[str, str]) -> str | None:
-    """Return the name of a file in the list, the longest listed end of its path, or None if it is not listed."""
+    """Return the longest listed name with which a file's path or URL ends, or None if it is not listed."""
     path = file
     if not is_url(file):
         path = str(Path(file).absolute())

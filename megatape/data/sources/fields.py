@@ -42,7 +42,7 @@ def is_too_long(text: str, max_bytes: int) -> bool:
 
 
 def document_of(text: str, place: str, record: Any, source: Source) -> Document:
-    """Return the document of a text, with the fields of its record. The field `url` is the document's address."""
+    """Return a document with the fields of its record. The field `url` is its address."""
     url = ""
     if isinstance(record, dict) and isinstance(record.get("url"), str):
         url = record["url"]

@@ -73,7 +73,7 @@ def _stream(source: Source, select_text: bool = False) -> Any:
 
 
 def _failure(source: Source, num_documents: int, error: Exception) -> UserError:
-    """Return the error about any failure of `datasets`, which passes on errors of its parsers, cache and network client."""
+    """Return a single error for the many that `datasets` passes on from its parsers, cache and network client."""
     reason = " ".join(str(error).split())[:300]
     return UserError(
         f"source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {num_documents} "

@@ -59,8 +59,8 @@ class KeptDocuments:
     def entry(self, name: str) -> DocumentFile | None:
         """Return the entry of a file by its name, or None if the file does not belong to this folder.
 
-        In a folder of an earlier version, the entry is derived from the tables of documents: every unit has a file of documents
-        and, unless all were dropped, a table for each split. The hash is then empty.
+        For an earlier version, the entry is derived from the tables of documents: every unit has a file of documents and,
+        unless all were dropped, a table per split. The hash is then empty.
         """
         if not self.is_earlier:
             return self._entries.get(name)
@@ -86,7 +86,7 @@ class KeptDocuments:
 
     @cached_property
     def _documents_by_unit(self) -> dict[int, int]:
-        """Unit -> number of its kept documents, for units with any, by the tables of documents."""
+        """Unit -> number of kept documents, by the tables of documents. Units without any are omitted."""
         counts: dict[int, int] = {}
         for tables in self.document_tables.values():
             for table in tables:
@@ -125,12 +125,12 @@ def _read(path: str, version: str) -> KeptDocuments:
 
 
 def check_files(folder: str, names: AbstractSet[str], is_complete: bool) -> None:
-    """Check that files of documents are those of their folder's index.
+    """Check files of documents against the index of their folder.
 
     Args:
         folder: Path or URL of the folder.
-        names: Names of files in it.
-        is_complete: Whether the names are all files of the folder, so that none may be missing.
+        names: Names of some files in it.
+        is_complete: Whether no file may be missing from these names.
 
     Raises:
         UserError: A file is missing or does not belong to this folder.
@@ -166,10 +166,10 @@ def _warn_earlier(folder: str) -> None:
 
 
 def check_content(path: str) -> DocumentFile:
-    """Check the hash of a file of documents, by its path or URL. Returns its index entry.
+    """Check the hash of a file of documents at a path or URL. Returns its index entry.
 
     Raises:
-        UserError: The file differs from the one listed in the index of its folder.
+        UserError: The file differs from its index entry.
         OSError: The file cannot be read.
     """
     entry = kept_documents(dirname(path)).entry(basename(path))

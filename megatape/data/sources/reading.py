@@ -90,7 +90,7 @@ def _count_input(counts: CorpusCounts, user_input: str) -> Iterator[DocumentCoun
 
 
 def read_documents(source: Source, counts: CorpusCounts) -> Iterator[Document]:
-    """Yield the documents of all units, except those of a separate validation split.
+    """Yield the documents of all units, without a separate validation split.
 
     Raises:
         UserError: No file matches, or the source has no documents.

@@ -47,7 +47,7 @@ class Reader(ABC):
         Args:
             source: Source of the inputs.
             inputs: Paths, URLs or names.
-            option: Option that gave the inputs, for errors.
+            option: Option of the inputs, for errors.
 
         Raises:
             UserError: Inputs cannot be listed, or too much of a folder is skipped.
@@ -102,7 +102,7 @@ class Source:
         max_record_bytes: Maximum size of a line, file or text. Longer ones are skipped.
         text_field: Name of the text field.
         split: Split of a hub data set.
-        validation: Paths and URLs of the validation split. They come first. Empty: hold out a share of the documents.
+        validation: Paths and URLs of the validation split, read first. Empty: hold out a share of all documents.
         max_bad_fraction: Maximum fraction of bad or too long records, in a unit and in total. FEW_BAD records are always
             tolerated.
         max_skipped_fraction: Maximum fraction of a folder's files or bytes skipped because of their names, and of samples
@@ -194,7 +194,7 @@ class Source:
         return summarize_skipped(listings)
 
     def input_of(self, name: str) -> str:
-        """Return the element of `inputs` or `validation` containing a unit's input; the kind of a source without inputs."""
+        """Return the element of `inputs` or `validation` containing a unit's input; for a source without inputs, its kind."""
         inputs = self.inputs + self.validation
         if len(inputs) == 1:
             return inputs[0]

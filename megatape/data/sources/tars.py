@@ -35,12 +35,7 @@ class MemberName(NamedTuple):
 
 
 class SampleMember(NamedTuple):
-    """Member of a sample.
-
-    Attributes:
-        name: Name of the member.
-        content: Content without byte order mark.
-    """
+    """Member of a sample, with its content without byte order mark."""
 
     name: str
     content: bytes
@@ -74,12 +69,7 @@ class Tars(Reader):
 
 
 class _OtherMember(NamedTuple):
-    """Member without text.
-
-    Attributes:
-        other_key: Hash of the other possible key.
-        name: Name of the member.
-    """
+    """Member without text, with the hash of its other possible key."""
 
     other_key: bytes
     name: str
@@ -122,7 +112,7 @@ class _Names:
         self._others.setdefault(first, _OtherMember(last, name))
 
     def without_text(self) -> Iterator[str]:
-        """Yield the name of one member of each sample without text. Call this after adding all members."""
+        """Yield one member's name for each sample without text. Call this after adding all members."""
         for key, member in self._others.items():
             if key not in self._keys and member.other_key not in self._keys:
                 yield member.name

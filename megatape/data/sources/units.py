@@ -27,7 +27,7 @@ class Unit:
         num_bytes: Input size, for showing progress; 0 if unknown.
         begin: First byte to read of a single input. A line or row group belongs to the unit in which it begins. For a hub data
             set, the file number.
-        end: End of these bytes or files. None: the end of the input.
+        end: End of these bytes or files. None: up to the end.
         split: Split of all documents. Empty: their texts decide.
         versions: `FileState.version` of each input when the source was divided. Empty: unknown.
     """
