@@ -114,19 +114,24 @@ class Score:
     trials: int
 
     @property
-    def accuracy(self) -> float:
-        """Fraction of right answers."""
+    def share(self) -> float:
+        """Share of right answers, 0 to 1."""
         return self.correct / self.trials
 
     @property
+    def accuracy(self) -> float:
+        """Right answers in %."""
+        return 100 * self.share
+
+    @property
     def error(self) -> float:
-        """Binomial standard error of the fraction."""
-        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.trials)
+        """Binomial standard error of the accuracy in %."""
+        return 100 * math.sqrt(self.share * (1 - self.share) / self.trials)
 
     @property
     def interval(self) -> Interval:
-        """Wilson interval of the fraction, in %."""
-        return wilson(self.accuracy, self.trials)
+        """Wilson interval of the accuracy in %."""
+        return wilson(self.share, self.trials)
 
 
 def _pooled(scores: Iterable[Score]) -> list[Score]:
@@ -156,7 +161,7 @@ class PasskeyScores:
     @property
     def summary(self) -> str:
         """One line with the accuracy at each length."""
-        parts = (f"{score.length} tokens {score.accuracy:.0%}" for score in self.by_length)
+        parts = (f"{score.length} tokens {score.accuracy:.0f}%" for score in self.by_length)
         return f"passkey ({self.protocol}): {', '.join(parts)}"
 
     @property
@@ -165,14 +170,14 @@ class PasskeyScores:
         measures = []
         for score in self.by_length:
             name = _name(score.length)
-            measures.append(Measure(name, 100 * score.accuracy, 100 * score.error, score.trials, score.interval))
+            measures.append(Measure(name, score.accuracy, score.error, score.trials, score.interval))
         return measures
 
     def draw(self, figure: "Figure") -> None:
         """Draw a heat map with lengths on the horizontal axis and depths on the vertical one."""
         rows: dict[float | None, list[float]] = {}
         for score in self.scores:
-            rows.setdefault(score.depth, []).append(score.accuracy)
+            rows.setdefault(score.depth, []).append(score.share)
         lengths = list(dict.fromkeys(score.length for score in self.scores))
         depths: list[float | str] = []
         for depth in rows:
@@ -187,8 +192,8 @@ class PasskeyScores:
         """Return the results of each length and depth."""
         cells = []
         for score in self.scores:
-            derived = {"accuracy": score.accuracy, "error": score.error, "interval": score.interval}
-            cells.append(asdict(score) | derived)
+            percentages = {"accuracy (%)": score.accuracy, "error (%)": score.error, "interval (%)": score.interval}
+            cells.append(asdict(score) | percentages)
         return {"cells": cells}
 
 

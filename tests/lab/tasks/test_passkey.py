@@ -104,10 +104,10 @@ def test_grid() -> None:
     ]
     for score in result.scores:
         assert score.length - len(GARBAGE) - 1 < score.tokens + len(" 12345") <= score.length
-    assert [score.accuracy for score in result.scores] == [1.0] * 5 + [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert [score.accuracy for score in result.scores] == [100.0] * 5 + [0.0, 0.0, 100.0, 100.0, 100.0]
     odd = loaded(Reader(lambda prompt, key: key if int(key) % 2 else "0"))
     half = evaluate(Passkey("grid", (600,), 100), odd).scores[0]
-    assert half.error == pytest.approx((half.accuracy * (1 - half.accuracy) / 100) ** 0.5) and 0.03 < half.error <= 0.05
+    assert half.error == pytest.approx(100 * (half.share * (1 - half.share) / 100) ** 0.5) and 3 < half.error <= 5
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,9 @@ def test_command(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "out" / "passkey" / "exported"
     content = json.loads((out / "results.json").read_text())
     assert [(cell["depth"], cell["correct"]) for cell in content["details"]["cells"]] == [(depth, 0) for depth in DEPTHS]
+    (first, *_) = content["details"]["cells"]
+    of_two = [0, pytest.approx(100 * 1.96**2 / (2 + 1.96**2), rel=1e-4)]
+    assert [first[name] for name in ("accuracy (%)", "error (%)", "interval (%)")] == [0.0, 0.0, of_two]
     interval = [0, pytest.approx(100 * 1.96**2 / (10 + 1.96**2), rel=1e-4)]
     assert content["measures"] == [{"name": "passkey at 700 (%)", "value": 0.0, "error": 0.0, "n": 10, "interval": interval}]
     assert "| 0 (0 to 27.8) " in output

@@ -117,4 +117,4 @@ def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[int, float]:
     if not possible:
         return {}
     scores = evaluate(Passkey("grid", possible, PASSKEY_TRIALS), loaded)
-    return {score.length: 100 * score.accuracy for score in scores.by_length}
+    return {score.length: score.accuracy for score in scores.by_length}
