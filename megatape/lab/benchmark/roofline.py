@@ -18,7 +18,7 @@ from megatape.lab.benchmark.estimates import (
     ratios_to_rope,
     step_estimates,
 )
-from megatape.lab.benchmark.gpu.results import Results, read_results
+from megatape.lab.benchmark.gpu.results import Key, Results, read_results
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.benchmark.targets import MFU_TARGET, STEP_TARGETS, TargetRow, layer_row, saved_row, step_row, utilization_row
 from megatape.lab.encodings import BASELINE
@@ -88,7 +88,7 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], resul
         key = (estimate.encoding, estimate.attention, estimate.mode)
         row = [*key, *_cells(estimate, shape, gpu, baseline)]
         if results:
-            found = results.get("/".join([f"step {name}", *key]), {})
+            found = results.get(Key(f"step {name}", key), {})
             measured = ""
             if "seconds" in found:
                 measured = f"{found['seconds'] * 1e3:.1f}"

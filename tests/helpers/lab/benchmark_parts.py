@@ -40,7 +40,7 @@ def measure(bench: Bench, name: str) -> None:
 def good(bench: Bench) -> None:
     print("libraries print, too")
     for name in ("a", "b"):
-        bench.measure(name, lambda: Found(process=os.getpid(), tiny=bench.tiny))
+        bench.measure((name,), lambda: Found(process=os.getpid(), tiny=bench.tiny))
 
 
 def faulty(bench: Bench) -> None:
@@ -54,16 +54,16 @@ def faulty(bench: Bench) -> None:
         os.abort()
 
     for name, action in {"a": Found, "b": wrong, "c": Found, "d": deadly, "e": Found}.items():
-        bench.measure(name, action)
+        bench.measure((name,), action)
 
 
 def lost(bench: Bench) -> None:
     """After a failure nothing works any more in this process."""
     for name in ("a", "b", "c"):
-        if name == "b" and not bench.has_result(name):
-            bench.record(name, {"error": "CUDA error"})
+        if name == "b" and not bench.has_result((name,)):
+            bench.record((name,), {"error": "CUDA error"})
             os._exit(LOST)
-        bench.measure(name, Found)
+        bench.measure((name,), Found)
 
 
 def missing(bench: Bench) -> None:
@@ -72,6 +72,6 @@ def missing(bench: Bench) -> None:
 
 def slow(bench: Bench) -> None:
     """Its process would outlive the test."""
-    bench.measure("a", Found)
-    bench.begin("b")
+    bench.measure(("a",), Found)
+    bench.begin(("b",))
     time.sleep(600)

@@ -70,22 +70,21 @@ def measure(bench: Bench) -> None:
     timer = bench.timer
     for name, kind, masked in CASES:
         shape = shapes(bench.tiny)[name]
-        documents = ""
+        case = name
         if masked:
-            documents = ", documents"
-        case = f"{name}{documents}/{kind}"
+            case += ", documents"
         variants = {}
         for variant in _variants(timer.device, kind, shape, masked):
-            key = f"{case}/{variant.label}"
-            if not bench.has_result(key):
-                variants[key] = variant
+            words = (case, kind, variant.label)
+            if not bench.has_result(words):
+                variants[words] = variant
         if not variants:
             continue
         problem = Problem(shape, kind, masked, timer.device)
         # Without documents, which not every kernel supports.
         baseline = Problem(shape, "plain", False, timer.device)
-        for key, variant in variants.items():
-            bench.measure(key, partial(_measure_variant, timer, problem, variant, baseline))
+        for words, variant in variants.items():
+            bench.measure(words, partial(_measure_variant, timer, problem, variant, baseline))
 
 
 def _variants(device: torch.device, kind: Kind, shape: Shape, masked: bool) -> Iterator[Variant]:

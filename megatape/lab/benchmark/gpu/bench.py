@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
-from megatape.lab.benchmark.gpu.results import Measurement, Result
+from megatape.lab.benchmark.gpu.results import Key, Measurement, Result
 from megatape.lab.processes import MAX_ERROR_LENGTH, MAX_ERROR_LINES, lines
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Bench:
         tiny: Whether to use sizes that a CPU runs in a second.
     """
 
-    def __init__(self, part: str, device: str, tiny: bool, skipped: set[str], channel: IO[str]) -> None:
+    def __init__(self, part: str, device: str, tiny: bool, skipped: set[Key], channel: IO[str]) -> None:
         """Start without results.
 
         Args:
@@ -55,44 +55,46 @@ class Bench:
             return Timer(device, 1)
         return Timer(device, 5, at_least=0.05)
 
-    def measure(self, name: str, action: Callable[[], Measurement]) -> None:
-        """Record the result of an action or its failure, unless there is a result already."""
-        if self.has_result(name):
+    def measure(self, words: tuple[str, ...], action: Callable[[], Measurement]) -> None:
+        """Record the result of an action or its failure, unless there is a result already.
+
+        Args:
+            words: Words naming the measurement.
+            action: Measures.
+        """
+        if self.has_result(words):
             return
-        self.begin(name)
+        self.begin(words)
         try:
             result = action()
         except Exception as error:  # noqa: BLE001 (any failure is a result)
             traceback.print_exc()
-            self.fail(name, brief(error))
+            self.fail(words, brief(error))
         else:
-            self.record(name, result.to_json())
+            self.record(words, result.to_json())
         if self.device == "cuda":
             # Free gigabytes of models before the next ones.
             gc.collect()
 
-    def begin(self, name: str) -> None:
+    def begin(self, words: tuple[str, ...]) -> None:
         """Announce a measurement, which fails if the process dies."""
-        self._send({"begin": self._key(name)})
+        self._send({"begin": str(Key(self._part, words))})
 
-    def record(self, name: str, result: Result) -> None:
+    def record(self, words: tuple[str, ...], result: Result) -> None:
         """Record a result."""
-        self._send({"key": self._key(name)} | result)
+        self._send({"key": str(Key(self._part, words))} | result)
 
-    def fail(self, name: str, message: str) -> None:
+    def fail(self, words: tuple[str, ...], message: str) -> None:
         """Record a failure. If the CUDA context is broken, exit, so that another process measures the rest."""
-        self.record(name, {"error": message})
+        self.record(words, {"error": message})
         if self.device == "cuda" and _is_context_broken():
             sys.stderr.flush()
             # CUDA cannot be shut down any more.
             os._exit(LOST)
 
-    def has_result(self, name: str) -> bool:
+    def has_result(self, words: tuple[str, ...]) -> bool:
         """Whether there is a result already."""
-        return self._key(name) in self._skipped
-
-    def _key(self, name: str) -> str:
-        return f"{self._part}/{name}"
+        return Key(self._part, words) in self._skipped
 
     def _send(self, line: dict[str, Any]) -> None:
         self._channel.write(json.dumps(line) + "\n")

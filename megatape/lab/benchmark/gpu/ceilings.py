@@ -52,7 +52,7 @@ def measure(bench: Bench) -> None:
     num_bytes = COPIED_BYTES
     if bench.tiny:
         num_bytes = TINY_COPIED_BYTES
-    bench.measure("copy", partial(_copy, timer, num_bytes))
+    bench.measure(("copy",), partial(_copy, timer, num_bytes))
     kinds: dict[str, Product] = {
         compute_precision(timer.device): partial(_product, dtype),
         "fp8": _fp8,
@@ -60,7 +60,7 @@ def measure(bench: Bench) -> None:
     for kind, multiply in kinds.items():
         for name in ("155m", "1b", "7b"):
             for product, sizes in products(shapes(bench.tiny)[name]).items():
-                bench.measure(f"{kind}/{name}/{product}", partial(_rate, timer, multiply, *sizes))
+                bench.measure((kind, name, product), partial(_rate, timer, multiply, *sizes))
 
 
 def products(shape: Shape) -> dict[str, tuple[int, int, int]]:

@@ -42,7 +42,7 @@ def measure(bench: Bench) -> None:
     for (name, recipe), encoding in product(cases, (BASELINE, "tape")):
         shape = shapes(bench.tiny)[name]
         action = partial(_measure_recipe, timer, shape, encoding, recipe, compiled=not bench.tiny)
-        bench.measure(f"{name}/{encoding}/{recipe}", action)
+        bench.measure((name, encoding, recipe), action)
 
 
 def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, compiled: bool) -> Fp8Result:

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Measurement, Result, Results
+from megatape.lab.benchmark.gpu.results import Key, Measurement, Result, Results
 
 
 class Versions(Measurement):
@@ -53,11 +53,11 @@ class Device(Measurement):
 
 def measure(bench: Bench) -> None:
     """Record the versions and the device."""
-    bench.measure("versions", versions)
+    bench.measure(("versions",), versions)
     describe_device: Callable[[], Device] = cpu
     if bench.device == "cuda":
         describe_device = gpu
-    bench.measure("device", describe_device)
+    bench.measure(("device",), describe_device)
 
 
 def versions() -> Versions:
@@ -99,8 +99,8 @@ def cpu() -> Device:
 
 def table(results: Results) -> Iterator[str]:
     """Yield the device and the versions as a sentence."""
-    device = results.get("machine/device", {})
-    versions = results.get("machine/versions", {})
+    device = results.get(Key("machine", ("device",)), {})
+    versions = results.get(Key("machine", ("versions",)), {})
     if not device.get("name"):
         return
     parts = [f"Measured on {device['name']}"]

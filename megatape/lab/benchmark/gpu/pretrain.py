@@ -68,10 +68,10 @@ def measure(bench: Bench) -> None:
     with TemporaryDirectory() as folder:
         runs = Runs(bench, Path(folder))
         for encoding, (stage, compiled) in product(encodings, modes):
-            key = f"155m/{encoding}/ZeRO {stage}"
+            mode = f"ZeRO {stage}"
             if compiled:
-                key += ", compiled"
-            bench.measure(key, partial(runs.measure, encoding, stage, compiled))
+                mode += ", compiled"
+            bench.measure(("155m", encoding, mode), partial(runs.measure, encoding, stage, compiled))
 
 
 class Runs:

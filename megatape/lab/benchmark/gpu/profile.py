@@ -67,7 +67,7 @@ def measure(bench: Bench) -> None:
     if bench.tiny:
         modes = {"eager": False}
     for (mode, compiled), encoding in product(modes.items(), ("tape", BASELINE)):
-        bench.measure(f"155m/{encoding}/{mode}", partial(_profile_step, bench.timer, shape, encoding, compiled))
+        bench.measure(("155m", encoding, mode), partial(_profile_step, bench.timer, shape, encoding, compiled))
 
 
 def _profile_step(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> ProfileResult:

@@ -10,7 +10,7 @@ TABLE = "table.md"
 def report(results: Results) -> str:
     """Return the tables of all measured parts, and the list of what is missing."""
     # Only the modules of measured parts: another one may lack a package.
-    started = {key.partition("/")[0] for key in results if "/" in key}
+    started = {key.part for key in results if key.words}
     parts = sorted((part for part in PARTS if part.name in started), key=lambda part: part.order)
     paragraphs: list[str] = []
     for table in dict.fromkeys(part.table for part in parts):
@@ -20,6 +20,6 @@ def report(results: Results) -> str:
     for key, result in results.items():
         if not measured(result):
             reason = result.get("error") or f"left out: {result['left out']}"
-            missing.append([key, reason.replace("|", "/")])
+            missing.append([str(key), reason.replace("|", "/")])
     paragraphs += titled("Not measured", ["", "why"], missing)
     return "\n\n".join(paragraphs) + "\n"

@@ -1,7 +1,7 @@
 """Results of a benchmark: results.jsonl, one JSON object per line."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,8 +12,30 @@ RESULTS = "results.jsonl"
 
 # Line of a measurement in JSON. A failed measurement has only "error", a skipped one only "left out", with the reason.
 Result = dict[str, Any]
-# Results by key, such as "attention/155m/plain/sdpa": the part, then the measurement.
-Results = dict[str, Result]
+
+
+class Key(NamedTuple):
+    """Key of a result. In files, it is text such as "attention/155m/plain/sdpa".
+
+    Attributes:
+        part: Name of the part.
+        words: Words naming the measurement, none for the result of the whole part.
+    """
+
+    part: str
+    words: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "/".join([self.part, *self.words])
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the key with this text."""
+        part, *words = text.split("/")
+        return cls(part, tuple(words))
+
+
+Results = dict[Key, Result]
 
 
 class Measurement(BaseModel):
@@ -67,10 +89,10 @@ class Journal:
         for key, result in results.items():
             self.add(key, result)
 
-    def add(self, key: str, result: Result) -> None:
+    def add(self, key: Key, result: Result) -> None:
         """Add a result. It replaces an earlier one of the same key."""
         self.results[key] = result
-        append_lines(self._path, [{"key": key} | result])
+        append_lines(self._path, [{"key": str(key)} | result])
 
 
 def read_results(path: Path) -> Results:
@@ -85,7 +107,7 @@ def read_results(path: Path) -> Results:
     results = {}
     for _, entry in read_lines(path):
         if isinstance(entry.get("key"), str):
-            results[entry.pop("key")] = entry
+            results[Key.parse(entry.pop("key"))] = entry
     if not results and path.stat().st_size:
         raise UserError(f"{path} has no results: give the results.jsonl of an earlier benchmark")
     return results

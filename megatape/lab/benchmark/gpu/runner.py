@@ -12,7 +12,7 @@ from subprocess import PIPE
 from megatape.lab.benchmark.gpu.bench import LOST
 from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
 from megatape.lab.benchmark.gpu.report import TABLE, report
-from megatape.lab.benchmark.gpu.results import RESULTS, Journal, Result, Results, measured, read_results
+from megatape.lab.benchmark.gpu.results import RESULTS, Journal, Key, Result, Results, measured, read_results
 from megatape.lab.benchmark.gpu.worker import FULL, TINY
 from megatape.lab.processes import child, ending, interruptible
 from megatape.utils.atomic import write_atomically
@@ -76,7 +76,7 @@ def benchmark(
     journal = Journal(results, earlier)
     with interruptible():
         for part in parts:
-            if measured(journal.results.get(part.name)):
+            if measured(journal.results.get(Key(part.name))):
                 yield f"{part.name}: measured before"
                 continue
             left = deadline - time.monotonic()
@@ -87,19 +87,19 @@ def benchmark(
                 log = out / LOGS / f"{part.name.replace(' ', '_')}.txt"
                 limit = min(conditions.time_limit * part.seconds, left)
                 result = _PartRun(part, journal, log, limit, conditions).finish()
-            journal.add(part.name, result)
+            journal.add(Key(part.name), result)
             write_atomically(out / TABLE, report(journal.results).encode())
             yield _progress(part, journal.results)
 
 
 def _progress(part: Part, results: Results) -> str:
     """Describe the outcome of a part: the number of results, and the failures."""
-    result = results[part.name]
+    result = results[Key(part.name)]
     if "left out" in result:
         return f"{part.name}: left out: {result['left out']}"
-    of_part = {key: found for key, found in results.items() if key.startswith(f"{part.name}/")}
-    failures = [f"  {key}: {found['error']}" for key, found in of_part.items() if "error" in found]
-    line = f"{part.name}: {len(of_part) - len(failures)} of {len(of_part)} measured"
+    measurements = {key: result for key, result in results.items() if key.part == part.name and key.words}
+    failures = [f"  {key}: {measurement['error']}" for key, measurement in measurements.items() if "error" in measurement]
+    line = f"{part.name}: {len(measurements) - len(failures)} of {len(measurements)} measured"
     if "error" in result:
         line += f": {result['error']}"
     return "\n".join([line, *failures])
@@ -127,9 +127,9 @@ class _PartRun:
         self._limit = limit
         self._conditions = conditions
         # Keys with a result of this run, which may be a failure.
-        self._tried: set[str] = set()
+        self._tried: set[Key] = set()
         # Key of the running measurement.
-        self._running: str | None = None
+        self._running: Key | None = None
 
     def finish(self) -> Result:
         """Measure the part, and return its time and what went wrong."""
@@ -170,16 +170,17 @@ class _PartRun:
             assert process.stdin is not None and process.stdout is not None
             known = {key for key, result in self._journal.results.items() if measured(result)}
             with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(sorted(self._tried | known)) + "\n")
+                process.stdin.write(json.dumps(sorted(str(key) for key in self._tried | known)) + "\n")
                 process.stdin.flush()
             for line in process.stdout:
                 entry = json.loads(line)
-                self._running = entry.get("begin")
-                if self._running is None:
-                    self._add(entry.pop("key"), entry)
+                if "begin" in entry:
+                    self._running = Key.parse(entry["begin"])
+                else:
+                    self._add(Key.parse(entry.pop("key")), entry)
             return process.wait()
 
-    def _add(self, key: str, result: Result) -> None:
+    def _add(self, key: Key, result: Result) -> None:
         self._journal.add(key, result)
         self._tried.add(key)
         self._running = None

@@ -47,7 +47,7 @@ def measure(bench: Bench) -> None:
         build_once = cache(partial(build, model, ["tape"], max_length, device, compute_dtype(device)))
         for batch, length in sizes:
             workload = Workload(batch, "none", length)
-            bench.measure(f"{name}/{batch} x {length}", partial(_measure_workload, bench.timer, build_once, workload))
+            bench.measure((name, f"{batch} x {length}"), partial(_measure_workload, bench.timer, build_once, workload))
 
 
 def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: Workload) -> ServingResult:

@@ -83,7 +83,7 @@ def _measure_layers(bench: Bench, shape: Shape) -> None:
     for encoding in (BASELINE, "tape"):
         for backend in _backends(shape, encoding, timer.device):
             action = partial(_measure_layer, timer, shape, encoding, backend)
-            bench.measure(f"{encoding}/{backend}/{LAYER}", action)
+            bench.measure((encoding, backend, LAYER), action)
 
 
 def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape, Configure], StepResult]) -> None:
@@ -107,7 +107,7 @@ def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape
                 "activation_checkpointing": checkpointing,
             }
             configure = partial(Shape.config, encoding=encoding, precision=precision, **settings)
-            bench.measure(f"{encoding}/{backend}/{mode}", partial(measure_step, timer, shape, configure))
+            bench.measure((encoding, backend, mode), partial(measure_step, timer, shape, configure))
 
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:

@@ -16,7 +16,7 @@ KeyT = TypeVar("KeyT", bound=tuple[object, ...])
 
 
 def rows_of(results: Results, part: str, kind: type[MeasurementT]) -> Iterator[tuple[tuple[str, ...], MeasurementT]]:
-    """Yield the measured results of a part, with the words of their keys after the part's name.
+    """Yield the measured results of a part, with the words of their keys.
 
     Args:
         results: Results by key.
@@ -24,9 +24,8 @@ def rows_of(results: Results, part: str, kind: type[MeasurementT]) -> Iterator[t
         kind: Type of the part's results.
     """
     for key, result in results.items():
-        name, *words = key.split("/")
-        if name == part and words and measured(result):
-            yield tuple(words), kind.model_validate(result)
+        if key.part == part and key.words and measured(result):
+            yield key.words, kind.model_validate(result)
 
 
 def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:

@@ -30,31 +30,31 @@ class Reports:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Skip tests with a result."""
         self.num_found = len(items)
-        known = [item for item in items if self.bench.has_result(_name(item.nodeid))]
+        known = [item for item in items if self.bench.has_result(_words(item.nodeid))]
         config.hook.pytest_deselected(items=known)
         items[:] = [item for item in items if item not in known]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record a file that cannot be imported."""
         if report.failed:
-            self.bench.fail(_name(report.nodeid), ending(report.longreprtext))
+            self.bench.fail(_words(report.nodeid), ending(report.longreprtext))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Announce a test."""
-        self.bench.begin(_name(nodeid))
+        self.bench.begin(_words(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record the outcome after a phase of a test."""
-        name = _name(report.nodeid)
+        words = _words(report.nodeid)
         if report.failed:
-            self.bench.fail(name, ending(report.longreprtext))
+            self.bench.fail(words, ending(report.longreprtext))
         elif report.skipped:
             reason = report.longreprtext
             if isinstance(report.longrepr, tuple):
                 _, _, reason = report.longrepr
-            self.bench.record(name, {"skipped": ending(reason)})
+            self.bench.record(words, {"skipped": ending(reason)})
         elif report.when == "call":
-            self.bench.record(name, {"seconds": report.duration})
+            self.bench.record(words, {"seconds": report.duration})
 
 
 def measure(bench: Bench, folder: Path = TESTS) -> None:
@@ -78,16 +78,16 @@ def measure(bench: Bench, folder: Path = TESTS) -> None:
         raise RuntimeError(f"pytest ran none of the tests in {folder}, or not all of them: {code!r}; its output says why")
 
 
-def _name(node: str) -> str:
-    """Return the name of a test without the folder."""
-    return node.removeprefix("tests/gpu/")
+def _words(node: str) -> tuple[str, ...]:
+    """Return the words of a test's key: its path in the folder, with its name."""
+    return tuple(node.removeprefix("tests/gpu/").split("/"))
 
 
 def table(results: Results) -> Iterator[str]:
     """Yield the numbers of tests that passed, failed or were skipped."""
     counts = Counter[str]()
     for key, result in results.items():
-        if key.startswith("tests/"):
+        if key.part == "tests" and key.words:
             counts[_outcome(result)] += 1
     if counts:
         parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]

@@ -83,9 +83,9 @@ def measure(bench: Bench) -> None:
         problem = Problem(shapes(bench.tiny)[name], "moving", False, timer.device)
         for kernel in ("forward_kernel", "queries_kernel", "keys_kernel"):
             for tile in CANDIDATES[kernel, SHAPES[name].model.head_dim]:
-                words = " ".join(str(size) for size in tile)
+                sizes = " ".join(str(size) for size in tile)
                 action = partial(_measure_tile, timer, problem, variant, kernel, tile)
-                bench.measure(f"{name}/{kernel}/{words}", action)
+                bench.measure((name, kernel, sizes), action)
 
 
 def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> TileResult:

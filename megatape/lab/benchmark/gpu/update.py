@@ -81,7 +81,7 @@ def measure(bench: Bench) -> None:
         operations["update by kernel"] = partial(_update, by_kernel=True)
     for name in ("155m", "1b", "7b"):
         for label, make in operations.items():
-            bench.measure(f"{name}/{label}", partial(_measure_operation, timer, make, shapes(bench.tiny)[name]))
+            bench.measure((name, label), partial(_measure_operation, timer, make, shapes(bench.tiny)[name]))
 
 
 def _rotation(shape: Shape, draw: Draw, moves_state: bool = True) -> Operation:

@@ -12,6 +12,7 @@ import threading
 
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.parts import Part
+from megatape.lab.benchmark.gpu.results import Key
 
 # Sizes of a part.
 TINY = "tiny"
@@ -38,6 +39,6 @@ def main(words: list[str]) -> None:
     channel = os.fdopen(os.dup(1), "w")
     # Whatever libraries print goes to the log.
     os.dup2(2, 1)
-    skipped = set(json.loads(sys.stdin.readline()))
+    skipped = {Key.parse(text) for text in json.loads(sys.stdin.readline())}
     threading.Thread(target=_end_with_parent, daemon=True).start()
     part.measure(Bench(name, device, size == TINY, skipped, channel))

@@ -20,7 +20,7 @@ from megatape.lab.benchmark.gpu import runner
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.parts import PARTS, Part
 from megatape.lab.benchmark.gpu.report import report
-from megatape.lab.benchmark.gpu.results import Result, read_results
+from megatape.lab.benchmark.gpu.results import Key, Results, read_results
 from megatape.lab.benchmark.gpu.runner import Conditions, benchmark
 from tests.helpers.processes.command import Command
 
@@ -49,9 +49,11 @@ def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     tests = next(part for part in PARTS if part.name == "tests")
     list(benchmark([tests], tmp_path / "tests", Conditions("cpu", tiny=True)))
     results = read_results(tmp_path / "tests/results.jsonl")
-    reasons = {key: result.get("skipped") for key, result in results.items() if key != "tests"}
+    reasons = {key: result.get("skipped") for key, result in results.items() if key.words}
     assert set(reasons.values()) == {"Skipped: needs a CUDA device"}
-    assert {key.split("::")[0] for key in reasons} == {f"tests/{file.name}" for file in (ROOT / "tests/gpu").glob("test_*.py")}
+    assert {str(key).split("::")[0] for key in reasons} == {
+        f"tests/{file.name}" for file in (ROOT / "tests/gpu").glob("test_*.py")
+    }
 
 
 def test_chosen_parts(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -135,34 +137,34 @@ def test_parts_import_only_the_listed_packages(row: str, tmp_path: Path) -> None
     process = subprocess.run([sys.executable, "-m", "megatape", *command], env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     found = read_results(tmp_path / "out/results.jsonl")
-    faults = {key: each["error"] for key, each in found.items() if "error" in each and "FP8" not in key and "/" in key}
+    faults = {key: each["error"] for key, each in found.items() if "error" in each and "FP8" not in str(key) and key.words}
     assert not faults
     assert len(found) > len(parts)
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Result]:
+def results() -> Results:
     """Of all other parts."""
     return measured([part.name for part in PARTS if part.name != "tests"])
 
 
-def measured(names: list[str]) -> dict[str, Result]:
+def measured(names: list[str]) -> Results:
     """Results of parts that run in this process, which has imported everything."""
     channel = io.StringIO()
     for part in PARTS:
         if part.name in names:
             part.measure(Bench(part.name, "cpu", True, set(), channel))
     entries = [json.loads(line) for line in channel.getvalue().splitlines()]
-    return {entry.pop("key"): entry for entry in entries if "key" in entry}
+    return {Key.parse(entry.pop("key")): entry for entry in entries if "key" in entry}
 
 
 @pytest.mark.slow
-def test_all_parts_run(results: dict[str, Result]) -> None:
+def test_all_parts_run(results: Results) -> None:
     """Without torchao, the FP8 steps fail with a message that says so."""
     faults = {key: result["error"] for key, result in results.items() if "error" in result}
     lacking = {key for key, fault in faults.items() if find_spec("torchao") is None and "torchao cannot be imported" in fault}
     assert not faults.keys() - lacking, faults
-    assert {key.split("/")[0] for key in results} == {part.name for part in PARTS if part.name != "tests"}
+    assert {key.part for key in results} == {part.name for part in PARTS if part.name != "tests"}
 
 
 @pytest.mark.fp8
@@ -174,7 +176,7 @@ def test_fp8() -> None:
 
 
 @pytest.mark.slow
-def test_table(results: dict[str, Result]) -> None:
+def test_table(results: Results) -> None:
     """Every measurement is in a table, and ratios are to the fastest RoPE."""
     text = report(results)
     tables = dict(_tables(text))
@@ -186,7 +188,7 @@ def test_table(results: dict[str, Result]) -> None:
         "Rotation and position update, beside a copy of the fewest bytes": "update",
         "Ceilings": "ceilings",
     }.items():
-        assert len(tables[title]) == sum(key.startswith(f"{part}/") for key in results)
+        assert len(tables[title]) == sum(key.part == part for key in results)
 
 
 def _tables(text: str) -> Iterator[tuple[str, list[list[str]]]]:

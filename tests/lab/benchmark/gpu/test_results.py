@@ -3,6 +3,7 @@
 from typing import Any
 
 from megatape.lab.benchmark.gpu.report import report
+from megatape.lab.benchmark.gpu.results import Key, Results
 from tests.helpers.checks.cells import cells
 
 
@@ -10,7 +11,7 @@ def step(seconds: float, ratio: float, **more: Any) -> dict[str, Any]:
     return {"seconds": seconds, "ratio": ratio, "tokens/s": 1e5, "FLOP/s": 1e14} | more
 
 
-RESULTS: dict[str, dict[str, Any]] = {
+RESULTS_BY_TEXT: dict[str, dict[str, Any]] = {
     "step 155m/rope/sdpa/eager": step(0.04, 1.0, **{"saved bytes": 1000}),
     "step 155m/rope/sdpa/compiled": step(0.032, 0.8),
     "step 155m/tape/sdpa/eager": step(0.05, 1.2, **{"saved bytes": 1070}),
@@ -22,6 +23,14 @@ RESULTS: dict[str, dict[str, Any]] = {
     "step 155m": {"seconds": 60.0, "error": "1 failed"},
     "serving": {"left out": "takes about 40 s, and 3 s of the budget were left"},
 }
+RESULTS: Results = {Key.parse(text): result for text, result in RESULTS_BY_TEXT.items()}
+
+
+def test_keys_are_text_in_files() -> None:
+    key = Key("step 155m", ("rope", "sdpa", "eager"))
+    assert str(key) == "step 155m/rope/sdpa/eager"
+    assert Key.parse(str(key)) == key
+    assert Key.parse("serving") == Key("serving")
 
 
 def rows(title: str) -> list[list[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import UserError
-from megatape.lab.benchmark.gpu.results import read_results
+from megatape.lab.benchmark.gpu.results import Result, read_results
 from tests.helpers.lab.benchmark_parts import part, run
 from tests.helpers.processes.workers import ROOT
 
@@ -22,10 +22,15 @@ def importable_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
+def read(path: Path) -> dict[str, Result]:
+    """Results by the text of their keys."""
+    return {str(key): result for key, result in read_results(path).items()}
+
+
 def test_failures_are_results(tmp_path: Path) -> None:
     """An exception or a dying process costs one measurement. A part that cannot start fails as a whole."""
     told = run(tmp_path, part("faulty"), part("missing"), part("good"), part("lost"))
-    results = read_results(tmp_path / "results.jsonl")
+    results = read(tmp_path / "results.jsonl")
     assert results["faulty/b"] == {"error": "RuntimeError: CUDA error: one / of several lines"}
     died = results["faulty/d"]["error"]
     assert "its process ended with status -6" in died
@@ -45,7 +50,7 @@ def test_results_are_not_measured_again(tmp_path: Path) -> None:
     """Failures are measured again, and the new file has all results, even if both files have the same name."""
     run(tmp_path, part("good"), part("faulty"))
     file = tmp_path / "results.jsonl"
-    before = read_results(file)
+    before = read(file)
     file.write_text(file.read_text() + '{"key": "good/')  # the process was killed while it wrote
     with pytest.raises(UserError, match=r"choose another `out`, or continue it by `done`"):
         run(tmp_path, part("good"))
@@ -65,7 +70,7 @@ def test_results_are_not_measured_again(tmp_path: Path) -> None:
 def test_limits(tmp_path: Path) -> None:
     """A hanging part is stopped. A part that does not fit into the budget is skipped, and a shorter one after it is not."""
     run(tmp_path, part("slow", 1), part("missing", 10), part("good", 2), budget=9, time_limit=1)
-    results = read_results(tmp_path / "results.jsonl")
+    results = read(tmp_path / "results.jsonl")
     assert results["slow/a"] == {}
     assert results["slow/b"] == {"error": "stopped after 1 s"}
     assert results["slow"]["error"] == "stopped after 1 s"

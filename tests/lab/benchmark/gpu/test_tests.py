@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.lab.benchmark.gpu.bench import Bench
+from megatape.lab.benchmark.gpu.results import Key
 from megatape.lab.benchmark.gpu.tests import measure
 
 
@@ -25,4 +26,4 @@ def test_part_does_not_fail_if_all_tests_have_results(tmp_path: Path) -> None:
     folder = tmp_path / "tests/gpu"
     folder.mkdir(parents=True)
     (folder / "test_known.py").write_text("import pytest\n\n@pytest.mark.gpu\ndef test_known(): pass")
-    measure(Bench("tests", "cpu", True, {"tests/test_known.py::test_known"}, io.StringIO()), folder)
+    measure(Bench("tests", "cpu", True, {Key("tests", ("test_known.py::test_known",))}, io.StringIO()), folder)
