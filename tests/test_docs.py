@@ -250,7 +250,7 @@ def test_architecture_lists_every_wrapper_of_blocks() -> None:
     """docs/generate.py once wrote the list of layers over the table of wrappers."""
     page = (ROOT / "docs/architecture.md").read_text()
     wrappers = set()
-    for module in ("compilation", "memory", "sample_division"):
+    for module in ("compilation", "memory", "sequence_parallel"):
         text = (ROOT / "megatape/model" / f"{module}.py").read_text()
         wrappers |= set(re.findall(r"^class (\w+Block)\(", text, re.MULTILINE))
     assert len(wrappers) > 4

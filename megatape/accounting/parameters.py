@@ -7,6 +7,7 @@ import torch
 
 from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.model.build import build_model
+from megatape.model.options import TrainingOptions
 from megatape.model.trainable import freeze, position_parameters
 from megatape.model.transformer import Transformer
 
@@ -14,7 +15,7 @@ from megatape.model.transformer import Transformer
 def meta_model(config: ModelConfig, activation_checkpointing: ActivationCheckpointing = "none") -> Transformer:
     """Return a model on the meta device: shapes without memory."""
     with torch.device("meta"):
-        return build_model(config, activation_checkpointing=activation_checkpointing)
+        return build_model(config, training=TrainingOptions(activation_checkpointing=activation_checkpointing))
 
 
 @dataclass(frozen=True)

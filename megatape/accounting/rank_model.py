@@ -6,6 +6,8 @@ from megatape.attention.backend import AttentionRequirements
 from megatape.config import ParallelConfig
 from megatape.distributed.mesh import Axis, fake_axis
 from megatape.model.build import build_model
+from megatape.model.layout import Layout
+from megatape.model.options import Kernels, TrainingOptions
 from megatape.model.requirements import layer_requirements
 from megatape.model.transformer import Transformer
 
@@ -18,20 +20,20 @@ def fake_axes(parallel: ParallelConfig) -> dict[str, Axis]:
 def build_rank_model(workload: Workload, num_layers: int) -> Transformer:
     """Return one rank's share of a model with this number of layers. On the meta device it has the attention of a GPU."""
     axes = fake_axes(workload.parallel)
-    return build_model(
-        workload.with_model(num_layers=num_layers).model,
-        axes["tensor"],
-        sequence_axis=axes["sequence"],
-        context_axis=axes["context"],
-        trainable=workload.trainable,
-        frozen=workload.frozen,
+    layout = Layout(axes["tensor"], axes["sequence"], axes["context"])
+    kernels = Kernels(
         backends=backends_by_priority(workload.attention, requirements_on_gpu(workload)),
         rotation_by_kernel=True,
         update_by_kernel=True,
+    )
+    training = TrainingOptions(
+        trainable=workload.trainable,
+        frozen=workload.frozen,
         num_shifted_groups=workload.num_shifted_groups,
         activation_checkpointing=workload.activation_checkpointing,
         chunk_tokens=workload.chunk_tokens,
     )
+    return build_model(workload.with_model(num_layers=num_layers).model, layout, kernels, training)
 
 
 def requirements_on_gpu(workload: Workload) -> AttentionRequirements:

@@ -14,8 +14,8 @@ The lower stream is e without its initial value, which is a function of the posi
 bytes in bfloat16, where e itself would lose its angles. With other encodings e is constant (`rope`) or absent (`nope`): nothing
 updates it, and attention moves only the content. Shapes as in model/transformer.py.
 
-The classes here are the equations, in layers that tensor-parallel ranks divide. What samples divided among ranks, memory and
-torch.compile need is in subclasses, from which model/build.py composes the class of a run's blocks.
+The classes here are the equations, computed by one rank: T = 1. Subclasses change single steps for layouts of several ranks,
+memory savings and torch.compile, and model/build.py composes a run's classes from them.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,20 +30,20 @@ from megatape.attention.backend import DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.distributed.layout import tokens_to_channels
 from megatape.encodings.encoding import Encoding, Features
 from megatape.encodings.log_scale import LogScale
 from megatape.model.layers import LayerFactory
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
-from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import project
 from megatape.nn.norm import normalization
 from megatape.nn.remat import Remat
-from megatape.nn.shared_remat import shared_with_layers
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; the position encoding rotates queries and keys, biases scores or is moved with the values.
+    """Grouped-query attention, W_o (A v), which the position encoding makes depend on positions.
+
+    The encoding rotates queries and keys, adds a bias to the scores, or has its state averaged with the same weights as the
+    values, A e. Here one rank computes everything. For other layouts see tensor_parallel.py and sequence_parallel.py.
 
     Attributes:
         attend: Function that computes attention in evaluation.
@@ -55,15 +55,14 @@ class Attention(nn.Module):
         self, config: ModelConfig, encoding: Encoding, options: ModelOptions, layers: LayerFactory, moves_state: bool
     ) -> None:
         super().__init__()
-        axis = options.tensor_axis
+        axis = options.layout.tensor_axis
         width = config.num_heads * config.head_dim
         kv_width = config.num_kv_heads * config.head_dim
         input_bias = config.attention_bias != "none"
         output_bias = config.attention_bias == "qkvo"
         self.head_dim = config.head_dim
         self.encoding = encoding
-        self.options = options
-        self.tensor_axis = axis
+        self.layout = options.layout
         self.attend = options.attend
         self.attend_in_training = options.attend_in_training or options.attend
         self.moves_state = moves_state
@@ -83,36 +82,69 @@ class Attention(nn.Module):
         if config.attention_scale == "log_n":
             self.log_scale = options.configure(LogScale(config, axis))
 
-    def forward(
-        self, h: Tensor, state: PositionState, document_starts: DocumentStarts = None, *, remat: Remat | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, h: Tensor, state: PositionState, document_starts: DocumentStarts = None) -> tuple[Tensor, Tensor | None]:
         """Attend to the content and, if the position update reads A e, to the position state.
 
         Args:
             h: Normalized content of this rank's tokens, [B, N/T, D].
             state: Position state, as in Streams.
-            document_starts: [B, N], the first token that each token may attend to, or None.
-            remat: How the backward pass rebuilds h; None: autograd saves h.
+            document_starts: Index of the first token that each token may attend to, [B, N], or None.
 
         Returns:
-            The output [B, N/T, D] and A e of this rank's query heads, [B, N, H/T, W], or None.
+            The output [B, N/T, D], and A e of this rank's query heads, [B, N, H/T, W], or None.
         """
-        gathered = begin_gather(h, self.tensor_axis, remat)
-        # In flight while the products run. A layer without positions does not read the state.
-        delta = state.delta if self.encoding.carries_state else None
-        exchange = tokens_to_channels(delta, self.tensor_axis)
-        q, k, v = self.heads(gathered)
-        features = self.features(gathered, q, k)
-        del gathered  # All tokens, which only the products need.
-        state = PositionState(state.initial, exchange.wait())
+        q, k, v = self.heads(h)
+        features = self.features(h, q, k)
+        content, attended_state = self.encode_and_attend(q, k, v, features, state, document_starts)
+        return self.output(content.flatten(2)), attended_state
 
-        q, k, v, features, state = self.before_attention(q, k, v, features, state)
+    def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [B, N, H/T, R], keys and values [B, N, L/T, R], before the encoding rotates them."""
+        return self.split_heads(*project(h, self.query, self.key, self.value))
+
+    def split_heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Split products into heads, [B, N, heads x R] -> [B, N, heads, R], and normalize queries and keys."""
+        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in (query, key, value))
+        if self.query_norm is not None and self.key_norm is not None:
+            q = self.query_norm(q)
+            k = self.key_norm(k)
+        return q, k, v
+
+    def features(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
+        """Return what the encoding computes from the content of single tokens, or nothing."""
+        if self.token_features is None:
+            return ()
+        features: Features = self.token_features(h, q, k)
+        return features
+
+    def encode_and_attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        features: Features,
+        state: PositionState,
+        document_starts: DocumentStarts,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Encode positions and compute attention.
+
+        Args:
+            q: Queries [B, N, H/T, R] from `heads`.
+            k: Keys [B, N, L/T, R].
+            v: Values [B, N, L/T, R].
+            features: Result of `features`.
+            state: State of all tokens and of this rank's channels, [B, N, L/T, W].
+            document_starts: See `forward`.
+
+        Returns:
+            A v [B, N, H/T, R], and A e [B, N, H/T, W] or None.
+        """
         q, k, bias = self.encode(q, k, features, state.initial, document_starts)
         rotation = None
         if self.encoding.has_position_tensor:
             rotation = state
         attend = self.attend_in_training if self.training else self.attend
-        content, attended_state = attend(
+        return attend(
             q,
             k,
             v,
@@ -121,35 +153,12 @@ class Attention(nn.Module):
             document_starts=document_starts,
             moves_state=self.moves_state,
         )
-        content, attended_state = self.after_attention(content, attended_state)
-        return self.output(content.flatten(2)), attended_state
 
-    def heads(self, gathered: GatheredInput) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [B, N, H/T, R], keys and values [B, N, L/T, R], before the encoding rotates them."""
-        projected = project(gathered, self.query, self.key, self.value)
-        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in projected)
-        if self.query_norm is not None and self.key_norm is not None:
-            q = self.query_norm(q)
-            k = self.key_norm(k)
-        return q, k, v
-
-    def features(self, gathered: GatheredInput, q: Tensor, k: Tensor) -> Features:
-        """Return the features of single tokens that the encoding computes from the content, q and k; empty if it has none."""
-        if self.token_features is None:
-            return ()
-        with shared_with_layers(gathered.remat):
-            features: Features = self.token_features(gathered.whole, q, k)
-        return features
-
-    def before_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, features: Features, state: PositionState
-    ) -> tuple[Tensor, Tensor, Tensor, Features, PositionState]:
-        """Return the arguments for the tokens and heads that this rank attends with: these, if it has all tokens."""
-        return q, k, v, features, state
-
-    def after_attention(self, content: Tensor, attended_state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the results of attention for this rank's tokens: the inverse of `before_attention`."""
-        return content, attended_state
+    def delta_to_read(self, state: PositionState) -> Tensor | None:
+        """Return the part of the state to exchange: none if this layer has no positions, even if other layers have a state."""
+        if not self.encoding.carries_state:
+            return None
+        return state.delta
 
     def encode(
         self, q: Tensor, k: Tensor, features: Features, state: Tensor | None, document_starts: DocumentStarts
@@ -187,14 +196,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig, options: ModelOptions, layers: LayerFactory) -> None:
         super().__init__()
-        self.tensor_axis = options.tensor_axis
+        self.tensor_axis = options.layout.tensor_axis
         self.gate = layers.column("gate", config.hidden_size, config.mlp_size)
         self.up = layers.column("up", config.hidden_size, config.mlp_size)
         self.down = layers.row("down", config.mlp_size, config.hidden_size)
 
-    def forward(self, h: Tensor, *, remat: Remat | None = None) -> Tensor:
-        """Return the output for h. remat: How the backward pass rebuilds h; None: autograd saves h."""
-        gate, up = project(begin_gather(h, self.tensor_axis, remat), self.gate, self.up)
+    def forward(self, h: Tensor) -> Tensor:
+        gate, up = project(h, self.gate, self.up)
         return self.multiply(gate, up)
 
     def multiply(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -217,8 +225,31 @@ class Streams(NamedTuple):
     remat_of: Callable[[Tensor], Remat | None] | None = None
 
 
+class Content(NamedTuple):
+    """Content after a block.
+
+    Attributes:
+        x: Content of this rank's tokens, [B, N/T, D].
+        m: Output of the MLP, [B, N/T, D]. None if the position update does not read it.
+        remat_of: See Streams.
+    """
+
+    x: Tensor
+    m: Tensor | None
+    remat_of: Callable[[Tensor], Remat | None] | None = None
+
+
 class Block(nn.Module):
     """Pre-norm attention and feed-forward network, each of which updates both streams.
+
+    With the norm n, attention A and the position update U, a block computes
+
+        x <- x + W_o A v(n(x))
+        m  = MLP(n(x))
+        x <- x + m
+        e <- U(e, A e, m)
+
+    in steps, so that wrappers can change one of them and combine with each other.
 
     Attributes:
         updates_state: Whether it updates the position state.
@@ -245,10 +276,11 @@ class Block(nn.Module):
             is_read: Whether a later block reads the position state.
         """
         super().__init__()
-        axis = options.tensor_axis
+        axis = options.layout.tensor_axis
         layers = LayerFactory(index, axis, options.product, config.lora)
         position = options.configure(encoding.update(axis))
         self.options = options
+        self.layout = options.layout
         self.updates_state = position is not None and is_read
         moves_state = self.updates_state and encoding.moves_state
         self.attention_norm = normalization(config, config.hidden_size, axis)
@@ -262,13 +294,40 @@ class Block(nn.Module):
 
         Args:
             streams: Streams before it.
-            document_starts: [B, N], the first token that each token may attend to, or None.
+            document_starts: Index of the first token that each token may attend to, [B, N], or None.
         """
-        x, state, _ = streams
-        attended, attended_state = self.attention(self.attention_norm(x), state, document_starts)
+        attended, attended_state = self.attend(streams, document_starts)
+        return self.feed_forward(streams, attended, attended_state)
+
+    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the output of attention [B, N/T, D], and A e [B, N, H/T, W] if the position update reads it, or None."""
+        return self.attention(self.attention_norm(streams.x), streams.state, document_starts)
+
+    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
+        """Return both streams after this block. The results of a token depend on its own arguments alone.
+
+        Args:
+            streams: Streams before the block.
+            attended: Output of attention, [B, N/T, D].
+            attended_state: A e, or None.
+        """
+        content = self.add_to_content(streams.x, attended)
+        state = self.update(streams.state, attended_state, content.m)
+        return Streams(content.x, state, content.remat_of)
+
+    def add_to_content(self, x: Tensor, attended: Tensor) -> Content:
+        """Add the outputs of attention and MLP to the content."""
         x = x + attended
-        m = self.mlp(self.mlp_norm(x))
-        return Streams(x + m, self.update(state, attended_state, m))
+        m = self.apply_mlp(x)
+        return self.add(x, m)
+
+    def apply_mlp(self, x: Tensor) -> Tensor:
+        """Return the output of the MLP for the content after attention."""
+        return self.mlp(self.mlp_norm(x))
+
+    def add(self, x: Tensor, m: Tensor) -> Content:
+        """Add the output of the MLP to the content."""
+        return Content(x + m, m)
 
     def update(self, state: PositionState, attended_state: Tensor | None, m: Tensor | None) -> PositionState:
         """Return the position state after this block.
@@ -276,7 +335,7 @@ class Block(nn.Module):
         Args:
             state: Position state before it.
             attended_state: A e, or None.
-            m: Output of the MLP; None if the block does not update the state.
+            m: Output of the MLP. None if the block does not update the state.
         """
         if self.position is None or not self.updates_state:
             return state
@@ -293,27 +352,3 @@ class Block(nn.Module):
             yield
         finally:
             self.updates_state, self.attention.moves_state = before
-
-
-class BlockInSteps(Block):
-    """Block whose forward pass is two steps, so that wrappers can change one of them and combine with each other."""
-
-    def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
-        attended, attended_state = self.attend(streams, document_starts)
-        return self.feed_forward(streams, attended, attended_state)
-
-    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the output of attention [B, N/T, D], and A e [B, N, H/T, W] if the position update reads it, or None."""
-        return self.attention(self.attention_norm(streams.x), streams.state, document_starts)
-
-    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
-        """Return both streams after this block. Each token's depend on its own arguments alone.
-
-        Args:
-            streams: Streams before the block.
-            attended: Output of attention, [B, N/T, D].
-            attended_state: A e, or None.
-        """
-        x = streams.x + attended
-        m = self.mlp(self.mlp_norm(x))
-        return Streams(x + m, self.update(streams.state, attended_state, m))

@@ -8,7 +8,7 @@ from torch import Tensor
 from megatape.config import ModelConfig
 from megatape.encodings.encoding import Encoding
 from megatape.errors import UserError
-from megatape.model.block import Block, BlockInSteps, Streams
+from megatape.model.block import Block, Content
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.nn.product import linear
 from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
@@ -42,15 +42,13 @@ def content_after_block(block: Block, x: Tensor, attended: Tensor) -> tuple[Tens
     Returns:
         The content [B, N/T, D], and the output m of the MLP if the position update reads it.
     """
-    x = x + attended
-    m = block.mlp(block.mlp_norm(x))
-    x = x + m
+    content = Block.add_to_content(block, x, attended)
     if not block.updates_state:
-        return x, None
-    return x, m
+        return content.x, None
+    return content.x, content.m
 
 
-class CompiledBlock(BlockInSteps):
+class CompiledBlock(Block):
     """A block that compiles what it does before and after attention, once a training step needs it.
 
     Blocks of the same shapes share what is compiled.
@@ -76,12 +74,11 @@ class CompiledBlock(BlockInSteps):
         self._compiled_content = torch.compile(self._content, **compile_options)
         self._compile_update(compile_options)
 
-    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
+    def add_to_content(self, x: Tensor, attended: Tensor) -> Content:
         if not self.training:
-            # Evaluation has other shapes and cases, each of which would be compiled.
-            return super().feed_forward(streams, attended, attended_state)
-        x, m = self._compiled_content(streams.x, attended)
-        return Streams(x, self.update(streams.state, attended_state, m))
+            # Evaluation has other shapes and cases, and each of them would be compiled.
+            return super().add_to_content(x, attended)
+        return Content(*self._compiled_content(x, attended))
 
     def _content(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:
         return content_after_block(self, x, attended)

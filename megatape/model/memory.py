@@ -6,42 +6,35 @@ from contextlib import nullcontext
 from torch import Tensor
 
 from megatape.attention.rotation import PositionState
-from megatape.model.block import MLP, Block, BlockInSteps, Streams, swiglu
+from megatape.model.block import Block, Content, Streams, swiglu
+from megatape.model.tensor_parallel import TensorParallelMLP
 from megatape.nn.norm import normalize, normalize_and_rebuild
 from megatape.nn.rebuilt import add, remat
 from megatape.nn.recompute import in_chunks, keep_on_host, recompute
 from megatape.nn.remat import Remat
 
 
-class RebuiltSumBlock(BlockInSteps):
-    """A block whose last sum the backward pass rebuilds from its terms.
+class RebuiltSumBlock(Block):
+    """Block whose last sum the backward pass rebuilds from its two terms, in a block that updates the position state.
 
-    The norm of the MLP saves one of them and the position update the other, so that the next block's norm need not save the
-    sum. That takes a block that updates the position state.
+    The norm of the MLP saves one term and the position update the other, so the next block's norm need not save the sum.
     """
 
     def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
         h = normalize(self.attention_norm, streams.x, _remat_of_x(streams))
         return self.attention(h, streams.state, document_starts)
 
-    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
-        x = streams.x + attended
-        m = self.apply_mlp(x)
+    def add(self, x: Tensor, m: Tensor) -> Content:
         if not self.updates_state:
-            return Streams(x + m, streams.state)
+            return super().add(x, m)
         total, sum_remat = add(x, m)
-        state = self.update(streams.state, attended_state, m)
         if sum_remat is None:
-            return Streams(total, state)
-        return Streams(total, state, sum_remat.matching)
-
-    def apply_mlp(self, x: Tensor) -> Tensor:
-        """Return the output of the MLP."""
-        return self.mlp(self.mlp_norm(x))
+            return Content(total, m)
+        return Content(total, m, sum_remat.matching)
 
 
-class SelectiveMLP(MLP):
-    """An MLP whose product of gate and up the backward pass computes again."""
+class SelectiveMLP(TensorParallelMLP):
+    """MLP rebuilding the product of gate and up in the backward pass."""
 
     def multiply(self, gate: Tensor, up: Tensor) -> Tensor:
         product, product_remat = remat(swiglu, gate, up)
@@ -49,12 +42,10 @@ class SelectiveMLP(MLP):
 
 
 class SelectiveBlock(RebuiltSumBlock):
-    """A block whose norms and MLP's product of gate and up the backward pass computes again.
+    """Block saving matrix products and attention, and rebuilding its norms and the MLP's product of gate and up.
 
-    Matrix products and attention are saved.
+    Its attention and MLP are those of tensor-parallel ranks, also on one rank, because they take a Remat of their input.
     """
-
-    mlp_class = SelectiveMLP
 
     def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
         h, h_remat = normalize_and_rebuild(self.attention_norm, streams.x, _remat_of_x(streams))
@@ -72,7 +63,7 @@ def _remat_of_x(streams: Streams) -> Remat | None:
     return streams.remat_of(streams.x)
 
 
-class ChunkedBlock(BlockInSteps):
+class ChunkedBlock(Block):
     """A block that takes some of this rank's tokens at a time through MLP and position update (training.chunk_tokens).
 
     Between attention and the streams after the block autograd saves only the arguments of each chunk.

@@ -36,6 +36,6 @@ def local_state(model: Transformer, state: PositionState) -> Tensor | None:
     """Return the state of this rank's tokens, [B, N/S/T, L, W] if blocks move it; that of all tokens otherwise."""
     if state.initial is None or not model.encoding.carries_state:
         return state.initial
-    of_sequence_rank = local_tokens(state.initial, model.division.sequence_axis)
+    of_sequence_rank = local_tokens(state.initial, model.layout.sequence_axis)
     initial = local_tokens(of_sequence_rank, model.tensor_axis)
     return state._replace(initial=initial).tensor(model.config.num_kv_heads)

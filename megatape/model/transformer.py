@@ -13,7 +13,7 @@ Shapes, here and in the other modules of model/:
 With one rank T is 1, and N/T, H/T and L/T are N, H and L. With more, each rank holds N/T tokens
 between the sublayers and all N tokens of its heads inside attention and MLP.
 
-Sequence-parallel ranks divide a sample around all of that (model/sample_division.py): with S of them, N is the N/S tokens of
+Sequence-parallel ranks divide a sample around all of that (model/sequence_parallel.py): with S of them, N is the N/S tokens of
 this rank everywhere but in attention itself, from rotation and biases to A v and A e, which has all N tokens of 1/S of the
 heads. Context-parallel ranks divide it before: with P of them, N is the N/P tokens of this rank in attention, too, where keys
 and values of the other ranks pass by (attention/backends/blocked.py).
@@ -29,7 +29,6 @@ from megatape.encodings import encoding_of
 from megatape.encodings.encoding import Encoding, positioned_layers
 from megatape.model.block import Block, Streams
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
-from megatape.model.sample_division import SampleDivision
 from megatape.nn.dropout import draw_dropout_from
 from megatape.nn.loss import LossFormula
 from megatape.nn.norm import normalization
@@ -49,10 +48,11 @@ class Transformer(nn.Module):
             block_class: Class of the blocks.
         """
         super().__init__()
-        axis = options.tensor_axis
+        layout = options.layout
+        axis = layout.tensor_axis
         self.config = config
         self.tensor_axis = axis
-        self.division = SampleDivision(options.sequence_axis, options.context_axis)
+        self.layout = layout
         self.encoding = encoding_of(config)
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
         self.position_embedding = options.configure(self.encoding.embedding(axis))
@@ -103,8 +103,8 @@ class Transformer(nn.Module):
         Returns:
             Logits [B, N/(P S), ceil(V / T)] of this rank's tokens; with targets, the float32 sum of their cross entropies.
         """
-        initial = self.encoding.state(self.division.in_attention(position_ids))
-        document_starts = self.division.in_attention(document_starts)
+        initial = self.encoding.state(self.layout.in_attention(position_ids))
+        document_starts = self.layout.in_attention(document_starts)
         token_indices = None
         if dropout_seeds is not None:
             token_indices = self.local(torch.arange(tokens.shape[1], device=tokens.device)[None])
@@ -126,4 +126,4 @@ class Transformer(nn.Module):
 
     def local(self, x: Given) -> Given:
         """Return this rank's share [B, N/(P S)] of something of whole samples [B, N] without a gradient; None of None."""
-        return self.division.local(x)
+        return self.layout.local(x)

@@ -118,23 +118,25 @@ class SharedInputLinear(ColumnParallel):
         return Projection(product(x, self.weight, self.bias, remat), x)
 
 
-def project(gathered: GatheredInput, *layers: SharedInputLinear) -> list[Tensor]:
+def project(x: Tensor | GatheredInput, *layers: SharedInputLinear) -> list[Tensor]:
     """Return the outputs of several layers for one input.
 
     Args:
-        gathered: Input of all layers.
+        x: Input of all layers, [B, N, in_features], or a record of it as an input being gathered.
         layers: Layers in the order in which they multiply.
 
     Returns:
         [B, N, out_features / T] of each layer.
     """
-    x = gathered.whole
-    is_plain = not gathered.is_gathered and gathered.remat is None
-    passed = None if is_plain else gathered
+    gathered = None
+    if isinstance(x, GatheredInput):
+        if x.is_gathered or x.remat is not None:
+            gathered = x
+        x = x.whole
     outputs = []
     for layer in layers:
         is_last = layer is layers[-1]
-        output, x = layer(x, gathered=passed, is_last=is_last)
+        output, x = layer(x, gathered=gathered, is_last=is_last)
         outputs.append(output)
     return outputs
 

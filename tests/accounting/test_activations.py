@@ -15,9 +15,9 @@ from megatape.accounting.workload import Workload
 from megatape.config import ActivationCheckpointing
 from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
-from megatape.model.build import build_model
 from megatape.utils.torch_internals import fused_on_shapes
 from tests.helpers.checks.slow import slow_but
+from tests.helpers.models.small_models import model_with
 from tests.helpers.planner.plan_cases import configure
 from tests.helpers.processes.workers import run_workers
 
@@ -53,7 +53,7 @@ MODES: tuple[ActivationCheckpointing, ...] = ("none", "selective")
 @pytest.mark.parametrize(("size", "kind"), slow_but(SMALL, [*SMALL, *((LARGER[kind], kind) for kind in KINDS)]))
 def test_activations_equal_saved_bytes(raw_config: dict[str, Any], size: str, kind: str) -> None:
     config = configure(raw_config, "x", SIZES[size] | KINDS[kind])
-    model = build_model(
+    model = model_with(
         config.model,
         trainable=config.training.trainable,
         frozen=config.training.frozen,
@@ -86,7 +86,9 @@ def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpoin
     sequence = mesh["sequence"]
     context = mesh["context"]
     for mode in MODES:
-        model = build_model(config.model, tensor, sequence_axis=sequence, context_axis=context, activation_checkpointing=mode)
+        model = model_with(
+            config.model, tensor_axis=tensor, sequence_axis=sequence, context_axis=context, activation_checkpointing=mode
+        )
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter)
         found[mode] = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)

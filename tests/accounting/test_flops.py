@@ -14,10 +14,9 @@ from megatape.attention import attend
 from megatape.attention.backends.sdpa import Sdpa
 from megatape.config import ModelConfig
 from megatape.encodings.path import CHUNK
-from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from tests.helpers.models.paper import paper
-from tests.helpers.models.small_models import SHAPE
+from tests.helpers.models.small_models import SHAPE, model_with
 
 
 def test_flops_of_the_paper() -> None:
@@ -76,7 +75,7 @@ def test_flops_of_shifted_sparse_attention(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(attend, "select_backend", lambda need, backends: "sdpa")
     tokens = torch.zeros(1, 48, dtype=torch.long, device="meta")
     with torch.device("meta"):
-        model = build_model(config, num_shifted_groups=3)
+        model = model_with(config, num_shifted_groups=3)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
     assert counter.get_total_flops() == forward_flops(config, 48, 3) < forward_flops(config, 48)

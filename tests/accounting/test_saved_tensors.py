@@ -12,19 +12,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from megatape.accounting.saved_tensors import record_saved, saved_bytes
 from megatape.config import ActivationCheckpointing as Mode
 from megatape.config import ModelConfig
-from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from tests.helpers.checks.slow import slow_but
-from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
+from tests.helpers.models.small_models import SHAPE, model_with, random_model, tokens_and_positions
 
 
 @pytest.mark.parametrize("checkpointing", slow_but(["full"], ["none", "full"]))
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_saved_bytes_without_memory_equal_real_ones(encoding: str, checkpointing: Mode) -> None:
     config = ModelConfig(encoding=encoding, **SHAPE)
-    real = saved_bytes(build_model(config, activation_checkpointing=checkpointing), 2, 48)
+    real = saved_bytes(model_with(config, activation_checkpointing=checkpointing), 2, 48)
     with FakeTensorMode():
-        assert saved_bytes(build_model(config, activation_checkpointing=checkpointing), 2, 48) == real
+        assert saved_bytes(model_with(config, activation_checkpointing=checkpointing), 2, 48) == real
     assert real > 0
 
 
@@ -47,7 +46,7 @@ def test_checkpointing_saves_less_and_changes_nothing(variant: str) -> None:
     for mode in get_args(Mode):
         initial = random_model(**changes)
         # The backend `blocked` pads no heads for a CPU's kernel.
-        model = build_model(initial.config, activation_checkpointing=mode, backends=("blocked",)).to(dtype)
+        model = model_with(initial.config, activation_checkpointing=mode, backends=("blocked",)).to(dtype)
         model.load_state_dict(initial.state_dict())
         saved[mode] = saved_bytes(model, 2, 40)
         with FlopCounterMode(display=False) as counter:
@@ -81,7 +80,7 @@ def test_tape_saves_two_more_tensors_per_layer(checkpointing: Mode, dtype: torch
     saved = {}
     for encoding in ("tape", "rope"):
         config = ModelConfig(encoding=encoding, **SHAPE)
-        model = build_model(config, backends=("blocked",), activation_checkpointing=checkpointing).to(dtype)
+        model = model_with(config, backends=("blocked",), activation_checkpointing=checkpointing).to(dtype)
         saved[encoding] = saved_bytes(model, 2, 40)
     assert saved["tape"] - saved["rope"] == 2 * SHAPE["num_layers"] * 2 * 40 * SHAPE["hidden_size"] * dtype.itemsize
 

@@ -20,10 +20,10 @@ from megatape.attention.backends import sdpa
 from megatape.attention.backends.flex import MIN_HEAD_DIM
 from megatape.config import Config, parse_config
 from megatape.encodings.tape import TapeUpdate
-from megatape.model.build import build_model
 from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
 from tests.helpers.checks.slow import slow_but
+from tests.helpers.models.small_models import model_with
 
 # Device, needs of the encoding, head size, precision, document masks -> backend.
 CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
@@ -163,7 +163,7 @@ def _layer(config: Config, backend: str) -> int:
     counts = []
     for num_layers in (3, 4):
         deeper = config.model.model_copy(update={"num_layers": num_layers})
-        model = build_model(deeper, backends=(backend,), rotation_by_kernel=True, update_by_kernel=True)
+        model = model_with(deeper, backends=(backend,), rotation_by_kernel=True, update_by_kernel=True)
         counts.append(saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length))
     return counts[1] - counts[0]
 

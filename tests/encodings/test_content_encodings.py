@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.config import ModelConfig
-from megatape.distributed.mesh import SINGLE
 from megatape.encodings.fox import Decay
 from megatape.encodings.path import PathBias
 from megatape.encodings.selective_rope import SelectiveRope
@@ -16,7 +15,6 @@ from megatape.lab.study.attention.layer_inputs import LayerInputs, probabilities
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
-from megatape.nn.gathered_input import begin_gather
 from megatape.nn.parameters import spec_of
 from megatape.registry import ENCODINGS
 from tests.helpers.checks import bounds
@@ -37,7 +35,7 @@ def layer_of(encoding: str) -> LayerInputs:
 
 def heads(layer: LayerInputs) -> list[tuple[Tensor, Tensor, int]]:
     """Queries and keys [N, R] of each head, and its key/value head."""
-    q, k, _ = layer.attention.heads(begin_gather(layer.h, SINGLE))
+    q, k, _ = layer.attention.heads(layer.h)
     return [(q[0, :, head].detach(), k[0, :, head // 2].detach(), head // 2) for head in range(4)]
 
 

@@ -21,6 +21,7 @@ from megatape.encodings.rope import frequencies
 from megatape.encodings.sinusoidal import SinusoidalEmbedding
 from megatape.hf.families.family import SCALING
 from megatape.model.build import build_model
+from megatape.model.layout import Layout
 from megatape.model.recorded_streams import recorded_streams
 from megatape.nn.parameters import spec_of
 from megatape.registry import ENCODINGS
@@ -207,7 +208,7 @@ def test_sharded_parameters_are_tagged(encoding: str) -> None:
     config = ModelConfig(**SHAPE | {"encoding": encoding})
     whole = dict(build_model(config).named_parameters())
     share: Any
-    for name, share in build_model(config, Axis("tensor", 2, 1)).named_parameters():
+    for name, share in build_model(config, Layout(tensor_axis=Axis("tensor", 2, 1))).named_parameters():
         full = whole[name].shape
         if share.shape == full:
             assert not hasattr(share, "partition_dim"), name

@@ -1,17 +1,21 @@
 """Training with compiled blocks is training without them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from megatape.config import parse_config
+from megatape.config import ModelConfig, parse_config
 from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
 from megatape.model.compilation import CompiledBlock
+from megatape.model.layout import Layout
+from megatape.model.options import Kernels, TrainingOptions
 from megatape.model.transformer import Transformer
 from megatape.training.startup import build_engine
+from tests.helpers.models.small_models import model_with
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_folders import compare
 from tests.helpers.runs.training_cases import train_cases
@@ -43,10 +47,10 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
     from torch._inductor import cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
 
-    def build_without_inductor(*args: Any, **options: Any) -> Transformer:
-        if options["compiler"] is not None:
-            options["compiler"] = "aot_eager_decomp_partition"
-        return build_model(*args, **options)
+    def build_without_inductor(config: ModelConfig, layout: Layout, kernels: Kernels, training: TrainingOptions) -> Transformer:
+        if kernels.compiler is not None:
+            kernels = replace(kernels, compiler="aot_eager_decomp_partition")
+        return build_model(config, layout, kernels, training)
 
     with patch.object(build_engine, "build_model", build_without_inductor):
         results = train_cases(payload, topology)
@@ -58,7 +62,7 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
     left = []
     for encoding in ("tape", "tape_vector"):
         config = parse_config(payload["config"] | {"model": payload["config"]["model"] | {"encoding": encoding}}, encoding)
-        block = build_model(config.model, backends=("triton",), update_by_kernel=True, compiler="eager").blocks[0]
+        block = model_with(config.model, backends=("triton",), update_by_kernel=True, compiler="eager").blocks[0]
         assert isinstance(block, CompiledBlock)
         left.append("forward" not in vars(block.position))
     stats = counters["stats"]["unique_graphs"], len(counters["graph_break"])

@@ -22,7 +22,7 @@ from megatape.registry import ENCODINGS
 from megatape.utils.torch_internals import FakeTensorMode
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
-from tests.helpers.models.small_models import SHAPE, random_model
+from tests.helpers.models.small_models import SHAPE, model_with, random_model
 from tests.helpers.planner.plan_cases import configure
 from tests.helpers.processes.workers import run_workers
 
@@ -139,7 +139,7 @@ def test_a_step_of_16384_tokens_takes_less_than_2_gib(tmp_path: Path, masked: bo
 def peak_of_a_step(payload: dict[str, Any], topology: Topology) -> int:
     """Bytes at the peak of a step of configs/tape_tiny.json, whose streams are offloaded and whose MLP takes chunks."""
     config = load_config("configs/tape_tiny.json").model
-    model = build_model(config, activation_checkpointing="offload", chunk_tokens=2048)
+    model = model_with(config, activation_checkpointing="offload", chunk_tokens=2048)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     optimizer = torch.optim.AdamW(model.parameters())

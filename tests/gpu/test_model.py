@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import backends_by_priority
-from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from tests.gpu import GPU
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import relative_difference
 from tests.helpers.models.attention import random_document_starts
-from tests.helpers.models.small_models import random_model, tokens_and_positions
+from tests.helpers.models.small_models import model_with, random_model, tokens_and_positions
 
 pytestmark = [*GPU, pytest.mark.numerics]
 
@@ -31,7 +30,7 @@ def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bo
     """Logits and all gradients, on the CPU."""
     drawn = random_model(**{key: value for key, value in changes.items() if key != "attention"}, max_positions=LENGTH)
     backends = backends_by_priority(changes["attention"]) if "attention" in changes else None
-    model = build_model(drawn.config, backends=backends, rotation_by_kernel=True, update_by_kernel=True)
+    model = model_with(drawn.config, backends=backends, rotation_by_kernel=True, update_by_kernel=True)
     model.load_state_dict(drawn.state_dict())
     model.to(device, dtype)
     tokens, positions = (tensor.to(device) for tensor in tokens_and_positions(length=LENGTH))

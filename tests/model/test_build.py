@@ -12,17 +12,17 @@ import megatape
 from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import Axis
-from megatape.model.block import Block
-from megatape.model.build import build_model
+from megatape.model.block import MLP, Attention, Block
 from megatape.model.compilation import CompiledBlock
-from megatape.model.memory import ChunkedBlock, RebuiltSumBlock, RecomputedBlock, SelectiveBlock
-from megatape.model.sample_division import SequenceParallelBlock
+from megatape.model.memory import ChunkedBlock, RebuiltSumBlock, RecomputedBlock, SelectiveBlock, SelectiveMLP
+from megatape.model.sequence_parallel import SequenceParallelAttention, SequenceParallelBlock
+from megatape.model.tensor_parallel import TensorParallelAttention, TensorParallelMLP
 from megatape.nn.linear import linear
 from megatape.nn.remat import Remat
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.checks.slow import slow_but
-from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
+from tests.helpers.models.small_models import SHAPE, model_with, random_model, tokens_and_positions
 
 
 def doubled_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
@@ -45,7 +45,7 @@ def test_compiled_blocks_take_more_lengths_than_torch_expects() -> None:
     """Those of a warm-up, each in training and in evaluation: at torch's limit of 8 a graph that must be whole is an error."""
     torch._dynamo.reset()
     drawn = random_model(encoding="rope")
-    model = build_model(drawn.config, compiler="eager")
+    model = model_with(drawn.config, compiler="eager")
     for length in range(4, 11):
         tokens, positions = (values[:, :length] for values in tokens_and_positions())
         model.train()(tokens, positions).sum().backward()
@@ -57,7 +57,7 @@ def test_compiled_blocks_take_more_lengths_than_torch_expects() -> None:
 def test_parameters_and_evaluation_are_those_of_the_plain_model(name: str) -> None:
     torch._dynamo.reset()
     drawn = random_model(encoding="rope", num_kv_heads=2)
-    model = build_model(drawn.config, **APPLIED[name])
+    model = model_with(drawn.config, **APPLIED[name])
     assert list(dict(model.named_parameters())) == list(dict(drawn.named_parameters()))
     model.load_state_dict(drawn.state_dict())
     inputs = tokens_and_positions()
@@ -76,7 +76,7 @@ def test_everything_at_once() -> None:
     weights = random_model(encoding="rope", lora=lora).state_dict()
     found = []
     for mode in ("none", "selective", "full"):
-        model = build_model(config, activation_checkpointing=mode, **options)
+        model = model_with(config, activation_checkpointing=mode, **options)
         model.load_state_dict(weights)
         loss = model(tokens, positions, targets=tokens, dropout_seeds=tokens[:, 0])
         loss.backward()
@@ -90,7 +90,7 @@ def test_everything_at_once() -> None:
 
 def test_blocks_are_recomputed_in_training_alone() -> None:
     """Autograd keeps the streams before each block, whose tensors are inside of tuples."""
-    models = [build_model(ModelConfig(**SHAPE), activation_checkpointing=mode) for mode in ("none", "full")]
+    models = [model_with(ModelConfig(**SHAPE), activation_checkpointing=mode) for mode in ("none", "full")]
     plain, full = (saved_bytes(model, 2, 40) for model in models)
     numbers = 2 * 40 * SHAPE["hidden_size"]
     before = 4 * (
@@ -120,7 +120,7 @@ def test_chunks_change_nothing(name: str) -> None:
     found = []
     tokens, positions = tokens_and_positions()
     for chunked in ({}, options | {"chunk_tokens": 17}):
-        model = build_model(drawn.config, **{key: options[key] for key in ("trainable",) if key in options} | chunked)
+        model = model_with(drawn.config, **{key: options[key] for key in ("trainable",) if key in options} | chunked)
         model.load_state_dict(drawn.state_dict())
         trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
         optimizer = torch.optim.SGD(trained.values(), lr=1e-3)
@@ -146,25 +146,46 @@ def test_every_model_is_built_here() -> None:
     assert callers == ["model/build.py"]
 
 
-WRAPPERS: dict[str, tuple[dict[str, Any], list[type[Block]]]] = {
-    "plain": ({"encoding": "rope"}, []),
-    "rebuilt sums": ({}, [RebuiltSumBlock]),
-    "selective": ({"encoding": "rope", "activation_checkpointing": "selective"}, [SelectiveBlock]),
-    "compiled": ({"compiler": "eager"}, [CompiledBlock]),
+WRAPPERS: dict[str, tuple[dict[str, Any], list[type], list[type], list[type]]] = {
+    "plain": ({"encoding": "rope"}, [], [], []),
+    "rebuilt sums": ({}, [RebuiltSumBlock], [], []),
+    "selective": (
+        {"encoding": "rope", "activation_checkpointing": "selective"},
+        [SelectiveBlock],
+        [TensorParallelAttention],
+        [SelectiveMLP, TensorParallelMLP],
+    ),
+    "compiled": ({"compiler": "eager"}, [CompiledBlock], [], []),
+    "tensor ranks": (
+        {"encoding": "rope", "tensor_axis": Axis("tensor", 2, 0)},
+        [],
+        [TensorParallelAttention],
+        [TensorParallelMLP],
+    ),
     "everything": (
-        {"sequence_axis": Axis("sequence", 2, 0), "chunk_tokens": 8, "activation_checkpointing": "full", "compiler": "eager"},
+        {
+            "tensor_axis": Axis("tensor", 2, 0),
+            "sequence_axis": Axis("sequence", 2, 0),
+            "chunk_tokens": 8,
+            "activation_checkpointing": "full",
+            "compiler": "eager",
+        },
         [RecomputedBlock, SequenceParallelBlock, ChunkedBlock, CompiledBlock],
+        [SequenceParallelAttention, TensorParallelAttention],
+        [TensorParallelMLP],
     ),
 }
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_wrappers_are_in_the_stated_order(name: str) -> None:
-    """The outermost one first. Blocks without a wrapper are plain ones."""
-    options, expected = WRAPPERS[name]
+    """The outermost one first. Blocks, attention and MLP without a wrapper are plain ones."""
+    options, *expected = WRAPPERS[name]
     config = ModelConfig(**SHAPE | {key: value for key, value in options.items() if key == "encoding"})
-    model = build_model(config, **{key: value for key, value in options.items() if key != "encoding"})
+    model = model_with(config, **{key: value for key, value in options.items() if key != "encoding"})
     for block in model.blocks:
-        bases = type(block).__mro__
-        assert [base for base in bases if base in expected] == expected
-        assert (type(block) is Block) == (not expected)
+        plain = (Block, Attention, MLP)
+        for module, wrappers, base in zip((block, block.attention, block.mlp), expected, plain, strict=True):
+            bases = type(module).__mro__
+            assert [wrapper for wrapper in bases if wrapper in wrappers] == wrappers
+            assert (type(module) is base) == (not wrappers) or (module is block and any(expected))

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import ActivationCheckpointing as Mode
-from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.linear import Linear
 from megatape.nn.product import linear
-from tests.helpers.models.small_models import random_model, tokens_and_positions
+from tests.helpers.models.small_models import model_with, random_model, tokens_and_positions
 
 pytestmark = pytest.mark.fp8
 PRODUCTS = {f"attention.{name}" for name in ("query", "key", "value", "output")} | {
@@ -25,7 +24,7 @@ CHANGES: dict[str, Any] = {"num_kv_heads": 2, "attention_bias": "qkvo", "qk_norm
 def model(mode: Mode = "none", recipe: str | None = "tensorwise", compiler: str | None = None) -> Transformer:
     drawn = random_model(**CHANGES)
     product = fp8_product(recipe, torch.device("cpu")) if recipe else None
-    made = build_model(drawn.config, fp8=product, activation_checkpointing=mode, compiler=compiler).to(torch.bfloat16)
+    made = model_with(drawn.config, fp8=product, activation_checkpointing=mode, compiler=compiler).to(torch.bfloat16)
     made.load_state_dict(drawn.state_dict())
     return made
 

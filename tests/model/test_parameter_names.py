@@ -11,8 +11,7 @@ import pytest
 
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import Axis
-from megatape.model.build import build_model
-from tests.helpers.models.small_models import SHAPE
+from tests.helpers.models.small_models import SHAPE, model_with
 
 RECORDED = json.loads((Path(__file__).parent / "parameter_names.json").read_text())
 
@@ -56,7 +55,7 @@ TRAINED = ["position", "adapters", "norms", "*.mlp.down.weight"]
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_names_are_those_recorded(model: str, layout: str) -> None:
     config = ModelConfig(**SHAPE | MODELS[model])
-    built = build_model(config, **LAYOUTS[layout])
+    built = model_with(config, **LAYOUTS[layout])
     assert list(dict(built.named_parameters())) == RECORDED[model]["parameters"]
     assert list(built.state_dict()) == RECORDED[model]["parameters"]
 
@@ -64,6 +63,6 @@ def test_names_are_those_recorded(model: str, layout: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_patterns_choose_the_same_parameters(model: str) -> None:
     config = ModelConfig(**SHAPE | MODELS[model])
-    built = build_model(config, trainable=TRAINED, frozen=["blocks.0.*"])
+    built = model_with(config, trainable=TRAINED, frozen=["blocks.0.*"])
     trained = [name for name, parameter in built.named_parameters() if parameter.requires_grad]
     assert trained == RECORDED[model]["trained"]

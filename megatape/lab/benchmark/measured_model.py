@@ -21,6 +21,7 @@ from megatape.lab.encodings import BASELINE, with_encoding
 from megatape.model.block import Block, Streams
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
+from megatape.model.options import Kernels, TrainingOptions
 from megatape.registry import AUTO
 
 # Weights by name and shape.
@@ -79,13 +80,9 @@ class MeasuredModel:
         backends = None
         if attention != AUTO:
             backends = backends_by_priority(attention)
-        self.model = build_model(
-            config,
-            backends=backends,
-            rotation_by_kernel=True,
-            update_by_kernel=True,
-            activation_checkpointing=checkpointing,
-        )
+        kernels = Kernels(backends=backends, rotation_by_kernel=True, update_by_kernel=True)
+        training = TrainingOptions(activation_checkpointing=checkpointing)
+        self.model = build_model(config, kernels=kernels, training=training)
         for name, parameter in self.model.named_parameters():
             key = name, parameter.shape
             if key not in weights:

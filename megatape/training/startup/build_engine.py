@@ -7,6 +7,8 @@ from megatape.config import Config
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
+from megatape.model.layout import Layout
+from megatape.model.options import Kernels, TrainingOptions
 from megatape.model.requirements import attention_requirements
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
@@ -47,32 +49,26 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     rotation_by_kernel = rotates_by_kernel(config.model, dtype, length, device, topology)
     backends = working_backends(requirements, training.attention, config.model, length, device, topology, rotation_by_kernel)
     fp8 = working_product(training.fp8, device, topology)
-    update_by_kernel = updates_by_kernel(config.model, dtype, config.parallel.tp, length, device, topology)
-    by_kernel = loss_by_kernel(config.model, dtype, training.z_loss, device, topology)
+    kernels = Kernels(
+        backends=backends,
+        rotation_by_kernel=rotation_by_kernel,
+        update_by_kernel=updates_by_kernel(config.model, dtype, config.parallel.tp, length, device, topology),
+        loss_by_kernel=loss_by_kernel(config.model, dtype, training.z_loss, device, topology),
+        fp8=fp8,
+        compiler="inductor" if training.compile else None,
+    )
+    options = TrainingOptions(
+        trainable=training.trainable,
+        frozen=training.frozen,
+        z_loss=training.z_loss,
+        num_shifted_groups=training.num_shifted_groups,
+        activation_checkpointing=training.activation_checkpointing,
+        chunk_tokens=training.chunk_tokens,
+    )
 
-    compiler = None
-    if training.compile:
-        compiler = "inductor"
-
-    def build(axis: Axis) -> Transformer:
-        model = build_model(
-            config.model,
-            axis,
-            sequence_axis=mesh["sequence"],
-            context_axis=mesh["context"],
-            trainable=training.trainable,
-            frozen=training.frozen,
-            fp8=fp8,
-            backends=backends,
-            rotation_by_kernel=rotation_by_kernel,
-            update_by_kernel=update_by_kernel,
-            z_loss=training.z_loss,
-            loss_by_kernel=by_kernel,
-            num_shifted_groups=training.num_shifted_groups,
-            activation_checkpointing=training.activation_checkpointing,
-            chunk_tokens=training.chunk_tokens,
-            compiler=compiler,
-        )
+    def build(tensor_axis: Axis) -> Transformer:
+        layout = Layout(tensor_axis, mesh["sequence"], mesh["context"])
+        model = build_model(config.model, layout, kernels, options)
         check_trainable(model, training.trainable, training.frozen)
         return model
 

@@ -16,12 +16,14 @@ from megatape.distributed.mesh import SINGLE, Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.model.build import build_model
+from megatape.model.layout import Layout
+from megatape.model.options import Kernels
 from megatape.model.transformer import Transformer
 from megatape.nn.parameters import Uniform, spec_of
 from megatape.registry import ENCODINGS
 
 # Attention backend that supports every encoding on every device
-BACKENDS = ("blocked",)
+KERNELS = Kernels(backends=("blocked",))
 
 # Maximum relative difference: rounding errors of float32 are far smaller, and those of a wrong claim far larger.
 TOLERANCE = 0.01
@@ -109,14 +111,13 @@ def _find_difference(model: ModelConfig, data: DataConfig, axis: Axis, topology:
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(1, num_tokens, VOCAB_SIZE, generator=generator).to(device)
 
-    whole = build_model(model_config, backends=BACKENDS).to(device)
+    whole = build_model(model_config, kernels=KERNELS).to(device)
     _randomize(whole)
     logits, expected_gradients = _run(whole, inputs, weight)
 
     axes = {"sequence": SINGLE, "context": SINGLE} | {axis.name: axis}
-    split = build_model(model_config, sequence_axis=axes["sequence"], context_axis=axes["context"], backends=BACKENDS).to(
-        device
-    )
+    layout = Layout(sequence_axis=axes["sequence"], context_axis=axes["context"])
+    split = build_model(model_config, layout, KERNELS).to(device)
     split.load_state_dict(whole.state_dict())
     result = _run_split(split, inputs, split.local(weight), split.local(logits))
 

@@ -1,11 +1,14 @@
 """A small model whose every weight matters."""
 
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from megatape.config import ModelConfig
 from megatape.model.build import build_model
+from megatape.model.layout import Layout
+from megatape.model.options import Kernels, TrainingOptions
 from megatape.model.transformer import Transformer
 
 SHAPE: dict[str, Any] = {
@@ -19,16 +22,26 @@ SHAPE: dict[str, Any] = {
 }
 
 
+def model_with(config: ModelConfig, **options: Any) -> Transformer:
+    """Return `build_model` of a configuration and of fields of Layout, Kernels and TrainingOptions, in one table of cases."""
+    records: list[Any] = []
+    for record in (Layout, Kernels, TrainingOptions):
+        names = {field.name for field in fields(record)}
+        records.append(record(**{name: options.pop(name) for name in names & options.keys()}))
+    assert not options, f"no options of a model: {list(options)}"
+    return build_model(config, *records)
+
+
 def random_model(seed: int = 0, std: float = 0.15, options: dict[str, Any] | None = None, **changes: Any) -> Transformer:
     """Return a float32 model with all weights drawn at random, including position updates and norms.
 
     Args:
         seed: Seed of the weights.
         std: Standard deviation of the weights.
-        options: Arguments of build_model.
+        options: Options of `model_with`.
         changes: Changes of SHAPE.
     """
-    model = build_model(ModelConfig(**SHAPE | changes), **options or {})
+    model = model_with(ModelConfig(**SHAPE | changes), **options or {})
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         parameter.data.normal_(1.0 if name.endswith("norm.weight") else 0.0, std, generator=generator)

@@ -27,7 +27,6 @@ from megatape.distributed.topology import Topology
 from megatape.encodings.tape import Tape, TapeUpdate
 from megatape.errors import UserError
 from megatape.model import smoke_test
-from megatape.model.build import build_model
 from megatape.model.requirements import attention_requirements
 from megatape.nn import loss
 from megatape.nn.loss import LossFormula
@@ -45,6 +44,7 @@ from megatape.training.startup.working_kernels import (
     working_product,
 )
 from tests.helpers.checks import bounds
+from tests.helpers.models.small_models import model_with
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 from tests.helpers.runs.training_cases import TRAIN_CASES
@@ -216,7 +216,7 @@ def test_failing_update_kernel_is_not_used(
     monkeypatch.setenv("RANK", "0")
     assert updates_of(config, alone) and not capsys.readouterr().out
     for chosen in (True, False):
-        model = build_model(config.model, update_by_kernel=chosen)
+        model = model_with(config.model, update_by_kernel=chosen)
         assert [block.position.by_kernel for block in model.blocks] == [chosen] * config.model.num_layers
 
 
@@ -260,8 +260,8 @@ def test_backends_are_tested_with_the_chosen_rotation(
     assert chosen == [("blocked",), ("sdpa",)]
     inputs = torch.zeros(1, 8, dtype=torch.long), torch.arange(8)[None]
     with pytest.raises(RuntimeError, match="out of resource"):
-        build_model(config.model, rotation_by_kernel=True)(*inputs)
-    build_model(config.model)(*inputs)
+        model_with(config.model, rotation_by_kernel=True)(*inputs)
+    model_with(config.model)(*inputs)
 
 
 @pytest.mark.parametrize("fault", ["wrong", "broken", "none"])

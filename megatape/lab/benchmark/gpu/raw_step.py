@@ -10,6 +10,7 @@ from megatape.config import Config
 from megatape.lab.benchmark.models import draw_weight
 from megatape.lab.benchmark.timing import captured
 from megatape.model.build import build_model
+from megatape.model.options import Kernels, TrainingOptions
 from megatape.model.requirements import attention_requirements
 from megatape.nn.fp8 import fp8_product
 from megatape.utils.torch_internals import copy_all, fail_beyond_recompile_limit, zero_all
@@ -47,16 +48,17 @@ class RawStep:
         if training.fp8 != "none":
             fp8 = fp8_product(training.fp8, device)
         need, *_ = attention_requirements(config, device.type)
+        on_gpu = device.type == "cuda"
+        kernels = Kernels(
+            backends=backends_by_priority(training.attention, need),
+            rotation_by_kernel=on_gpu,
+            update_by_kernel=on_gpu,
+            fp8=fp8,
+            compiler=compiler,
+        )
+        options = TrainingOptions(activation_checkpointing=training.activation_checkpointing)
         with device:
-            self.model = build_model(
-                config.model,
-                fp8=fp8,
-                backends=backends_by_priority(training.attention, need),
-                rotation_by_kernel=device.type == "cuda",
-                update_by_kernel=device.type == "cuda",
-                activation_checkpointing=training.activation_checkpointing,
-                compiler=compiler,
-            )
+            self.model = build_model(config.model, kernels=kernels, training=options)
         generator = torch.Generator(device).manual_seed(0)
         for name, parameter in self.model.named_parameters():
             draw_weight(name, parameter, config.model.init_std, generator)

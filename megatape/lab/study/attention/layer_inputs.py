@@ -15,7 +15,6 @@ from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.encodings.encoding import Encoding
 from megatape.model.block import Attention
 from megatape.model.transformer import Transformer
-from megatape.nn.gathered_input import begin_gather
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,8 @@ def probabilities(layer: LayerInputs) -> Tensor:
     attention = layer.attention
     h = layer.h
     length = h.shape[1]
-    gathered = begin_gather(h, attention.tensor_axis)
-    q, k, _ = attention.heads(gathered)
-    features = attention.features(gathered, q, k)
+    q, k, _ = attention.heads(h)
+    features = attention.features(h, q, k)
     q, k, bias = attention.encode(q, k, features, layer.positions.initial, None)
     if attention.encoding.has_position_tensor:
         q, k = rotate_qk(q, k, layer.positions)

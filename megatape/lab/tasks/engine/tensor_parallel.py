@@ -27,6 +27,7 @@ from megatape.hf.weights.model_weights import ModelWeights
 from megatape.lab.tasks.engine.loading import model_name
 from megatape.lab.tasks.engine.outline import exported_tokenizer
 from megatape.model.build import build_model
+from megatape.model.layout import Layout
 from megatape.model.transformer import Transformer
 from megatape.nn.parameters import matrix, share_of, spec_of
 from megatape.zero.kinds import WEIGHT
@@ -115,7 +116,7 @@ def load_tensor_parallel(
         device = torch.device("cpu")
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-        model = _filled(build_model(source.model, axis), source, axis, device)
+        model = _filled(build_model(source.model, Layout(tensor_axis=axis)), source, axis, device)
 
         special = special_tokens(source.tokenizer())
         end_ids = special.eos_token_id
