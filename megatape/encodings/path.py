@@ -18,6 +18,8 @@ chunk's reflections.
 Shapes as in model/transformer.py. There are n chunks of C tokens, the last one padded with zeros.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -89,6 +91,16 @@ class Directions(SequenceFeatures):
         return (w, beta), (inputs,)
 
 
+class Chunk(NamedTuple):
+    """Tensors of one chunk of tokens, see PathScores: [B, L, 1, C, R], `lost` [B, L, 1, C, C]."""
+
+    keys: Tensor
+    w: Tensor
+    u: Tensor
+    moved: Tensor
+    lost: Tensor
+
+
 class PathScores(ScoreBias):
     """Difference between PaTH's score and q . k / sqrt R, which attention computes itself.
 
@@ -111,11 +123,13 @@ class PathScores(ScoreBias):
         start = rows.start - past
         stop = rows.stop - past
         assert columns.start == 0 and start % chunk_size == 0
-        parts = [part.unbind(2) for part in (keys, w, u, moved, lost)]
+        by_chunk = [tensor[:, :, None].unbind(3) for tensor in (keys, w, u, moved, lost)]
+        chunks = [Chunk(*tensors) for tensors in zip(*by_chunk, strict=True)]
         blocks = []
         for first in range(start, stop, chunk_size):
             chunk_queries = queries[..., first : min(first + chunk_size, stop), :]
-            chunk_bias = self._of_chunk(chunk_queries, parts, first // chunk_size, cached)
+            number = first // chunk_size
+            chunk_bias = self._of_chunk(chunk_queries, chunks[number], chunks[:number], cached)
             # Later keys are masked, so their bias does not matter.
             num_later = max(columns.stop - chunk_bias.shape[-1], 0)
             blocks.append(F.pad(chunk_bias, (0, num_later))[..., : columns.stop])
@@ -124,32 +138,30 @@ class PathScores(ScoreBias):
     def _of_chunk(
         self,
         original: Tensor,
-        parts: list[tuple[Tensor, ...]],
-        number: int,
+        chunk: Chunk,
+        earlier_chunks: list[Chunk],
         cached: list[Tensor],
     ) -> Tensor:
         """Compute the bias of one chunk's queries, for all keys up to the end of the chunk.
 
         Args:
             original: Queries of the chunk, [B, L, H/L, c, R].
-            parts: keys, w, u, moved and lost, each by chunk.
-            number: Index of the chunk.
+            chunk: The chunk.
+            earlier_chunks: Chunks before it, in order.
             cached: Cached keys, if there is a cache.
 
         Returns:
             Bias [B, L, H/L, c, keys].
         """
-        keys, w, u, moved, lost = ([chunk[:, :, None] for chunk in part] for part in parts)
-
         # Keys of the same chunk. Afterwards `query` has passed the reflections of its chunk, up to its own token.
-        reflected = (original @ w[number].mT).tril()
-        blocks = [-reflected @ lost[number]]
-        query = original - reflected @ u[number]
+        reflected = (original @ chunk.w.mT).tril()
+        blocks = [-reflected @ chunk.lost]
+        query = original - reflected @ chunk.u
 
         # Keys of earlier chunks. `query` has passed the reflections of all chunks after them.
-        for earlier in reversed(range(number)):
-            blocks.append(query @ moved[earlier].mT - original @ keys[earlier].mT)
-            query = query - (query @ w[earlier].mT) @ u[earlier]
+        for earlier in reversed(earlier_chunks):
+            blocks.append(query @ earlier.moved.mT - original @ earlier.keys.mT)
+            query = query - (query @ earlier.w.mT) @ earlier.u
 
         for cached_keys in cached:
             blocks.append((query - original) @ cached_keys[:, :, None].mT)
