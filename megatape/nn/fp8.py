@@ -1,7 +1,7 @@
 """Matrix products in FP8, by torchao: each matrix is scaled to FP8's range and rounded right before multiplying.
 
 Scales are dynamic: they come from the largest element of the matrix, its row or its column, depending on torchao's recipe.
-Autograd saves x, which layers share, and the weight, neither of them in FP8.
+Autograd saves x and the weight, not their FP8 copies. Several layers share x.
 """
 
 import logging

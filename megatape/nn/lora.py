@@ -48,8 +48,8 @@ class Adapter(nn.Module):
         b: B, [out_features, rank], initially zero.
 
     Args:
-        in_features: Number of inputs of the whole layer.
-        out_features: Number of outputs of the whole layer.
+        in_features: Inputs of the whole layer.
+        out_features: Outputs of the whole layer.
         axis: Tensor-parallel ranks.
         options: Options of the adapter.
     """
