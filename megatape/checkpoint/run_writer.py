@@ -19,7 +19,7 @@ class RunWriter:
     Args:
         environment: Run environment.
         run: State of the run besides weights and optimizer state.
-        keep: Number of checkpoints to keep, newest first (checkpoint.keep).
+        keep: Checkpoints to keep, newest first (checkpoint.keep).
     """
 
     def __init__(self, environment: RunEnvironment, run: SavedRun, keep: int) -> None:

@@ -49,7 +49,7 @@ class Saver:
         environment: Run environment.
         engine: Engine with weights and optimizer state.
         run: The rest of the run's state.
-        keep: Number of checkpoints to keep (checkpoint.keep).
+        keep: Checkpoints to keep (checkpoint.keep).
         in_background: Whether a thread writes checkpoints while training continues (checkpoint.background).
 
     Attributes:

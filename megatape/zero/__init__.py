@@ -1,1 +1,1 @@
-"""DeepSpeed: its configuration, the engine, the layout of its state at each ZeRO stage, its private names."""
+"""DeepSpeed: its configuration, the engine, a class per ZeRO stage, its private names."""

@@ -34,7 +34,7 @@ def stage3_limits(model: ModelConfig, zero: ZeroConfig, tensor_size: int) -> Sta
     Args:
         model: Block sizes.
         zero: Bucket size.
-        tensor_size: Number of tensor-parallel ranks.
+        tensor_size: Tensor-parallel ranks.
     """
     attention_rows = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim  # query, key, value and output
     mlp_rows = 3 * model.mlp_size  # gate, up and down

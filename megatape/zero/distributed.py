@@ -37,7 +37,7 @@ def initialize_distributed(
     Args:
         topology: All ranks.
         timeout: Timeout for the rendezvous and for collectives in all groups.
-        tensor_size: Number of tensor-parallel ranks.
+        tensor_size: Tensor-parallel ranks.
         store: Rendezvous store, by default a new one.
         name_timeout: Seconds to wait until the main host's name can be resolved.
 

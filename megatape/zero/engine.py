@@ -41,15 +41,14 @@ class Engine:
     Args:
         options: Engine options.
         topology: All ranks.
-        mesh: Mesh of the ranks.
+        mesh: Mesh over all ranks.
         build_module: Builds this rank's share of the module on a tensor axis. The forward pass returns the summed loss over
             its targets in float32. Weights are uninitialized until `state.load`.
 
     Attributes:
-        topology: All ranks.
-        mesh: Mesh of the ranks.
+        topology, mesh: See Args.
         deepspeed: DeepSpeed's engine.
-        device: Device of this rank.
+        device: This rank's device.
         state: Master weights and optimizer state.
     """
 

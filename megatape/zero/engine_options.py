@@ -1,4 +1,4 @@
-"""Options of the training engine, derived from the configuration.
+"""Engine options, derived from the configuration.
 
 Does not import deepspeed.
 """
@@ -12,7 +12,7 @@ from megatape.zero.deepspeed_config import deepspeed_config, stage3_limits
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of the training engine.
+    """Engine options.
 
     Attributes:
         zero: ZeRO stage, bucket size and offloading.

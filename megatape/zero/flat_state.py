@@ -1,4 +1,4 @@
-"""State that the optimizer keeps for this rank's flat tensors."""
+"""Optimizer state for this rank's flat tensors."""
 
 from collections.abc import Collection
 
@@ -12,12 +12,12 @@ from megatape.zero.stages.stage import ZeroStage
 
 
 class FlatState:
-    """State tensors that the optimizer keeps for the flat tensors of a stage, which it updates element by element.
+    """Optimizer state for a stage's flat tensors, which the optimizer updates element by element.
 
     Args:
         optimizer: Optimizer given to DeepSpeed.
         stage: ZeRO stage.
-        config: Configuration of the optimizer.
+        config: Optimizer configuration.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, stage: ZeroStage, config: OptimizerConfig) -> None:
@@ -33,7 +33,7 @@ class FlatState:
         """Create missing state as zeros.
 
         Args:
-            flats_of_matrices: `id` of the flat tensors of whole matrices, whose state is elsewhere (MatrixState).
+            flats_of_matrices: `id` of each flat tensor with whole matrices. MatrixState has their state.
         """
         for flat in self._stage.flats():
             state = self._optimizer.state[flat]
@@ -58,7 +58,7 @@ class FlatState:
         """Check that the optimizer keeps no state that checkpoints do not store. A resumed run would lose it.
 
         Args:
-            kinds: Kinds of tensors in checkpoints.
+            kinds: Tensor kinds in checkpoints.
 
         Raises:
             UserError: The optimizer keeps state that its registry entry does not name.

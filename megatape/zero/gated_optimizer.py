@@ -10,11 +10,10 @@ from megatape.zero.update_gate import UpdateGate
 class GatedOptimizer(Optimizer):
     """Optimizer given to DeepSpeed, whose `step` passes through a gate.
 
-    DeepSpeed calls its client's optimizer once for each parameter group, after reducing and clipping the gradient. It skips
-    the call for a norm that is not finite in some combinations of stage and precision only, and never for reasons of ours.
+    DeepSpeed calls its client's optimizer once for each parameter group, after reducing and clipping the gradient. Only in
+    some combinations of stage and precision it skips the call if the norm is not finite, and never for reasons of ours.
 
-    Parameter groups and state are the inner optimizer's, so the constructor of the base class, which would make others, is not
-    called.
+    Parameter groups and state are the inner optimizer's. Calling the base constructor would make others.
 
     Args:
         inner: Optimizer that updates weights.
@@ -25,7 +24,7 @@ class GatedOptimizer(Optimizer):
         self._gate: UpdateGate | None = None
 
     def connect(self, gate: UpdateGate) -> None:
-        """Set the gate. It needs the state that DeepSpeed makes from this optimizer, so it is made after this object."""
+        """Set the gate, which can only be made after DeepSpeed has initialized with this optimizer."""
         self._gate = gate
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -35,7 +34,7 @@ class GatedOptimizer(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups of the inner optimizer. DeepSpeed replaces them while it updates one of several."""
+        """The inner optimizer's groups. DeepSpeed replaces them while updating one of several."""
         return self.inner.param_groups
 
     @param_groups.setter

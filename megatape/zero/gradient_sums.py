@@ -1,4 +1,4 @@
-"""Sums over the gradients of a step."""
+"""Sums over a step's gradients."""
 
 from typing import Any, NamedTuple
 
@@ -7,11 +7,11 @@ Scalar = Any
 
 
 class GradientSums(NamedTuple):
-    """Sums over the accumulated gradients of a step that an update needs: this rank's part, or the sums over all ranks.
+    """Sums over a step's accumulated gradients, on this rank or over all ranks. `Engine.update` needs the latter.
 
     Attributes:
         loss: Summed loss over the step's targets, nats.
-        num_nonfinite: Number of ranks with a non-finite gradient, among the gradients that tensor-parallel ranks share.
+        num_nonfinite: Ranks with a non-finite gradient, among gradients shared by tensor-parallel ranks.
         squared_norm: Squared gradient norm at ZeRO stage 0; 0 at other stages, where DeepSpeed computes the norm.
     """
 

@@ -20,7 +20,8 @@ from torch.autograd import Function
 
 from megatape.utils.replaced_attribute import replaced_attribute
 
-TESTED_VERSION = "0.19.8"  # Version of DeepSpeed with the internals used here.
+# DeepSpeed version with the internals used here.
+TESTED_VERSION = "0.19.8"
 
 
 def version_warning(installed: str) -> str:

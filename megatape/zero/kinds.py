@@ -1,4 +1,4 @@
-"""Kinds of tensors that do not depend on the optimizer. Its registry entry names the kinds of its own state."""
+"""Tensor kinds common to all optimizers. Registry entries of optimizers name the other kinds."""
 
 # Float32 master weight.
 WEIGHT = "weight"

@@ -18,13 +18,13 @@ Round = dict[int, str]
 
 
 class WholeMatrices:
-    """The whole matrices of a run. Making this object and all its methods are collective.
+    """Whole-matrix updates of a run. Making this object is collective, and so are its methods.
 
     Matrices are updated in rounds, one matrix per owner. A round has two all-to-all exchanges: ranks send gradients to the
-    owner of each matrix, and the owner sends updates to the ranks holding the weight.
+    matrix owners, and owners send updates to the ranks holding the weights.
 
     Args:
-        state: State of the engine.
+        state: Engine state.
     """
 
     def __init__(self, state: ZeroState) -> None:
@@ -41,9 +41,9 @@ class WholeMatrices:
             self._update_round(names, group, compute)
 
     def _rounds(self, group: dict[str, Any]) -> Iterator[Round]:
-        """Yield the rounds of a group, the same on all ranks.
+        """Yield a group's rounds, the same on all ranks.
 
-        At stage 3, DeepSpeed updates a group in parts. Matrices whose flat tensor is in another part are skipped.
+        At stage 3, DeepSpeed updates a group in parts. Matrices with a flat tensor in another part are skipped.
         """
         flats = {id(flat) for flat in group["params"]}
         names = set(group["names"])
@@ -63,7 +63,6 @@ class WholeMatrices:
             yield matrices
 
     def _update_round(self, names: Round, group: dict[str, Any], compute: ComputeUpdate) -> None:
-        """Update the matrices of a round."""
         gradient = self._gather_gradients(names)
         updates: dict[int, Tensor] = {}
         owned_name = names.get(self._rank)
@@ -82,10 +81,10 @@ class WholeMatrices:
             weight.sub_(received[owner].to(weight.device), alpha=rate)
 
     def _gather_gradients(self, names: Round) -> Tensor:
-        """Gather the gradients of a round's matrices on their owners.
+        """Gather a round's gradients on the matrix owners.
 
         Returns:
-            The gradient [rows, columns] of the matrix that this rank owns, an empty tensor without one.
+            Gradient [rows, columns] for the matrix that this rank owns, an empty tensor without one.
         """
         sent = {}
         for owner, name in names.items():
@@ -103,10 +102,10 @@ class WholeMatrices:
 
         Args:
             parts: This rank's tensors, by the rank to send them to.
-            sizes: Number of elements to receive from each rank, 0 if it is not listed.
+            sizes: Elements to receive from each rank, 0 if it is not listed.
 
         Returns:
-            The flat float32 tensors from all ranks, by rank.
+            Flat float32 tensors received from all ranks, by rank.
         """
         input_parts = []
         output_sizes = []

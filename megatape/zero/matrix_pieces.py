@@ -18,11 +18,11 @@ AXES = ("replicate", "tensor")
 
 
 class PieceBounds(NamedTuple):
-    """Bounds of a rank's piece of a matrix, as ranks exchange them.
+    """Bounds of a rank's piece in a matrix, as ranks exchange them.
 
     Attributes:
-        rows: First row of the rank's share in the matrix, and the row after the last one.
-        columns: First column of the share, and the column after the last one.
+        rows: Begin and end of the rank's share in the matrix rows.
+        columns: Begin and end of the share in the matrix columns.
         start: Index of the piece's first element in the share.
         size: Number of elements in the piece.
     """
@@ -34,25 +34,22 @@ class PieceBounds(NamedTuple):
 
     @classmethod
     def of(cls, piece: Piece) -> Self:
-        """Return the bounds of a piece."""
         rows = piece.share.rows
         columns = piece.share.columns
         return cls((rows.start, rows.stop), (columns.start, columns.stop), piece.start, piece.values.numel())
 
     def to_piece(self, shape: tuple[int, ...]) -> Piece:
-        """Return the piece with these bounds in a matrix of this shape. Its values are on the meta device."""
+        """Return the piece in a matrix of this shape, with values on the meta device."""
         share = Share(slice(*self.rows), slice(*self.columns))
         values = torch.empty(self.size, device="meta")
         return Piece(shape, share, self.start, values)
 
 
 class MatrixPieces:
-    """Pieces that the ranks hold of whole matrices. Making this object is collective.
-
-    A rank knows all ranks' pieces of the matrices that it owns.
+    """Pieces held by the ranks. A rank knows all pieces of the matrices that it owns. Making this object is collective.
 
     Args:
-        state: State of the engine.
+        state: Engine state.
     """
 
     def __init__(self, state: ZeroState) -> None:
@@ -73,7 +70,7 @@ class MatrixPieces:
         return all(sender[axis] == owner[axis] for axis in self._state.shared_axes(name))
 
     def gradient_sizes(self, name: str) -> dict[int, int]:
-        """Return the number of elements that each sending rank has of the gradient of an owned matrix."""
+        """Return the size of each sending rank's part in the gradient of an owned matrix."""
         sizes = {}
         for rank, piece in enumerate(self._pieces[name]):
             if self.sends_gradient(rank, name):
@@ -84,9 +81,9 @@ class MatrixPieces:
         """Return an owned matrix [rows, columns] from the parts of all ranks.
 
         Args:
-            name: Name of the matrix.
-            parts: Flat tensor of each rank, empty if another rank sends the same elements.
-            device: Device of the matrix.
+            name: Matrix name.
+            parts: Each rank's flat tensor, empty if another rank sends the same elements.
+            device: Device to join the parts on.
         """
         whole = torch.zeros(matrix(self._state.shape(name)), device=device)
         for piece, part in zip(self._pieces[name], parts, strict=True):

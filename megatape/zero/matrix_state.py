@@ -1,4 +1,4 @@
-"""Optimizer state of whole matrices."""
+"""Optimizer state for whole matrices."""
 
 from collections.abc import Mapping
 from math import prod
@@ -13,17 +13,17 @@ Shape = tuple[int, ...]
 
 
 class MatrixState:
-    """State tensors, of any shape, that an optimizer keeps for whole matrices. Each matrix has one owner among the ranks.
+    """Optimizer state for whole matrices: tensors of any shape. One rank owns each matrix.
 
     Args:
         shapes: Matrix shapes by name.
-        entry: Registry entry of the optimizer.
+        entry: Optimizer's registry entry.
         topology: All ranks.
-        device: Device of the state tensors.
+        device: Device to allocate state tensors on.
 
     Attributes:
         owner_ranks: Rank owning each matrix, most expensive matrix first. It holds the state and computes the updates.
-        owned_tensors: State tensors of the matrices that this rank owns, by matrix and kind.
+        owned_tensors: State tensors for the matrices that this rank owns, by matrix and kind.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class MatrixState:
         topology: Topology,
         device: torch.device,
     ) -> None:
-        # Shapes of the state tensors by matrix and kind.
+        # State tensor shapes by matrix and kind.
         self._state_shapes = {name: entry.matrix_shapes(shape) for name, shape in shapes.items()}
         self.owner_ranks = assign_owners(shapes, entry, topology.world_size)
         self.owned_tensors: dict[str, dict[str, Tensor]] = {}
@@ -46,14 +46,14 @@ class MatrixState:
         return kind in self._state_shapes.get(name, {})
 
     def stored_shape(self, name: str, kind: str) -> Shape:
-        """Return the shape of a state tensor in checkpoints. Unless it is a matrix, it is stored as a vector."""
+        """Return a state tensor's shape in checkpoints, which store any tensor but a matrix as a vector."""
         shape = self._state_shapes[name][kind]
         if len(shape) in (1, 2):
             return shape
         return (prod(shape),)
 
     def names_by_kind(self) -> dict[str, list[str]]:
-        """Return the names of the matrices that have each kind of state tensor."""
+        """Return matrix names by kind of state tensor."""
         names: dict[str, list[str]] = {}
         for name, shapes in self._state_shapes.items():
             for kind in shapes:
@@ -74,11 +74,11 @@ def _zeros(shapes: Mapping[str, Shape], device: torch.device) -> dict[str, Tenso
 def assign_owners(shapes: Mapping[str, Shape], entry: OptimizerEntry, world_size: int) -> dict[str, int]:
     """Assign each matrix to a rank, greedily: the most expensive matrix first, always to the least loaded rank.
 
-    All ranks compute the same result, because it depends only on shapes, names and the number of ranks.
+    The result only depends on shapes, names and the number of ranks, so it is the same on all ranks.
 
     Args:
         shapes: Matrix shapes by name.
-        entry: Registry entry of the optimizer.
+        entry: Optimizer's registry entry.
         world_size: Number of ranks.
 
     Returns:

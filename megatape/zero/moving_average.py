@@ -21,7 +21,7 @@ class MovingAverage:
     Args:
         decay: Share of the old average in the new one.
         stage: ZeRO stage, which holds the master weights.
-        optimizer: Optimizer whose state has a tensor EMA for each of the stage's flat tensors.
+        optimizer: Optimizer with a state tensor EMA for each flat tensor.
         parameters: Trained parameters.
     """
 

@@ -1,4 +1,4 @@
-"""Adapter from our mesh to DeepSpeed's interface of parallelism."""
+"""Adapter from our mesh to DeepSpeed's parallelism interface."""
 
 import torch.distributed as dist
 

@@ -9,12 +9,12 @@ from megatape.zero.state import ZeroState
 class PartialGradients:
     """Gradients of weights replicated on all tensor-parallel ranks.
 
-    Each rank uses such a weight on its own tokens or heads, so its backward pass computes a part of the gradient. The parts
-    are summed once a step, in one all-reduce of the elements that this rank updates: by then ZeRO has summed the accumulated
-    gradients over the data-parallel ranks and sharded them, and they are float32 in every precision.
+    Each rank uses such a weight on its own tokens or heads, so its backward pass computes a part of the gradient. One
+    all-reduce per step sums the parts, only for elements that this rank updates: by then ZeRO has summed the gradients over
+    the data-parallel ranks and sharded them. Accumulated gradients are float32 in every precision.
 
     Args:
-        state: State of the engine.
+        state: Engine state.
         offloaded: Whether ZeRO keeps gradients in host memory (zero.offload_optimizer).
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Result of the forward and backward passes of a step."""
+"""Result of a step's forward and backward passes."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from megatape.zero.stopwatch import Stopwatch
 
 @dataclass(frozen=True)
 class PassResult:
-    """Result of the forward and backward passes of a step on one rank.
+    """Result of a step's forward and backward passes on one rank.
 
     Attributes:
-        sums: This rank's part of the sums, tensors on the device.
+        sums: This rank's sums, tensors on the device.
         forward: Stopwatch around the forward passes. Read it only after the device has finished them.
     """
 

@@ -1,4 +1,4 @@
-"""One rank's run of elements of a whole tensor, and its conversion to and from blocks of rows and columns."""
+"""A rank's run of elements in a whole tensor, converted to and from blocks of rows and columns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class Piece:
     """Run of elements in a rank's share of a whole tensor: a parameter, or its optimizer state.
 
     Attributes:
-        shape: Shape of the whole tensor.
-        share: Rows and columns of the whole tensor in the rank's share.
+        shape: Shape before sharding.
+        share: Rows and columns in the rank's share.
         start: Index of the first element in the share.
         values: Elements, flat. Empty if the rank holds none, or another rank contributes the same elements.
     """
@@ -31,7 +31,7 @@ class Piece:
 
         Args:
             destination: Rank receiving the tensor.
-            device: Device of the group's tensors.
+            device: Device that the group communicates on.
             group: Ranks holding pieces.
 
         Returns:
@@ -60,10 +60,10 @@ class Piece:
         target += block.view(-1, share.width)[: target.shape[0]]
 
     def extract(self, read: Callable[[slice, slice], Tensor]) -> Tensor:
-        """Return the elements of this run, flat, from a whole tensor. Padding is zero.
+        """Return this run's elements, flat, from a whole tensor. Padding is zero.
 
         Args:
-            read: Reads rows and columns of the whole tensor.
+            read: Reads rows and columns from the whole tensor.
         """
         size = self.values.numel()
         if not size:
@@ -81,7 +81,7 @@ class Piece:
         return block.view(-1)[offset : offset + size]
 
     def _rows(self) -> tuple[int, int]:
-        """Return the first row of the share with an element of this run, and the row after the last one."""
+        """Return the first row with an element of this run, and the row after the last one, counting in the share."""
         width = self.share.width
         end = self.start + self.values.numel()
         return self.start // width, -(-end // width)

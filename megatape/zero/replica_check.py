@@ -22,7 +22,7 @@ class ReplicaCheck:
     If replicas differ at the first check, the message suspects the code. If they were equal before, it suspects the hardware.
 
     Args:
-        state: State of the engine.
+        state: Engine state.
     """
 
     def __init__(self, state: ZeroState) -> None:
@@ -87,7 +87,7 @@ def _replicated_tensors(state: ZeroState) -> dict[tuple[str, ...], list[Key]]:
 
 
 def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
-    """Sum the bits of this rank's elements, read as integers. The sum is exact, and changing any element changes it."""
+    """Sum this rank's elements with their bits read as integers. The sum is exact, and changing any element changes it."""
     piece = state.piece(name, kind).values
     bits = torch.int16
     if piece.dtype == torch.float32:
@@ -96,11 +96,7 @@ def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
 
 
 def _describe(checksums_of_ranks: list[dict[Key, int]]) -> list[str]:
-    """Return a sentence for each differing tensor.
-
-    Args:
-        checksums_of_ranks: Checksums of the differing tensors on each rank.
-    """
+    """Return a sentence for each differing tensor, given each rank's checksums."""
     checksums: dict[Key, dict[int, int]] = defaultdict(dict)
     for rank, checksums_of_rank in enumerate(checksums_of_ranks):
         for key, checksum in checksums_of_rank.items():
@@ -109,13 +105,7 @@ def _describe(checksums_of_ranks: list[dict[Key, int]]) -> list[str]:
 
 
 def _describe_tensor(kind: str, name: str, checksums: dict[int, int]) -> str:
-    """Return a sentence about a differing tensor, naming the ranks in the minority if there is a majority.
-
-    Args:
-        kind: Kind of tensor.
-        name: Parameter name.
-        checksums: Checksums by rank.
-    """
+    """Return a sentence about a differing tensor, given its checksums by rank. It names the minority, if there is one."""
     tensor = name
     if kind != WEIGHT:
         tensor = f"{kind} of {name}"

@@ -22,7 +22,7 @@ def build_sharded(
     Args:
         build_module: Builds this rank's share of the module on a tensor axis.
         ds_config: DeepSpeed's configuration.
-        mesh: Mesh of the ranks.
+        mesh: Mesh over all ranks.
         mpu: The mesh behind DeepSpeed's interface.
     """
     # Without a dtype, zero.Init reads the right one from its configuration. On a CPU it would turn any explicit dtype into

@@ -1,4 +1,4 @@
-"""Copies of a run's state in host memory. A background thread writes checkpoints from them while training continues."""
+"""Copies the training state to host memory, from where a background thread writes checkpoints."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -19,18 +19,16 @@ Key = tuple[str, str]
 
 
 class Snapshot:
-    """Master weights and optimizer state of one step, copied to host memory.
+    """Master weights and optimizer state at one step, copied to host memory: a TensorSource, like ZeroState.
 
-    It holds the pieces that this rank contributes, and is a TensorSource like ZeroState. The next snapshot uses the same
-    memory: allocating it, and pinning it for a GPU, takes longer than filling it.
+    A rank copies the pieces that it contributes. The next snapshot uses the same memory, because allocating it, and pinning it
+    for a GPU, takes longer than filling it.
 
     Args:
-        group: Process group of all ranks, for tensors on the CPU.
+        group: Process group with all ranks, for CPU tensors.
 
     Attributes:
-        group: Process group for `gather`.
-        parameters: Names of the parameters in the snapshot.
-        names_by_kind: Kind of tensor -> names of the parameters that have one.
+        group, parameters, names_by_kind: See TensorSource.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -57,7 +55,6 @@ class Snapshot:
             torch.cuda.synchronize()
 
     def _contributions(self, state: ZeroState) -> dict[Key, Piece]:
-        """Return the pieces that this rank contributes."""
         pieces: dict[Key, Piece] = {}
         for kind, names in self.names_by_kind.items():
             for name in names:
@@ -65,7 +62,7 @@ class Snapshot:
         return pieces
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the whole shape of a parameter."""
+        """Return a parameter's shape before sharding."""
         return self._pieces[WEIGHT, name].shape
 
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:

@@ -1,8 +1,8 @@
-"""Float32 master weights and optimizer state under ZeRO and tensor parallelism, seen as blocks of whole parameters.
+"""Float32 master weights and optimizer state under ZeRO and tensor parallelism, viewed as blocks of whole parameters.
 
-Initialization, checkpoints and exports use this view, which is the same at every stage and topology. A parameter is a matrix
-(a vector is a single column). A tensor-parallel rank has a share of its rows or columns, or all of it. ZeRO gives each rank one
-contiguous run of elements in that share (zero/stages/).
+Initialization and checkpoints use this view, which is the same at every stage and topology. A parameter is a matrix (a vector
+has one column). Tensor parallelism gives a rank a share of its rows or columns, or all of it. In that share, ZeRO gives the
+rank one contiguous run of elements (zero/stages/).
 """
 
 from dataclasses import replace
@@ -29,26 +29,26 @@ from megatape.zero.tensors import ReadBlock
 
 
 class ZeroState:
-    """Access to the master weights and optimizer state of an initialized DeepSpeed engine.
+    """Access to an initialized DeepSpeed engine's master weights and optimizer state.
 
     Missing optimizer state is created as zeros. A frozen parameter has neither optimizer state nor a master weight: its compute
     weight takes that place, and the data axis shards it at stage 3 only.
 
     Args:
         engine: DeepSpeed's engine.
-        stage: ZeRO stage of the engine.
+        stage: The engine's ZeRO stage.
         optimizer: Optimizer given to DeepSpeed.
         topology: All ranks.
-        mesh: Mesh of the ranks.
-        config: Configuration of the optimizer.
+        mesh: Mesh over all ranks.
+        config: Optimizer configuration.
 
     Attributes:
-        device: Device of this rank.
+        device: This rank's device.
         parameters: Module parameters by name.
         names_by_kind: Kind of tensor (WEIGHT, EMA, or one of the optimizer) -> names of the parameters that have one.
-        flat_state: Optimizer state of flat tensors.
-        matrix_state: Optimizer state of whole matrices, if the optimizer updates any.
-        average: Moving average of the weights, None if the run has none.
+        flat_state: Optimizer state for flat tensors.
+        matrix_state: Optimizer state for whole matrices, if the optimizer updates any.
+        average: Moving average, None if the run has none.
         group: Process group for `gather`, None for the one that training uses.
     """
 
@@ -83,7 +83,7 @@ class ZeroState:
             self.average = MovingAverage(config.ema_decay, stage, optimizer, self._trained_parameters())
 
     def _names_of_whole_matrices(self) -> list[str]:
-        """Return the names of the trained weights that the optimizer updates as whole matrices."""
+        """Return the names of trained weights that the optimizer updates as whole matrices."""
         names: set[str] = set()
         for group in self.optimizer.param_groups:
             if group["whole"]:
@@ -91,7 +91,6 @@ class ZeroState:
         return [name for name in self._trained_names if name in names]
 
     def _find_names_by_kind(self, config: OptimizerConfig, matrix_names: list[str]) -> dict[str, list[str]]:
-        """Return the names of the parameters that have each kind of tensor."""
         matrices = set(matrix_names)
         other_names = [name for name in self._trained_names if name not in matrices]
         names = {WEIGHT: list(self.parameters)}
@@ -103,7 +102,7 @@ class ZeroState:
         return names
 
     def _flats_of(self, names: list[str]) -> set[int]:
-        """Return the `id` of the flat tensors that hold this rank's parts of these parameters."""
+        """Return the `id` of each flat tensor with a part of these parameters."""
         flats = set()
         for name in names:
             fragment = self.fragment(name)
@@ -115,7 +114,7 @@ class ZeroState:
         return [self.parameters[name] for name in self._trained_names]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the whole parameter, even if this rank holds only a share."""
+        """Return a parameter's shape before sharding."""
         return spec_of(self.parameters[name]).shape
 
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
@@ -137,7 +136,7 @@ class ZeroState:
 
         Args:
             read: Reads the blocks that contain this rank's pieces.
-            step: Step count of the optimizer.
+            step: Optimizer step count.
         """
         for kind, names in self.names_by_kind.items():
             for name in names:
@@ -168,7 +167,7 @@ class ZeroState:
         return Piece(self.shape(name), share, fragment.start, values)
 
     def gradient(self, name: str) -> Tensor:
-        """Return this rank's run of elements in the gradient, flat. Only valid inside a step of the optimizer."""
+        """Return this rank's run of elements in the gradient, flat. Only valid during the optimizer's step."""
         fragment = self.fragment(name)
         if fragment is None:
             return torch.empty(0)
@@ -190,9 +189,9 @@ class ZeroState:
         return tuple(axis for axis in shared if self.mesh[axis].size > 1)
 
     def accumulated_gradient(self, name: str) -> Tensor | None:
-        """Return the gradient of this rank's part of a trained parameter, see ZeroStage.accumulated_gradient."""
+        """Return the gradient of this rank's part, see ZeroStage.accumulated_gradient."""
         return self._stage.accumulated_gradient(self.parameters[name])
 
     def set_accumulated_gradient(self, name: str, value: Tensor) -> None:
-        """Replace the gradient of this rank's part of a trained parameter, see ZeroStage.set_accumulated_gradient."""
+        """Replace the gradient of this rank's part, see ZeroStage.set_accumulated_gradient."""
         self._stage.set_accumulated_gradient(self.parameters[name], value)

@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 class ReadBlock(Protocol):
-    """Function reading a block of a whole tensor: from a checkpoint, from other weights, or by an initialization rule."""
+    """Function reading a block from a whole tensor: a checkpoint's, other weights, or an initialization rule."""
 
     def __call__(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice, /) -> Tensor:
         """Read some rows and columns of a tensor.
 
         Args:
-            kind: Kind of tensor.
+            kind: Tensor kind.
             name: Parameter name.
-            shape: Shape of the whole tensor.
+            shape: Shape before sharding.
             rows: Rows to read.
             columns: Columns to read. A vector has one column.
 
@@ -41,7 +41,7 @@ class TensorSource(Protocol):
         """Kind of tensor -> names of the parameters that have one."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the whole shape of a parameter."""
+        """Return a parameter's shape before sharding."""
 
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
         """Gather a whole float32 tensor on rank `destination`. Returns None on other ranks. Collective."""

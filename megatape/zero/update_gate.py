@@ -1,4 +1,4 @@
-"""Gate in front of the optimizer's step."""
+"""Gate before the optimizer's step."""
 
 import math
 
@@ -11,8 +11,8 @@ class UpdateGate:
     """Decides once a step whether the update changes the weights, and carries its result.
 
     `Engine.update` opens the gate before DeepSpeed's step and closes it afterwards. In between, DeepSpeed calls the optimizer
-    once for each parameter group. The gradient norm is known at the first call, where the gate decides. The other calls of the
-    step follow this decision.
+    once for each parameter group. At the first call the gradient norm is known, and the gate decides. The other calls follow
+    this decision.
 
     Args:
         stage: ZeRO stage, which knows the gradient norm.

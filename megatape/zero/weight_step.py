@@ -16,7 +16,7 @@ class WeightStep:
 
     Args:
         optimizer: Optimizer without the gate around it.
-        state: State of the engine.
+        state: Engine state.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, state: ZeroState) -> None:

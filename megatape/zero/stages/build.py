@@ -1,4 +1,4 @@
-"""Builds the object of a ZeRO stage."""
+"""Builds the ZeRO stage of an engine."""
 
 from deepspeed import DeepSpeedEngine
 
@@ -12,6 +12,6 @@ STAGES: dict[int, type[ZeroStage]] = {0: Stage0, 1: Stage12, 2: Stage12, 3: Stag
 
 
 def build_stage(engine: DeepSpeedEngine, mesh: Mesh, gradient_clip: float) -> ZeroStage:
-    """Return the object of an engine's stage, see ZeroStage."""
+    """Return an engine's stage, see ZeroStage."""
     stage = STAGES[engine.zero_optimization_stage()]
     return stage(engine, mesh, gradient_clip)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Fragment:
-    """Location of a run of elements of a rank's share of a parameter.
+    """Location of a run of elements in a rank's share of a parameter.
 
     Attributes:
         start: Index of the first element in the share.
@@ -34,15 +34,15 @@ class Fragment:
 
 
 def whole_fragment(parameter: Any) -> Fragment:
-    """Return the fragment of a parameter that is not sharded."""
+    """Return the fragment for a parameter that ZeRO does not shard."""
     return Fragment(0, parameter, 0, parameter.numel())
 
 
 def local_shape(parameter: Any) -> tuple[int, ...]:
-    """Return the shape of this rank's share of a parameter. At stage 3 the parameter itself may be an empty tensor."""
+    """Return the shape of this rank's share before ZeRO. At stage 3 the parameter itself may be an empty tensor."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def local_numel(parameter: Any) -> int:
-    """Return the number of elements in this rank's share of a parameter."""
+    """Return the number of elements in this rank's share before ZeRO."""
     return getattr(parameter, "ds_numel", parameter.numel())

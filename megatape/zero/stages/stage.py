@@ -1,4 +1,4 @@
-"""Interface of a ZeRO stage."""
+"""Base class of the ZeRO stages."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -11,11 +11,11 @@ from megatape.zero.stages.fragment import Fragment
 
 
 class ZeroStage(ABC):
-    """ZeRO stage of an engine: location of its tensors on this rank, and its part in a step.
+    """ZeRO stage: where it keeps tensors on this rank, and what it does in a step.
 
     Args:
         engine: DeepSpeed's engine.
-        mesh: Mesh of the ranks.
+        mesh: Mesh over all ranks.
         gradient_clip: Maximum gradient norm, 0 for no clipping. Used at stage 0: from stage 1 on, DeepSpeed clips.
     """
 
@@ -39,11 +39,11 @@ class ZeroStage(ABC):
 
     @abstractmethod
     def accumulated_gradient(self, parameter: Any) -> Tensor | None:
-        """Return the gradient of this rank's part of a trained parameter, between the last backward pass and the update.
+        """Return the gradient of this rank's part, between the last backward pass and the update. Trained parameters only.
 
         Returns:
-            The accumulated gradient, averaged over the data-parallel ranks; None if this rank has no part of the parameter, or
-            the parameter has no gradient.
+            Accumulated gradient, averaged over the data-parallel ranks; None if this rank has no part, or the parameter has no
+            gradient.
         """
 
     @abstractmethod
@@ -52,7 +52,7 @@ class ZeroStage(ABC):
 
     @abstractmethod
     def copy_masters_to_weights(self, parameters: list[Any]) -> None:
-        """Copy the masters of trained parameters to the compute weights. Collective."""
+        """Copy trained master weights to the compute weights. Collective."""
 
     def local_squared_norm(self) -> Tensor | float:
         """Return this rank's part of the squared gradient norm; 0 from stage 1 on, where DeepSpeed computes the norm."""
