@@ -43,7 +43,7 @@ class Background:
         self.in_flight: SaveInFlight | None = None
 
     def has_ended(self) -> bool:
-        """Whether this rank has done its share of the save in flight, so that `finish` would not wait.
+        """Whether this rank has done its share in the save in flight, so that `finish` would not wait.
 
         Raises errors of this rank alone, because the other ranks would wait for it forever.
         """
@@ -74,7 +74,7 @@ class Background:
         Thread(target=work, name="save", daemon=True).start()
 
     def finish(self) -> Path:
-        """Wait for the save in flight. Returns the checkpoint, or raises the error of the save."""
+        """Wait for the save in flight. Returns the checkpoint, or raises the save's error."""
         assert self.in_flight is not None
         save = self.in_flight
         self.in_flight = None

@@ -27,7 +27,7 @@ class Base(StoredWeights):
 
     Args:
         record: Manifest entry `base`.
-        folder: Present folder of the base.
+        folder: Present folder.
         checkpoint: Checkpoint folder, for messages.
     """
 
@@ -59,7 +59,7 @@ def base_record(weights: StoredWeights, checkpoint: Path) -> BaseRecord:
 
     Args:
         weights: Weights that the checkpoint leaves out.
-        checkpoint: Final folder of the checkpoint.
+        checkpoint: Final checkpoint folder.
     """
     folder = os.path.abspath(weights.directory)
     relative = os.path.relpath(folder, os.path.abspath(checkpoint))
@@ -67,12 +67,12 @@ def base_record(weights: StoredWeights, checkpoint: Path) -> BaseRecord:
 
 
 def open_base(record: BaseRecord, checkpoint: Path, override: Path | None) -> Base:
-    """Open the base of a checkpoint, checking file sizes. `Base.verify` checks the content.
+    """Open a checkpoint's base, checking file sizes. `Base.verify` checks the content.
 
     Args:
         record: Manifest entry `base`.
         checkpoint: Checkpoint folder.
-        override: Present folder of the base, None for the recorded one.
+        override: Present folder, None for the recorded one.
 
     Raises:
         CheckpointError: The folder or a file is missing, or a file has another size.
@@ -99,7 +99,6 @@ def _mismatch(path: Path, expected: FileRecord) -> str | None:
 
 
 def _find_folder(record: BaseRecord, checkpoint: Path, override: Path | None) -> Path:
-    """Return the present folder of the base, see `open_base`."""
     if override is not None:
         if not override.is_dir():
             raise _missing(record, checkpoint, f"--base {override}")

@@ -1,4 +1,4 @@
-"""Opens a checkpoint that a run may continue from. All ranks share the work of verifying it."""
+"""Opens a checkpoint that a run may continue from, sharing the verification between ranks."""
 
 import logging
 from pathlib import Path
@@ -47,7 +47,7 @@ class Candidate:
         environment: Run environment.
 
     Attributes:
-        reader: Reader of the checkpoint, None until `find_corruption` has opened it.
+        reader: Checkpoint reader, None until `find_corruption` has opened it.
     """
 
     def __init__(self, directory: Path, environment: RunEnvironment) -> None:
@@ -56,7 +56,7 @@ class Candidate:
         self._environment = environment
 
     def find_corruption(self) -> str | None:
-        """Open the checkpoint and verify this rank's share of its files.
+        """Open the checkpoint and verify this rank's share.
 
         Returns:
             Reason why the checkpoint is corrupted, or None if it is not.

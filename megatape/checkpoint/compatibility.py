@@ -40,7 +40,7 @@ def check_same_data(origin: Path, theirs: Mapping[str, str], ours: Mapping[str, 
     Args:
         origin: Checkpoint folder.
         theirs: Tokenizer and data fingerprints in the checkpoint.
-        ours: Tokenizer and data fingerprints of the run.
+        ours: The run's tokenizer and data fingerprints.
         config: Location of the run's data, for the message.
 
     Raises:
@@ -64,12 +64,12 @@ def check_same_data(origin: Path, theirs: Mapping[str, str], ours: Mapping[str, 
 def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
     """Check that the run's documents end with the same token as the checkpoint's.
 
-    Fingerprints do not show this: they cover the main file of a tokenizer, and another file may declare the end token.
+    Fingerprints do not show this: they only cover a tokenizer's main file, and another file may declare the end token.
 
     Args:
         origin: Checkpoint folder.
         theirs: Tokenizer in the checkpoint.
-        ours: Tokenizer of the run.
+        ours: The run's tokenizer.
 
     Raises:
         UserError: The end tokens differ.
@@ -87,7 +87,7 @@ def check_annealing(origin: Path, theirs: Changes, ours: Changes, tokens: int) -
     Args:
         origin: Checkpoint folder.
         theirs: data.annealing in the checkpoint.
-        ours: data.annealing of the run.
+        ours: The run's data.annealing.
         tokens: Tokens seen by the checkpoint. Later changes may differ.
 
     Raises:
@@ -117,7 +117,7 @@ def recipe_changes(origin: Path, changed: Iterable[Difference], allow_changes: b
         allow_changes: Whether settings with ResumeRule.CONFIRMED may change.
 
     Returns:
-        A line for each changed setting of the recipe.
+        A line for each changed setting in the recipe.
 
     Raises:
         UserError: A setting with ResumeRule.CONFIRMED has changed, and `allow_changes` is False.
@@ -137,8 +137,8 @@ def check_order(origin: Path, last: StepSamples | None, order: SampleOrder) -> N
 
     Args:
         origin: Checkpoint folder.
-        last: Samples of the last step, None if the checkpoint does not record them.
-        order: Sample order of the run.
+        last: Samples in the last step, None if the checkpoint does not record them.
+        order: The run's sample order.
 
     Raises:
         UserError: The order has other samples in that step.

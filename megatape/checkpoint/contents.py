@@ -1,4 +1,4 @@
-"""Contents of a checkpoint to be written."""
+"""Contents for a new checkpoint."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from megatape.zero.tensors import TensorSource
 
 @dataclass(frozen=True)
 class CheckpointContents:
-    """Contents of a checkpoint.
+    """Contents for a new checkpoint.
 
     Attributes:
-        state: Content of state.json.
+        state: Content for state.json.
         tensors: Master weights and optimizer state.
-        rng: Generator state of this rank (checkpoint/rng.py).
-        tokenizer: Name -> content of the tokenizer files.
+        rng: This rank's generator state (checkpoint/rng.py).
+        tokenizer: Tokenizer file name -> content.
         base: Frozen weights to leave out, None to write all weights.
     """
 
@@ -30,7 +30,7 @@ class CheckpointContents:
 
     @property
     def left_out(self) -> Collection[str]:
-        """Names of the parameters to leave out."""
+        """Parameters to leave out."""
         if self.base is None:
             return ()
         return self.base.tensors

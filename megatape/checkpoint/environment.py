@@ -20,9 +20,9 @@ class RunEnvironment:
     Attributes:
         folder: Run directory.
         lease: Lease of the run directory. Names of partial checkpoints contain its nonce.
-        topology: All ranks of the run.
+        topology: All ranks.
         log: Run log: console output and events.
-        pace: Phases of this rank, for the watch over the ranks.
+        pace: This rank's phases, for the watch over the ranks.
         base: Present folder of the checkpoints' base if it was moved (checkpoint/base.py), else None.
     """
 
@@ -37,9 +37,9 @@ class RunEnvironment:
         """Run `work` on the main rank and return its result on every rank. Collective.
 
         Args:
-            work: Function to call, and to call again after transient errors of the file system.
+            work: Function to call, and to call again after transient file-system errors.
 
         Raises:
-            UserError, OSError: The error of the main rank, raised on every rank.
+            UserError, OSError: The main rank's error, raised on every rank.
         """
         return on_main(lambda: retry_transient_errors(work), self.topology)

@@ -1,4 +1,4 @@
-"""Features of the checkpoint format.
+"""Checkpoint features.
 
 A feature is a property that programs must know to read a checkpoint correctly. The manifest lists the checkpoint's features,
 and MegaTAPE rejects checkpoints with unknown features. To add a feature, add a member to `Feature`.
@@ -28,7 +28,7 @@ class Feature(StrEnum):
     BASE = "base"
     # The optimizer has taken fewer steps than the run (`updates` in state.json).
     SKIPPED_STEPS = "skipped_steps"
-    # The checkpoint has a moving average of the trained weights.
+    # The checkpoint has averaged weights besides the trained ones (optimizer.ema_decay).
     EMA = "ema"
     # The weights are an average over several checkpoints, not those of any step.
     AVERAGE = "average"
@@ -52,7 +52,7 @@ def format_of(features: Collection[Feature]) -> int:
 
 
 def earlier_features(version: int, has_base: bool) -> frozenset[Feature]:
-    """Return the features of a checkpoint that does not list them.
+    """Return the features that an older checkpoint has without listing them.
 
     Args:
         version: Format number.

@@ -1,4 +1,4 @@
-"""Distribution of a checkpoint's tensors over files."""
+"""Distributes a checkpoint's tensors over files."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -16,9 +16,9 @@ class TensorFile(NamedTuple):
     """Tensor file in a checkpoint.
 
     Attributes:
-        kind: Kind of the tensors.
+        kind: Tensor kind.
         name: File name.
-        parameters: Parameter names.
+        parameters: Names of parameters with a tensor in the file.
     """
 
     kind: str
@@ -32,7 +32,7 @@ def plan_files(tensors: TensorSource, left_out: Collection[str], file_bytes: int
     Args:
         tensors: Tensors to write.
         left_out: Parameters to leave out.
-        file_bytes: Maximum size of a file with several tensors.
+        file_bytes: Maximum file size. Only a single larger tensor exceeds it.
     """
     parameters = [name for name in tensors.parameters if name not in left_out]
     files = []
@@ -45,7 +45,7 @@ def plan_files(tensors: TensorSource, left_out: Collection[str], file_bytes: int
 
 
 def _group_by_size(parameters: list[str], tensors: TensorSource, file_bytes: int) -> list[list[str]]:
-    """Split parameters, in order, into groups of at most `file_bytes`. A larger parameter is a group of its own."""
+    """Split parameters, in order, into groups up to `file_bytes`. A larger parameter gets its own group."""
     groups: list[list[str]] = []
     free_bytes = 0
     for name in parameters:

@@ -27,7 +27,7 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> FileRecord:
         parts: Content, in parts.
 
     Returns:
-        Size and hash of the file, computed from `parts`, so that a file altered meanwhile fails verification.
+        Size and hash, computed from `parts`, so that a file altered meanwhile fails verification.
 
     Raises:
         OSError: A file or link with this name exists, or the file cannot be written.
@@ -45,7 +45,7 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> FileRecord:
 
 
 def as_json(value: Any, name: str = "a file") -> bytes:
-    """Encode a JSON file of a checkpoint.
+    """Encode a checkpoint's JSON file.
 
     Args:
         value: Value to encode.

@@ -26,10 +26,10 @@ class InitialWeights(Protocol):
         """Check that a model can start with these weights.
 
         Args:
-            model: Model configuration of the run.
+            model: The run's model configuration.
 
         Returns:
-            Names of the parameters that start with these weights. The others are initialized as in a new model.
+            Names of parameters starting with these weights. The others are initialized as in a new model.
 
         Raises:
             UserError: The model cannot start with them.

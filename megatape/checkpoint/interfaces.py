@@ -40,7 +40,7 @@ class SaveListener(Protocol):
 
 
 class SavedRun(Protocol):
-    """State of a run besides weights and optimizer state, which its engine has."""
+    """A run's state besides weights and optimizer state, which its engine has."""
 
     @property
     def step(self) -> int:
@@ -48,7 +48,7 @@ class SavedRun(Protocol):
 
     @property
     def tokenizer(self) -> Mapping[str, bytes]:
-        """Name -> content of the tokenizer files."""
+        """Tokenizer file name -> content."""
 
     @property
     def callbacks(self) -> SaveListener:
@@ -58,7 +58,7 @@ class SavedRun(Protocol):
         """Return the present state, for state.json."""
 
     def protected(self, checkpoints: Iterable[int], newest: int) -> Collection[int]:
-        """Return the steps of checkpoints to keep besides the newest ones.
+        """Return which checkpoints, given by their steps, to keep besides the newest ones.
 
         Args:
             checkpoints: Steps of all checkpoints.

@@ -33,13 +33,13 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
 
     Args:
         environment: Run environment.
-        config: Interval between saves, number of checkpoints to keep, and whether to save in the background.
+        config: Interval between saves, checkpoints to keep, and whether to save in the background.
         engine: Engine with weights and optimizer state.
         run: The rest of the run's state, and its callbacks.
 
     Attributes:
         saver: Writes the checkpoints.
-        saved_step: Step of the last saved state: a checkpoint, or the state that was loaded.
+        saved_step: Last saved step: that of a checkpoint, or of the loaded state.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self.saver = Saver(environment, engine, run, config.keep, config.background)
         self._report = SaveReport(environment.log, config.interval)
         self.saved_step = 0
-        # Step of the last checkpoint written by this process and not rolled back.
+        # Last step that this process has written and not rolled back.
         self._written_step: int | None = None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -80,7 +80,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         """Load master weights and optimizer state, and count the state as saved.
 
         Args:
-            state: State to load. Checkpoints of later steps no longer count as written.
+            state: State to load. Later checkpoints no longer count as written.
         """
         self._engine.state.load(state.read, state.updates)
         self.saved_step = state.step
@@ -205,7 +205,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             ) from error
 
     def _accept(self, save: FinishedSave) -> None:
-        """Count a checkpoint as written, and report it. An error of the listener is not a failed save."""
+        """Count a checkpoint as written, and report it. An error in a callback is not a failed save."""
         self.saved_step = named_step(save.checkpoint)
         self._written_step = self.saved_step
         self._report.succeeded(save.checkpoint, save.waited)

@@ -50,8 +50,8 @@ class Manifest(Section):
     Attributes:
         format: Format number (checkpoint/features.py).
         features: Checkpoint features. None in checkpoints of earlier versions.
-        files: Name -> size and hash of every file.
-        tensors: Kind of tensor -> parameter -> file name.
+        files: File name -> size and hash.
+        tensors: Tensor kind -> parameter -> file name.
         base: Folder with the weights that the checkpoint leaves out, None if it has all weights.
     """
 
@@ -128,7 +128,7 @@ def load_manifest(directory: Path) -> Manifest:
 
 
 def _check_files(directory: Path, files: Mapping[str, FileRecord]) -> None:
-    """Check names and sizes of the folder's files against the manifest.
+    """Check the folder's file names and sizes against the manifest.
 
     Raises:
         UserError: A file is missing, unlisted, not a regular file, or has another size.
@@ -168,8 +168,8 @@ def save_manifest(
 
     Args:
         directory: Checkpoint folder.
-        files: Name -> size and hash of every file.
-        tensors: Kind of tensor -> parameter -> file name.
+        files: File name -> size and hash.
+        tensors: Tensor kind -> parameter -> file name.
         base: Folder with the weights that the checkpoint leaves out, None if it has all weights.
         features: Checkpoint features, except for BASE and EMA, which follow from the other arguments.
     """
@@ -196,19 +196,19 @@ def check_hashes(directory: Path, manifest: Manifest, share: int = 0, shares: in
 
     Args:
         directory: Checkpoint folder.
-        manifest: Manifest of the checkpoint.
-        share: Number of the first file.
+        manifest: Checkpoint manifest.
+        share: Index of the first file.
         shares: Distance between files: number of ranks sharing the work.
 
     Raises:
-        UserError: The content of a file has changed. The message names the first such file.
+        UserError: A file has changed. The message names the first such file.
     """
     for name in sorted(manifest.files)[share::shares]:
         check_file(directory, manifest, name)
 
 
 def check_file(directory: Path, manifest: Manifest, name: str) -> None:
-    """Raise UserError if the hash of a file is not the one in the manifest."""
+    """Raise UserError unless a file's hash is the one in the manifest."""
     if name not in manifest.files:
         raise UserError(f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; {ANOTHER}")
     if hash_file(directory / name) != manifest.files[name]:
@@ -216,6 +216,6 @@ def check_file(directory: Path, manifest: Manifest, name: str) -> None:
 
 
 def _own_hash(content: dict[str, Any]) -> str:
-    """Return the sha256 of a manifest's content without this hash."""
+    """Return the sha256 of a manifest without its own hash."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

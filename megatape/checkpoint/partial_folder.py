@@ -29,7 +29,7 @@ def make_partial(environment: RunEnvironment, checkpoint: Path) -> Path:
 
     Args:
         environment: Run environment.
-        checkpoint: Final folder of the checkpoint.
+        checkpoint: Final checkpoint folder.
 
     Returns:
         The partial folder.
@@ -61,7 +61,7 @@ def hide(checkpoint: Path, lease: Lease) -> Path | None:
 
     Args:
         checkpoint: Checkpoint to rename. A symbolic link is removed at once.
-        lease: Lease of the run.
+        lease: The run's lease.
 
     Returns:
         The partial folder, or None if `checkpoint` was a link.
@@ -78,8 +78,8 @@ def hide(checkpoint: Path, lease: Lease) -> Path | None:
 def _is_abandoned(partial: Path, now: float) -> bool:
     """Whether a partial folder of another process is abandoned.
 
-    A process with a lease has lost it, because this run holds the lease now. Folders of earlier versions, which had no lease,
-    and folders with unknown names are abandoned after STALE_SECONDS without a change.
+    A process with a lease has lost it, because this run holds the lease now. Earlier versions had no lease. Their folders, and
+    those with unknown names, are abandoned after STALE_SECONDS without a change.
     """
     if _LEASED_NAME.fullmatch(partial.name):
         return True

@@ -1,4 +1,4 @@
-"""Removal of old checkpoints."""
+"""Removes old checkpoints."""
 
 import shutil
 from collections.abc import Callable, Collection, Iterable
@@ -21,8 +21,8 @@ def prune(
     Args:
         environment: Run environment.
         newest: Checkpoint that was just written.
-        keep: Number of complete checkpoints to keep, newest first.
-        protected: Returns the steps of further checkpoints to keep, given the steps of all complete checkpoints and the step of
+        keep: Complete checkpoints to keep, newest first.
+        protected: Returns steps of further checkpoints to keep, given the steps of all complete checkpoints and that of
             `newest`.
     """
     complete = []

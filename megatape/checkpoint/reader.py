@@ -32,13 +32,10 @@ class CheckpointReader:
         base: Present folder of the base if it was moved, else None.
 
     Attributes:
-        directory: Checkpoint folder.
+        directory: See Args.
         manifest: Manifest content.
         state: Content of state.json.
-        step: Steps made by the run.
-        updates: Updates made by the optimizer: steps that were not skipped.
-        samples: Samples consumed.
-        tokens: Tokens consumed.
+        step, updates, samples, tokens: See State.
 
     Raises:
         FileNotFoundError: The folder is not a complete checkpoint.
@@ -81,7 +78,7 @@ class CheckpointReader:
         return open_base(self.manifest.base, self.directory, self._base_folder)
 
     def names(self) -> list[str]:
-        """Return the names of all parameters."""
+        """Return all parameter names."""
         names = list(self.manifest.tensors[WEIGHT])
         if self.manifest.base is not None:
             names += self.manifest.base.tensors
@@ -99,10 +96,10 @@ class CheckpointReader:
         """Read some rows and columns of a tensor, and nothing else.
 
         Args:
-            kind: Kind of tensor. A checkpoint without a moving average ("ema") returns the weight, because an average starting
+            kind: Tensor kind. A checkpoint without a moving average ("ema") returns the weight, because an average starting
                 now starts with the weights.
             name: Parameter name.
-            shape: Shape of the tensor in the run's model.
+            shape: Shape in the run's model.
             rows: Rows to read.
             columns: Columns to read. A vector has one column.
 
@@ -152,7 +149,7 @@ class CheckpointReader:
         """Verify the hashes of every `shares`-th file in the checkpoint and its base, so that ranks can share the work.
 
         Args:
-            share: Number of the first file.
+            share: Index of the first file.
             shares: Distance between files: number of ranks sharing the work.
 
         Raises:
@@ -225,7 +222,7 @@ def verified_checkpoint(
     Args:
         directory: Checkpoint folder.
         base: Present folder of its base if it was moved, else None.
-        share: Number of the first file to verify.
+        share: Index of the first file to verify.
         shares: Distance between files to verify: number of ranks sharing the work.
         kind: Reader class.
 

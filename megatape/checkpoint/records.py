@@ -16,7 +16,7 @@ class FileRecord(Section):
 
     Attributes:
         bytes: Size in bytes.
-        sha256: Hash of the content, in hexadecimal.
+        sha256: Content hash, in hexadecimal.
     """
 
     bytes: int
@@ -41,9 +41,9 @@ class BaseRecord(Section):
     """Manifest entry `base`: folder with the weights that the checkpoint leaves out (base.py).
 
     Attributes:
-        folder: Absolute path of the folder.
-        relative: Path of the folder relative to the checkpoint.
-        files: Name -> size and hash of every file with left-out weights.
+        folder: Absolute path.
+        relative: Path relative to the checkpoint.
+        files: File name -> size and hash, for every file with left-out weights.
         tensors: Parameter -> location of its weight.
     """
 
@@ -60,12 +60,12 @@ class BaseRecord(Section):
 
 
 def check_listed(kind: str, names: Mapping[str, str], files: Container[str]) -> None:
-    """Check that every tensor of a kind is in a recorded file.
+    """Check that tensors are in recorded files.
 
     Args:
-        kind: Kind of tensor, for the message.
+        kind: Tensor kind, for the message.
         names: Tensor name -> file name.
-        files: Names of the recorded files.
+        files: Recorded file names.
 
     Raises:
         UserError: A tensor is in another file.

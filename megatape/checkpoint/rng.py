@@ -1,4 +1,4 @@
-"""State of a rank's random number generators."""
+"""Random number generator states."""
 
 import torch
 from torch import Tensor

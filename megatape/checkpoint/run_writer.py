@@ -18,7 +18,7 @@ class RunWriter:
 
     Args:
         environment: Run environment.
-        run: State of the run besides weights and optimizer state.
+        run: The run's state besides weights and optimizer state.
         keep: Checkpoints to keep, newest first (checkpoint.keep).
     """
 
@@ -28,10 +28,10 @@ class RunWriter:
         self._keep = keep
 
     def capture(self, tensors: TensorSource, base: StoredWeights | None) -> Callable[[], Path]:
-        """Capture the present state of the run, so that later steps do not change what is written.
+        """Capture the run's present state, so that later steps do not change what is written.
 
         Args:
-            tensors: Weights and optimizer state of the present step.
+            tensors: Present weights and optimizer state.
             base: Frozen weights to leave out, None to write all weights.
 
         Returns:
@@ -42,7 +42,7 @@ class RunWriter:
         return lambda: self._write(contents)
 
     def _write(self, contents: CheckpointContents) -> Path:
-        """Write a checkpoint, and remove old ones. Raises as `write_checkpoint`."""
+        """Write a checkpoint and remove old ones. Raises the errors of `write_checkpoint`."""
         environment = self._environment
         checkpoint = write_checkpoint(environment, contents)
         if environment.topology.is_main:

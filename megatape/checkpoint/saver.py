@@ -1,4 +1,4 @@
-"""Saves the present state of a run: at once, with retries, or in the background."""
+"""Saves a run's present state: at once, with retries, or in the background."""
 
 import time
 from collections.abc import Collection
@@ -41,7 +41,7 @@ class FinishedSave:
 
 
 class Saver:
-    """Saves the present state of a run. Collective, like all its methods.
+    """Saves a run's present state. All methods are collective.
 
     Failing to write raises OSError. Differing replicas and weights that are not finite raise TrainingDiverged.
 
@@ -129,7 +129,7 @@ class Saver:
         return self.collect(in_flight)
 
     def collect(self, in_flight: SaveInFlight) -> FinishedSave:
-        """Take the result of the save in flight. Only waits if a rank has not finished its share."""
+        """Take the result of the save in flight. Only waits if this rank has not finished its share."""
         assert self.background is not None
         started = time.perf_counter()
         checkpoint = self.background.finish()

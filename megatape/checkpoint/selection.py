@@ -40,7 +40,7 @@ def open_named(directory: Path, environment: RunEnvironment, check: Callable[[Ch
 
 
 def find_newest(environment: RunEnvironment, check: Callable[[CheckpointReader], None]) -> CheckpointReader | None:
-    """Find the newest valid checkpoint of a run, and move newer, corrupted ones aside. Collective.
+    """Find a run's newest valid checkpoint, and move newer, corrupted ones aside. Collective.
 
     Args:
         environment: Run environment.
@@ -105,7 +105,7 @@ def _first_valid(names: list[str], environment: RunEnvironment) -> tuple[Checkpo
     """Find the first valid checkpoint. Collective.
 
     Args:
-        names: Checkpoint names, in order of preference.
+        names: Checkpoint names, preferred ones first.
         environment: Run environment.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Training state in a checkpoint: content of state.json."""
+"""Training state stored in state.json of a checkpoint."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +17,7 @@ MAX_STEP_SAMPLES = 2**24
 
 
 class SpikeState(BaseModel, extra="allow", frozen=True):
-    """State of the spike policy.
+    """Spike policy state.
 
     Attributes:
         spikes: Recent values by name: losses and gradient norms.
@@ -31,12 +31,12 @@ class SpikeState(BaseModel, extra="allow", frozen=True):
 
 
 class StepSamples(BaseModel, extra="forbid", frozen=True):
-    """Samples of one step.
+    """Samples in one step.
 
     Attributes:
         first: First sample, counting from the start of the run.
         last: Last sample.
-        digest: Digest of the samples (order.samples_digest).
+        digest: Sample digest (order.samples_digest).
     """
 
     first: Count
@@ -56,7 +56,7 @@ class Average(BaseModel, frozen=True):
     Attributes:
         run: Run directory.
         steps: Step of each checkpoint.
-        shares: Share of each checkpoint in the average.
+        shares: Each checkpoint's share in the average.
     """
 
     run: str
@@ -72,14 +72,14 @@ class State(BaseModel, extra="allow", frozen=True):
         updates: Updates made by the optimizer: steps that were not skipped.
         samples: Samples consumed.
         tokens: Tokens consumed.
-        last_step: Samples of the last step. None before the first step, and if an earlier version wrote the state.
+        last_step: Samples in the last step. None before the first step, and if an earlier version wrote the state.
         validation_selection: How the run selects validation samples.
         world_size: Number of ranks, None if it is not recorded.
         fingerprints: Tokenizer and data fingerprints.
-        attention: Name of the attention backend, None if it is not recorded.
-        guard: State of the spike policy.
-        callbacks: State of the callbacks by name.
-        config: Resolved configuration of the run.
+        attention: Attention backend, None if it is not recorded.
+        guard: Spike policy state.
+        callbacks: Callback state by name.
+        config: Resolved run configuration.
         average: Set in averages written by `megatape average`, where all else is from the newest averaged checkpoint.
     """
 

@@ -29,7 +29,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> FileRecord:
         path: File to write. It must not exist.
 
     Returns:
-        Size and hash of the file.
+        File size and hash.
     """
     ordered = dict(sorted(tensors.items()))
     return write_file(path, _parts(ordered))
@@ -111,7 +111,7 @@ class StoredWeights:
         """Hash every `shares`-th file, starting with file `share`.
 
         Yields:
-            Path of a file, expected size and hash, present size and hash.
+            File path, expected size and hash, present size and hash.
 
         Raises:
             FileNotFoundError: A file is missing.

@@ -1,4 +1,4 @@
-"""Writer of checkpoints: ranks write files in parallel, and the checkpoint appears when all files are complete."""
+"""Writes checkpoints: ranks write files in parallel, and the checkpoint appears when all files are complete."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ class TensorWrites(NamedTuple):
     """Tensor files that this rank writes.
 
     Attributes:
-        records: Name -> size and hash of each file, or the error of writing it. All are done.
+        records: File name -> size and hash, or the error raised while writing. All are done.
         not_finite: Tensors in these files that are not finite.
     """
 
@@ -47,10 +47,10 @@ class TensorWrites(NamedTuple):
 
 
 class WrittenFiles(NamedTuple):
-    """Files of a checkpoint that all ranks have written.
+    """Files written by all ranks.
 
     Attributes:
-        records: Name -> size and hash of each file.
+        records: File name -> size and hash.
         not_finite: Tensors in these files that are not finite.
     """
 
@@ -69,7 +69,7 @@ def write_checkpoint(environment: RunEnvironment, contents: CheckpointContents) 
         contents: Checkpoint contents.
 
     Returns:
-        Folder of the checkpoint.
+        Checkpoint folder.
 
     Raises:
         TrainingDiverged: On every rank, a tensor is not finite.
@@ -91,7 +91,7 @@ def write_checkpoint(environment: RunEnvironment, contents: CheckpointContents) 
 
 
 def _write(environment: RunEnvironment, contents: CheckpointContents, checkpoint: Path) -> None:
-    """Write the files of a checkpoint, then its manifest, and give it its name. Raises as `write_checkpoint`."""
+    """Write a checkpoint's files, then its manifest, and give it its name. Raises the errors of `write_checkpoint`."""
     topology = environment.topology
     group = contents.tensors.group
     partial = on_main(lambda: make_partial(environment, checkpoint), topology, group)
@@ -118,7 +118,7 @@ def _write(environment: RunEnvironment, contents: CheckpointContents, checkpoint
 
 
 def _join_shares(shares: list[tuple[dict[str, Any], list[str]]]) -> WrittenFiles:
-    """Join what each rank has written: the records of its files, and its tensors that are not finite."""
+    """Join each rank's file records and tensors that are not finite."""
     written = WrittenFiles({}, [])
     for records, not_finite in shares:
         assert not written.records.keys() & records.keys(), "write_file creates each file once"
@@ -156,7 +156,7 @@ def _write_other_files(partial: Path, contents: CheckpointContents, rng_states: 
     """Write the training state, the generator states by rank, and the tokenizer.
 
     Returns:
-        Name -> size and hash of each file.
+        File name -> size and hash.
 
     Raises:
         OSError: A file exists or cannot be written.
@@ -195,16 +195,7 @@ def _complete(
     records: dict[str, FileRecord],
     contents: CheckpointContents,
 ) -> None:
-    """Write the manifest and give the checkpoint its name.
-
-    Args:
-        partial: Partial folder with all files.
-        checkpoint: Final folder.
-        environment: Run environment.
-        files: Tensor files.
-        records: Name -> size and hash of every file.
-        contents: Checkpoint contents.
-    """
+    """Write the manifest into the partial folder, which has all other files, and give the checkpoint its name."""
     file_of: dict[str, dict[str, str]] = {kind: {} for kind in contents.tensors.names_by_kind}
     for file in files:
         file_of[file.kind] |= dict.fromkeys(file.parameters, file.name)
