@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Takeover:
-    """Attempts to become the holder of a lease, while monitoring its present holder.
+    """Attempts to become the holder of a lease, while monitoring its current holder.
 
     Args:
         path: The lease's file.

@@ -48,24 +48,17 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
     axis = engine.mesh["sample"]
     ids = text["tokens"]
     assert ids is not None and ids.shape[0] == 1
-    engine.deepspeed.eval()
-    first: list[torch.Tensor | None] = []
-    hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].state)))
-    with hook, recorded_streams(module) as streams:
-        engine.deepspeed(**text)
-    # Input of each layer for this rank's tokens. Nothing reads the last layer's update.
-    states = [*first, *(e for _, e in streams[:-1])]
-    read = [e for e in states if e is not None]
+    states = _record_states(engine, text)
 
-    tokens = torch.arange(ids.shape[1], device=engine.device)
+    index = torch.arange(ids.shape[1], device=engine.device)
     stride = -(-ids.shape[1] // MAX_TOKENS)
-    places = tokens[::stride]
-    here = local_tokens(module.local(tokens[None]), module.tensor_axis)[0]
-    is_selected = here % stride == 0
-    selected = torch.zeros(len(read), len(places), *read[0].shape[2:], device=engine.device)
-    for layer, e in enumerate(read):
-        selected[layer, here[is_selected] // stride] = e[0, is_selected]
-    squares = torch.stack([e.square().mean() for e in read]) / axis.size
+    places = index[::stride]
+    local_index = local_tokens(module.local(index[None]), module.tensor_axis)[0]
+    is_selected = local_index % stride == 0
+    selected = torch.zeros(len(states), len(places), *states[0].shape[2:], device=engine.device)
+    for layer, e in enumerate(states):
+        selected[layer, local_index[is_selected] // stride] = e[0, is_selected]
+    squares = torch.stack([e.square().mean() for e in states]) / axis.size
     if axis.size > 1:
         dist.all_reduce(selected, group=axis.group)
         dist.all_reduce(squares, group=axis.group)
@@ -81,8 +74,21 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
         places=places.to(torch.int32).numpy(force=True),
         products=products.clamp(-limit, limit).half().numpy(force=True),
         norms=(2 * squares).sqrt().numpy(force=True),
-        gains=_stack_gains(gains, num_rows=len(read) - 1),
+        gains=_stack_gains(gains, num_rows=len(states) - 1),
     )
+
+
+def _record_states(engine: Engine, text: Inputs) -> list[torch.Tensor]:
+    """Run the model, and return the position tensor e [1, N, ...] of this rank's N tokens as read by each layer. Collective."""
+    module = engine.deepspeed.module
+    engine.deepspeed.eval()
+    first: list[torch.Tensor | None] = []
+    hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].state)))
+    with hook, recorded_streams(module) as streams:
+        engine.deepspeed(**text)
+    # Nothing reads the last layer's update.
+    updated = [e for _, e in streams[:-1]]
+    return [e for e in [*first, *updated] if e is not None]
 
 
 def _gather_gains(engine: Engine) -> dict[int, np.ndarray]:

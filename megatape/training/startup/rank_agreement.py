@@ -46,8 +46,10 @@ def open_together(
         values |= _data_hashes(data)
     except (UserError, OSError) as error:
         reason = str(error)
-    hosts, reasons, values_of_ranks = zip(*gather_values((socket.gethostname(), reason, values), topology), strict=True)
-    disagreement = find_disagreement(hosts, reasons, values_of_ranks)
+
+    results = gather_values((socket.gethostname(), reason, values), topology)
+    hosts, reasons, values_by_rank = zip(*results, strict=True)
+    disagreement = find_disagreement(hosts, reasons, values_by_rank)
     if disagreement is not None:
         raise RankMismatch(disagreement)
     assert data is not None

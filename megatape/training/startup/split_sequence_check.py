@@ -98,8 +98,8 @@ def check_split_sequences(model: ModelConfig, data: DataConfig, mesh: Mesh, topo
         if failure is not None:
             raise UserError(
                 f"encoding {name} does not support {setting} {axis.size}, though its registry entry claims it by {claim}: on a "
-                f"tiny model that ranks divide as in this run, {failure}. Set {setting} to 1 and remove the claim, or correct "
-                "the encoding (docs/own_encodings.md)"
+                f"tiny model, with sequences split as in this run, {failure}. Set {setting} to 1 and remove the claim, "
+                "or correct the encoding (docs/own_encodings.md)"
             )
 
 

@@ -131,7 +131,7 @@ class Stepper(AbstractContextManager["Stepper"]):
 
         Args:
             consumed: Samples before the next step, over all ranks.
-            sums: Sums over the gradients of the present step, None if they were not computed.
+            sums: Sums over the gradients of the current step, None if they were not computed.
         """
         batches = self._read(consumed)
         if sums is None:
