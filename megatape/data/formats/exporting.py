@@ -24,7 +24,7 @@ def export_data(directory: Path, name: str, output: Path, progress: OnTokens = l
         progress: Called repeatedly with the number of tokens read since the last call.
 
     Returns:
-        Index of the data directory.
+        The data directory's index.
 
     Raises:
         FileNotFoundError: A file of the data is missing.

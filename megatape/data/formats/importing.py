@@ -1,4 +1,4 @@
-"""Imports token files of other systems as a data directory, keeping token ids and document ends exactly."""
+"""Imports other systems' token files as a data directory, keeping token ids and document ends exactly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class TokenFiles:
         format: Format name in TOKEN_FORMATS.
         inputs: Files in this format, in order.
         validation: Files for the validation split; empty: a share of the documents in `inputs`.
-        validation_share: Share of documents to hold out, selected by a hash of their ids.
+        validation_share: Share of documents to hold out, selected by hashing their ids.
         append_eos: Whether documents (mds samples) lack end tokens, so that they are added.
 
     Raises:

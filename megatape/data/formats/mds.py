@@ -8,7 +8,7 @@ A shard, little-endian (streaming/base/format/mds in mosaicml-streaming):
     samples        for each sample: uint32 sizes of columns without a fixed size, then the columns, by name
 
 Token ids are in a column `tokens` or `input_ids`: an ndarray, or bytes, in which llm-foundry writes int64. Samples are
-documents, or equally long pieces of a stream of documents. We write documents.
+documents, or equally long pieces of a document stream. We write documents.
 """
 
 import hashlib
@@ -111,8 +111,8 @@ class Entry:
         raw_data: Uncompressed file.
         zip_data: Compressed file, or None.
         column_names: Column names; empty in other formats.
-        column_encodings: Encoding of each column.
-        column_sizes: Size of each column in bytes, or None if it varies by sample.
+        column_encodings: Each column's encoding.
+        column_sizes: Each column's size in bytes, or None if it varies by sample.
     """
 
     format: str
@@ -140,8 +140,8 @@ class Shard:
         file: Entry of the stored file.
         path: Path of the stored file.
         samples: Number of samples.
-        column: Name of the column with token ids.
-        encoding: Encoding of this column.
+        column: Column with token ids.
+        encoding: Its encoding.
         sizes: Column name -> size in bytes, or None if it varies by sample.
         compression: Compression, one of COMPRESSION_SUFFIXES, or None.
 
@@ -203,7 +203,7 @@ class Shard:
                 raise UserError(f"{self.path}: corrupted, {algorithm} is {actual}, {INDEX} says {expected}: copy it again")
 
     def _decode(self, sample: bytes, length: int) -> np.ndarray:
-        """Return the token ids in a sample, given its size in bytes."""
+        """Return a sample's token ids, given its size in bytes."""
         num_sizes = sum(size is None for size in self.sizes.values())
         sizes = list(struct.unpack_from(f"<{num_sizes}I", sample))
         begin = 4 * num_sizes

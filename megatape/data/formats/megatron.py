@@ -8,8 +8,8 @@ PATH.idx, little-endian (megatron/core/datasets/indexed_dataset.py):
     uint64         number of sequences S
     uint64         number of documents plus one, D
     int32 [S]      tokens in each sequence
-    int64 [S]      byte offset of each sequence in PATH.bin
-    int64 [D]      first sequence of each document, and S
+    int64 [S]      each sequence's byte offset in PATH.bin
+    int64 [D]      each document's first sequence, and S
 
 A document is one sequence, unless it was split into sentences. Sequences must follow each other without gaps, as every writer
 leaves them.
@@ -50,10 +50,10 @@ class MegatronIndex(NamedTuple):
     """Content of PATH.idx. The arrays are mapped.
 
     Attributes:
-        dtype: Type of the ids.
+        dtype: Token id type.
         lengths: Tokens in each sequence, [S].
-        places: Offset of each sequence in PATH.bin, in bytes, [S].
-        ends: First sequence of each document, and S, [D].
+        places: Each sequence's byte offset in PATH.bin, [S].
+        ends: Each document's first sequence, and S, [D].
     """
 
     dtype: np.dtype

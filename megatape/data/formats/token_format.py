@@ -12,7 +12,7 @@ import numpy as np
 
 
 class TokenFormat(ABC):
-    """Reads and writes the token ids of one split, holding a small part in memory at a time.
+    """Reads and writes one split's token ids, holding a small part in memory at a time.
 
     Attributes:
         piece: What `read` yields. "document": documents. "sample" and "block": parts of a token stream in which only end tokens
@@ -27,7 +27,7 @@ class TokenFormat(ABC):
 
         Args:
             path: File or folder in this format.
-            dtype: Type of the ids if the files do not record it.
+            dtype: Token id type, if the files do not record it.
 
         Raises:
             FileNotFoundError: A file is missing.
@@ -40,6 +40,6 @@ class TokenFormat(ABC):
 
         Args:
             path: Path without the format's suffix.
-            documents: Ids of each document, including its end token.
-            dtype: Type of the ids.
+            documents: Each document's ids, including its end token.
+            dtype: Token id type.
         """

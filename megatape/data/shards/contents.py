@@ -14,12 +14,12 @@ from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import path_errors
 
-# Number of sample texts and of domains shown per split.
+# Sample texts and domains shown per split.
 NUM_SAMPLES = 3
 NUM_DOMAINS = 20
-# Number of tokens shown per sample text.
+# Tokens shown per sample text.
 SAMPLE_TOKENS = 128
-# Number of histogram bins, enough for any int64.
+# Histogram bins, enough for any int64.
 MAX_BINS = 64
 
 
@@ -28,8 +28,8 @@ class Bin:
     """Documents of similar length.
 
     Attributes:
-        first: Smallest document length in tokens.
-        last: Largest document length in tokens.
+        first: Shortest length in tokens.
+        last: Longest length in tokens.
         documents: Number of documents.
         tokens: Total number of tokens.
     """
@@ -48,7 +48,7 @@ class TokenPreview:
         split: Split name.
         tokens: Tokens in the document, 0 if the directory has no tables.
         place: Place in the source; empty if the directory has no tables.
-        url: Address of the document; empty if unknown.
+        url: Address; empty if unknown.
         text: Beginning of the text.
     """
 
@@ -61,13 +61,13 @@ class TokenPreview:
 
 @dataclass(frozen=True)
 class Contents:
-    """Summary of a data directory. Directories of prompts and answers have neither lengths nor samples.
+    """Summary of a data directory. Those with prompts and answers have neither lengths nor samples.
 
     Attributes:
         directory: Data directory.
         index: Its index.
-        total: Sum of the ledger, None without one.
-        lengths: Histogram of document lengths, by split.
+        total: Ledger total, None without a ledger.
+        lengths: Document length histograms, by split.
         samples: Beginnings of some documents.
         domains: Domains with the most documents, by split.
     """

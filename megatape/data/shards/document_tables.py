@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Domain in a lower-case URL, with or without scheme.
 DOMAIN = r"^(?:[a-z][a-z0-9+.-]*://)?(?:[^/?#@]*@)?(?:www\.)?(?P<domain>[^/:?#]+)"
-# Number of tables held in memory, each taking eight bytes per document.
+# Tables held in memory, each taking eight bytes per document.
 TABLE_CACHE_SIZE = 8
 
 
@@ -32,11 +32,11 @@ class DocumentMatch:
 
     Attributes:
         number: Number in the split, from 0.
-        first: Index of the first token in the split's stream.
+        first: First token, as an index in the split's stream.
         tokens: Number of tokens.
         bytes: Text size in UTF-8.
         place: Place in the source.
-        url: Address of the document, or empty.
+        url: Address, or empty.
         hash: Text hash (table_writer.py), None in tables from earlier versions.
         scores: Scores by cleaning rules, as JSON; empty without such rules.
     """
@@ -73,7 +73,7 @@ class DocumentTables:
         directory: Data directory.
         index: Index of the data directory.
         split: Split name.
-        batch_rows: Number of documents to read at a time.
+        batch_rows: Documents to read at a time.
 
     Raises:
         UserError: The directory has no tables, or they do not fit the split's tokens.
@@ -88,7 +88,7 @@ class DocumentTables:
         self._name = f"the {split} split of {directory}"
         self._batch_rows = batch_rows
         self._tables = index.document_tables[split]
-        # First token and first document of each table, followed by the totals.
+        # Each table's first token and first document, followed by the totals.
         self._first_tokens = [0, *accumulate(table.tokens for table in self._tables)]
         self._first_documents = [0, *accumulate(table.documents for table in self._tables)]
         self._opened = lru_cache(TABLE_CACHE_SIZE)(self._read)
@@ -116,7 +116,7 @@ class DocumentTables:
                 raise self._differs(table)
 
     def hashes(self) -> Iterator[np.ndarray]:
-        """Yield text hashes of the documents, in order, uint64, some thousand at a time.
+        """Yield the documents' text hashes in order, uint64, some thousand at a time.
 
         Raises:
             UserError: A table has no hashes.
@@ -151,7 +151,7 @@ class DocumentTables:
         return [DomainTotal(**row) for row in rows]
 
     def each(self) -> Iterator[tuple["Table", np.ndarray]]:
-        """Yield each table in order, with the first token of each document and the end of the last document, int64.
+        """Yield each table in order, with each document's first token and the end of the last document, int64.
 
         Raises:
             FileNotFoundError: A table is missing.
@@ -162,7 +162,7 @@ class DocumentTables:
             yield file.read(), firsts
 
     def find(self, token: int) -> DocumentMatch:
-        """Return the document containing a token of the split. Raises UserError if there is no such token."""
+        """Return the document containing a token, given its index in the stream. Raises UserError outside the stream."""
         self._check("token", token, self._first_tokens[-1])
         table = bisect_right(self._first_tokens, token) - 1
         _, firsts = self._opened(table)
@@ -178,7 +178,7 @@ class DocumentTables:
         return DocumentMatch(number, first, **columns)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return the first token of a document in the stream, and its end. Raises UserError if there is no such document."""
+        """Return a document's first token in the stream, and its end. Raises UserError if there is no such document."""
         self._check("document", number, self._first_documents[-1])
         table, row = self._locate(number)
         _, firsts = self._opened(table)
@@ -214,7 +214,7 @@ class DocumentTables:
         return table, document - self._first_documents[table]
 
     def _read(self, number: int) -> tuple[TableFile, np.ndarray]:
-        """Return a table, and the first token of each document and the end of the last document, int64."""
+        """Return a table, each document's first token, and the end of the last document, int64."""
         table = self._tables[number]
         file = self._open(table)
         lengths = self._column(file, "tokens")

@@ -28,10 +28,10 @@ class Shard:
     Attributes:
         file: File name.
         bytes: File size.
-        tokens: Number of token ids.
-        documents: Number of documents ending in the shard.
+        tokens: Token ids.
+        documents: Documents ending in the shard.
         member_tokens: Ids per member. The last member may have fewer.
-        sha256: Hash of the bytes before the checksums. In earlier versions, hash of the members' hashes.
+        sha256: Hash over the bytes before the checksums. In earlier versions, over the members' hashes.
     """
 
     file: FileName
@@ -49,7 +49,7 @@ class Split:
     Attributes:
         documents: Number of documents.
         tokens: Number of tokens.
-        text_bytes: Size of the texts in UTF-8.
+        text_bytes: Text size in UTF-8.
         unigram_entropy: Entropy of the token frequencies, nats per token: the loss of a model knowing only them.
         shards: Shards in order.
     """
@@ -67,7 +67,7 @@ class TokenizerEntry:
 
     Attributes:
         file: Name of the file deciding all ids.
-        sha256: Hash of this file.
+        sha256: Its hash.
         vocab_size: Largest id plus one.
         bos_id: First token of documents, or None if they begin with their text.
         eos_id: Last token of documents.
@@ -101,7 +101,7 @@ class Answers:
     Attributes:
         file: Name of a .npy file, int64 [answers, 3]: example, first token and end, counted in the split's tokens. An example
             begins where the previous one ends, and ends with its last answer.
-        sha256: Hash of the file.
+        sha256: Its hash.
         examples: Number of examples, each with at least one answer.
         tokens: Tokens in all answers, including their end tokens.
         longest: Tokens in the longest example.
@@ -121,8 +121,8 @@ class LegacyContent:
     """Parts of an index from an earlier version.
 
     Attributes:
-        member_hashes: sha256 of each member, by shard. These shards have no checksums.
-        fingerprints: Fingerprint of each split.
+        member_hashes: Each member's sha256, by shard. These shards have no checksums.
+        fingerprints: Each split's fingerprint.
     """
 
     member_hashes: dict[str, list[str]]
@@ -135,12 +135,12 @@ class Index:
 
     Attributes:
         tokenizer: Tokenizer.
-        dtype: Type of the token ids in shards.
-        source: Record of where the documents came from.
-        validation_share: Share of documents in the validation split; 0 if it has its own source.
+        dtype: Token id type in shards.
+        source: Where the documents came from.
+        validation_share: The validation split's share of documents; 0 if it has its own source.
         splits: Splits by name.
         answers: Answers by split; empty if whole documents are learned.
-        counts: Number of documents skipped, cut and dropped while preparing, by reason.
+        counts: Documents skipped, cut and dropped while preparing, by reason.
         document_tables: Document tables by split, in order; empty without tables.
         ledger: Counts by `--input`, or by source kind for a source without inputs; empty without a ledger.
         rules: Cleaning rules in order, with their options and package versions.

@@ -13,18 +13,18 @@ from megatape.errors import MissingPath, UserError
 
 
 def content_hash(*parts: Any) -> str:
-    """Return the sha256 of JSON values, or of dataclasses containing JSON values."""
+    """Hash JSON values, or dataclasses containing JSON values, with sha256."""
     return hashlib.sha256(json.dumps(parts, default=vars, sort_keys=True).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file as hexadecimal digits."""
+    """Return a file's sha256 as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_file(path: Path, sha256: str) -> None:
-    """Check a file of a data directory against the hash in its index.
+    """Check a data directory's file against the hash in its index.
 
     Raises:
         MissingPath: The file is missing.
@@ -50,13 +50,13 @@ def table_hashes(digests: Sequence[bytes]) -> list[int]:
 
 
 def splits_of(hashes: Sequence[int], validation_share: float) -> list[str]:
-    """Return the split of each document, decided by its hash alone.
+    """Return each document's split, decided by its hash alone.
 
     So duplicates land in the same split, in any order and from any source.
 
     Args:
         hashes: Result of `table_hashes`.
-        validation_share: Share of documents in the validation split.
+        validation_share: The validation split's share of documents.
     """
     end = validation_share * 2**64
     splits = []
@@ -69,5 +69,5 @@ def splits_of(hashes: Sequence[int], validation_share: float) -> list[str]:
 
 
 def split_of(content: bytes, validation_share: float) -> str:
-    """Return the split of one document, decided by its content alone."""
+    """Return one document's split, decided by its content alone."""
     return splits_of(table_hashes([document_hash(content)]), validation_share)[0]

@@ -23,7 +23,7 @@ CHECKSUMS = "__checksums__"
 
 
 def first_id(member: int, member_tokens: int, itemsize: int) -> int:
-    """Return the offset of a member's first id, with `member_tokens` ids in each member before it."""
+    """Return the offset of a member's first id, if each member before it has `member_tokens` ids."""
     return member * _member_bytes(member_tokens, itemsize) + TAR_BLOCK_BYTES + NPY_HEADER_BYTES
 
 
@@ -39,7 +39,7 @@ def covered_bytes(tokens: int, member_tokens: int, itemsize: int) -> int:
 
 
 def shard_bytes(tokens: int, member_tokens: int, itemsize: int) -> int:
-    """Return the minimum size of a shard: its members, and the entry with their checksums."""
+    """Return a shard's minimum size: its members, and the entry with their checksums."""
     covered = covered_bytes(tokens, member_tokens, itemsize)
     num_chunks = -(covered // -CHUNK_BYTES)
     return covered + TAR_BLOCK_BYTES + num_chunks * CHECKSUM_BYTES
@@ -59,7 +59,7 @@ def checksums(content: bytes | memoryview, sha256: str) -> bytes:
 
 @lru_cache
 def _member_bytes(tokens: int, itemsize: int) -> int:
-    """Return the size of a member with its headers, in whole tar blocks."""
+    """Return a member's size with its headers, in whole tar blocks."""
     content_bytes = NPY_HEADER_BYTES + tokens * itemsize
     num_blocks = -(content_bytes // -TAR_BLOCK_BYTES)
     return TAR_BLOCK_BYTES + num_blocks * TAR_BLOCK_BYTES

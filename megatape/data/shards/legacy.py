@@ -17,9 +17,9 @@ class LegacyMember:
     Attributes:
         offset: Offset in the shard.
         bytes: Size including the header.
-        tokens: Number of token ids.
-        documents: Number of end tokens.
-        sha256: Hash of the file.
+        tokens: Token ids.
+        documents: End tokens.
+        sha256: Its hash.
     """
 
     offset: Count

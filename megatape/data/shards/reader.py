@@ -38,8 +38,8 @@ class SplitReader:
         index: Index of the data directory.
         split: Split name.
         cache: Folder on this node's disk, to which shards are copied when first needed.
-        max_open: Maximum number of open shards in this process. None: `max_open_shards`.
-        member_cache_size: Number of members cached in memory, for data directories from earlier versions.
+        max_open: Maximum open shards in this process. None: `max_open_shards`.
+        member_cache_size: Members cached in memory, for data directories from earlier versions.
 
     Attributes:
         folder: Local folder with the shards or their copies.

@@ -31,17 +31,17 @@ class StoredSplit:
     Attributes:
         directory: Path or URL of the data directory.
         name: Name of the split.
-        description: Names of the split and its directory, for errors.
-        shards: Index entries of the shards.
-        shard_ends: Number of tokens up to the end of each shard, int64 [shards].
+        description: Split and directory, for errors.
+        shards: Shard entries from the index.
+        shard_ends: Tokens up to the end of each shard, int64 [shards].
         num_tokens: Number of tokens.
-        tokenizer_entry: Index entry of the tokenizer.
+        tokenizer_entry: Tokenizer entry from the index.
         tokenizer_hash: sha256 of the tokenizer.
         vocab_size: Largest token id plus one.
         bos_id: First token of documents, or None if they begin with their text.
         eos_id: Last token of documents.
         unigram_entropy: Entropy of the token frequencies, nats per token.
-        answers: Index entry of the answers, or None if whole documents are learned.
+        answers: Answers entry from the index, or None if whole documents are learned.
         fingerprint: sha256 over the split's content and its tokenizer.
 
     Raises:
@@ -98,7 +98,7 @@ class StoredSplit:
         self._reader.expect(shards)
 
     def document(self, number: int) -> np.ndarray:
-        """Return the tokens of a document, given its number in the split, int64.
+        """Return a document's tokens, given its number in the split, int64.
 
         Raises:
             UserError: The directory has no document tables, or no such document.
@@ -121,7 +121,7 @@ class StoredSplit:
         return self._reader.folder
 
     def fetch(self, name: str) -> Path:
-        """Return the local path of a small file in the directory, after copying it from a URL if necessary.
+        """Return a small file's local path, after copying it from a URL if necessary.
 
         Raises:
             OSError: The file cannot be copied.
@@ -131,7 +131,7 @@ class StoredSplit:
 
     @property
     def table_entries(self) -> list[DocumentTable]:
-        """Index entries of the split's document tables; empty without tables."""
+        """Entries of the split's document tables in the index; empty without tables."""
         return self._index.document_tables.get(self.name, [])
 
     @property

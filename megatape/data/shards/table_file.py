@@ -27,7 +27,7 @@ class TableFile:
 
     Attributes:
         names: Column names.
-        num_rows: Number of documents.
+        num_rows: Documents.
 
     Raises:
         UserError: The file is corrupted, or has other columns or types.

@@ -24,7 +24,7 @@ from megatape.data.document_entries import DocumentTable
 from megatape.data.shards.hashes import file_sha256
 from megatape.utils.files import create_file
 
-# Default number of rows per row group.
+# Default rows per row group.
 ROWS = 2**14
 # Column name -> type, in order.
 COLUMNS = {
@@ -43,7 +43,7 @@ class TableWriter:
     Args:
         directory: Folder of the table.
         name: Name of the split, or a unique name for a part of it.
-        group_rows: Rows per row group, which is also the number of rows in memory.
+        group_rows: Rows per row group, all of them in memory.
     """
 
     def __init__(self, directory: Path, name: str, group_rows: int = ROWS) -> None:
@@ -68,7 +68,7 @@ class TableWriter:
         """Append documents.
 
         Args:
-            tokens: Tokens in each document.
+            tokens: Length of each document in tokens.
             text_bytes: Size of each text in UTF-8.
             places: Place of each document in the source.
             urls: Address of each document, or empty.

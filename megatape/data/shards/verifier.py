@@ -17,7 +17,7 @@ from megatape.data.shards.layout import (
     first_id,
 )
 
-# Number of verified members to cache for earlier versions, 64 MiB in all.
+# Verified members to cache for earlier versions, 64 MiB in all.
 MEMBER_CACHE_SIZE = 64
 # Reads `size` bytes of a shard from `offset` on, or fewer if the shard ends first.
 Read = Callable[[int, int], bytes]
@@ -28,7 +28,7 @@ class MemberRange(NamedTuple):
 
     Attributes:
         shard: Entry of the shard.
-        member: Number of the member in the shard.
+        member: Member number in the shard.
         begin: First id, counted within the member.
         end: End of the ids.
     """
@@ -92,8 +92,8 @@ class MemberVerifier(Verifier):
 
     Args:
         index: Index of the data directory.
-        hashes: sha256 of each member, by shard.
-        cache_size: Number of cached members.
+        hashes: Each member's sha256, by shard.
+        cache_size: Members to cache.
     """
 
     def __init__(self, index: Index, hashes: dict[str, list[str]], cache_size: int = MEMBER_CACHE_SIZE) -> None:

@@ -116,9 +116,9 @@ class _ShardTar:
 
     Attributes:
         content: File content.
-        members: Number of members.
-        tokens: Number of token ids.
-        documents: Number of documents ending in the shard.
+        members: Members so far.
+        tokens: Token ids so far.
+        documents: Documents ending in the shard.
     """
 
     def __init__(self) -> None:
@@ -155,6 +155,6 @@ class _ShardTar:
 
 
 def entropy(counts: np.ndarray) -> float:
-    """Return the entropy in nats of a distribution given as counts, 0 if all counts are 0."""
+    """Return a distribution's entropy in nats, given as counts; 0 if all counts are 0."""
     probabilities = counts[counts > 0] / max(counts.sum(), 1)
     return float(-(probabilities * np.log(probabilities)).sum())

@@ -1,4 +1,4 @@
-"""Arrangements: which spans of a split's token stream each packed sample is made of."""
+"""Arrangements: lists which spans of a split's token stream make up each packed sample."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import numpy as np
 
 from megatape.data.training.best_fit import Packing
 
-# Layout of a span in arrays and files.
+# Span layout in arrays and files.
 SPAN = np.dtype([("begin", "<i8"), ("inputs", "<i4")])
 
 
@@ -17,8 +17,8 @@ class Span(NamedTuple):
     """Contiguous part of the split's stream within a sample.
 
     Attributes:
-        begin: Index of the first token in the stream.
-        inputs: Number of input tokens. The token after them is only a target.
+        begin: First token, as an index in the stream.
+        inputs: Input tokens. The token after them is only a target.
     """
 
     begin: int
@@ -31,7 +31,7 @@ class PackedPart:
 
     Attributes:
         begins: First token of each span in the stream, int64 [spans].
-        inputs: Number of inputs in each span, int [spans].
+        inputs: Inputs per span, int [spans].
         packing: Spans in each sample.
     """
 
@@ -45,8 +45,8 @@ class Arrangement(ABC):
 
     Attributes:
         num_samples: Number of samples.
-        num_inputs: Number of inputs in all samples.
-        shard_samples: Number of samples in each part, int64 [parts].
+        num_inputs: Inputs in all samples.
+        shard_samples: Samples per part, int64 [parts].
     """
 
     num_samples: int
@@ -55,7 +55,7 @@ class Arrangement(ABC):
 
     @abstractmethod
     def spans(self, sample: int) -> list[Span]:
-        """Return the spans of a sample.
+        """Return a sample's spans.
 
         Raises:
             UserError: The arrangement is corrupted.
@@ -90,7 +90,7 @@ class ArrangementInMemory(Arrangement):
 
 
 def span_array(part: PackedPart) -> np.ndarray:
-    """Return the spans of a part, sample after sample, SPAN [spans]."""
+    """Return a part's spans, sample after sample, SPAN [spans]."""
     order = part.packing.order
     spans = np.empty(order.size, SPAN)
     spans["begin"] = part.begins[order]

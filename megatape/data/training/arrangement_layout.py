@@ -1,10 +1,10 @@
 """File layout of arrangements shared by the ranks of a node.
 
-spans        first token and number of inputs of each span, sample after sample; zero padding to a whole chunk
+spans        each span's first token and number of inputs, sample after sample; zero padding to a whole chunk
 samples      number of spans before each sample and in all, int64; zero padding to a whole chunk
-checksums    checksum of each chunk of both sections, as in data/shards/layout.py
+checksums    one per chunk in both sections, as in data/shards/layout.py
 summary      JSON object, see ArrangementSummary
-end          size of the summary in bytes and its XXH3, int64 each
+end          the summary's size in bytes and its XXH3, int64 each
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class ArrangementSummary:
         format: Format version.
         identity: Hash of everything that decides the arrangement.
         num_spans: Number of spans.
-        num_inputs: Number of inputs in all spans.
-        shard_samples: Number of samples in each part.
+        num_inputs: Inputs in all spans.
+        shard_samples: Samples per part.
         checksums_hash: XXH3 of the checksums, which are seeded with `identity`.
     """
 

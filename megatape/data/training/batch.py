@@ -1,4 +1,4 @@
-"""Batches of samples as tensors: b sequences of N tokens."""
+"""Batches: b sequences with N tokens each, as tensors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class Batch:
 
     Attributes:
         tokens: Input ids, [b, N].
-        targets: Next token of each token, or IGNORE_INDEX, [b, N].
+        targets: Each token's next token, or IGNORE_INDEX, [b, N].
         position_ids: Position of each token (positions.py), [b, N]. A single row in memory if all samples share it.
-        document_starts: Index of the first token of each token's document, [b, N]. None without document masking.
-        dropout_seeds: Random number of each training sample, depending on the number of samples before it, [b]. None in
+        document_starts: First token of each token's document, as an index in the sample, [b, N]. None without document masking.
+        dropout_seeds: Each training sample's random number, which depends on how many samples precede it, [b]. None in
             evaluation.
     """
 
@@ -54,7 +54,7 @@ def make_batch(samples: Sequence[TrainingSample], positions: np.ndarray) -> Batc
 
     Args:
         samples: b samples of N tokens.
-        positions: Positions of a sample's tokens, or with document starts of each document's tokens, [b, N]; [1, N] if all
+        positions: Token positions in a sample, or with document starts in each document, [b, N]; [1, N] if all
             samples share them.
     """
     document_starts = None

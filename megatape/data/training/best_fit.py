@@ -13,7 +13,7 @@ class Packing:
 
     Attributes:
         order: Span numbers, sample after sample, int64 [spans].
-        sizes: Number of spans in each sample, int64 [samples].
+        sizes: Spans per sample, int64 [samples].
     """
 
     order: np.ndarray
@@ -28,19 +28,30 @@ def pack(lengths: np.ndarray, capacity: int) -> Packing:
     samples by their first spans keeps the first samples from being a selection by length.
 
     Args:
-        lengths: Number of inputs in each span, 1 to `capacity`, int [spans].
-        capacity: Number of inputs per sample.
+        lengths: Inputs per span, 1 to `capacity`, int [spans].
+        capacity: Inputs per sample.
     """
     # 16-bit keys sort fast.
     keys = (capacity - lengths).astype(np.min_scalar_type(capacity))
     by_length = np.argsort(keys, kind="stable")
-    descending = lengths[by_length]
-    # Ends of the groups of equally long spans.
+    samples_of_spans = np.empty(lengths.size, np.int64)
+    samples_of_spans[by_length] = _place(lengths[by_length], capacity)
+    num_samples = int(samples_of_spans.max(initial=-1)) + 1
+    # First span of each sample. Assigning in reverse order lets the first span win.
+    first = np.empty(num_samples, np.int64)
+    first[samples_of_spans[::-1]] = np.arange(lengths.size)[::-1]
+    order = np.argsort(first[samples_of_spans], kind="stable")
+    sizes = np.bincount(samples_of_spans)[np.argsort(first)]
+    return Packing(order, sizes)
+
+
+def _place(descending: np.ndarray, capacity: int) -> list[int]:
+    """Return the sample of each span, given the lengths in descending order."""
+    # Ends of the groups with equally long spans.
     ends = np.flatnonzero(np.diff(descending, append=0)) + 1
     # Samples by free room, and the keys of this mapping in ascending order.
     with_room: dict[int, list[int]] = defaultdict(list)
     rooms: list[int] = []
-    # Sample of each span, longest first.
     sample_of: list[int] = []
     num_samples = 0
     for length, end in zip(descending[ends - 1].tolist(), ends.tolist(), strict=True):
@@ -51,7 +62,7 @@ def pack(lengths: np.ndarray, capacity: int) -> Packing:
             room = capacity
             if has_room:
                 room = rooms[place]
-            # Number of these spans that fit into a sample, and number of samples needed for all of them.
+            # How many of these spans fit into a sample, and how many samples all of them need.
             per_sample = room // length
             num_wanted = -(num_left // -per_sample)
             if has_room:
@@ -78,14 +89,7 @@ def pack(lengths: np.ndarray, capacity: int) -> Packing:
                 if room_left not in with_room:
                     insort(rooms, room_left)
                 with_room[room_left] += filled
-    samples_of_spans = np.empty(lengths.size, np.int64)
-    samples_of_spans[by_length] = sample_of
-    # First span of each sample. Assigning in reverse order lets the first span win.
-    first = np.empty(num_samples, np.int64)
-    first[samples_of_spans[::-1]] = np.arange(lengths.size)[::-1]
-    order = np.argsort(first[samples_of_spans], kind="stable")
-    sizes = np.bincount(samples_of_spans)[np.argsort(first)]
-    return Packing(order, sizes)
+    return sample_of
 
 
 def alone(num_spans: int) -> Packing:

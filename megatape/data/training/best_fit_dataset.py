@@ -1,4 +1,4 @@
-"""Samples of as many documents as fit, for `data.samples: best_fit`."""
+"""Samples with as many documents as fit, for `data.samples: best_fit`."""
 
 import logging
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from megatape.utils.locks import locked
 
 LOG = logging.getLogger(__name__)
 
-# Version of the packing. Files of other versions are ignored.
+# Packing version. Files with other versions are ignored.
 PACKING = "best_fit 1"
 
 
 class BestFitDataset(PackedDataset):
     """Samples of documents, packed by best fit decreasing.
 
-    A document of m tokens takes m - 1 inputs of a sample. A longer document is cut every N inputs, and its remainder is packed
+    A document with m tokens takes m - 1 inputs. A longer document is cut every N inputs, and its remainder is packed
     like a document. So every token except the first of its document is a target once per epoch (Ding et al., "Fewer
     truncations improve language modeling", 2024). Packing each shard separately bounds the memory. A document spanning two
     shards is cut at the boundary.
 
-    The first rank of a node to open the split packs it, and stores the arrangement in a file beside the shards or their
+    On each node, the first rank opening the split packs it, and stores the arrangement in a file beside the shards or their
     copies. All ranks read this file, in later runs as well. Packing takes document lengths from the tables, or
     reads the whole split without them.
 
@@ -86,7 +86,7 @@ def _lengths_by_shard(split: StoredSplit) -> Iterator[np.ndarray]:
     shard_ends = split.shard_ends.tolist()
     # Ends of the documents that end in this shard or later.
     ends = np.empty(0, np.int64)
-    # First token of the shard, and end of all documents so far.
+    # The shard's first token, and the end of all documents so far.
     begin = 0
     last = 0
     for lengths in split.document_lengths():
@@ -104,16 +104,16 @@ def _lengths_by_shard(split: StoredSplit) -> Iterator[np.ndarray]:
 
 
 def _cut_documents(first: int, lengths: np.ndarray, max_inputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut documents into spans. Returns the first token of each span and its number of inputs.
+    """Cut documents into spans. Returns each span's first token and number of inputs.
 
     Args:
-        first: First token of the first document.
+        first: First token in the first document.
         lengths: Tokens in each document, int64 [documents].
-        max_inputs: Maximum number of inputs per span.
+        max_inputs: Maximum inputs per span.
     """
     inputs = lengths - 1
     num_spans = -(-inputs // max_inputs)
-    # Document of each span, number of its first span, and number of the document's inputs before the span.
+    # Each span's document, the number of its first span, and how many of its inputs come before the span.
     document = np.repeat(np.arange(lengths.size), num_spans)
     first_span = np.repeat(np.cumsum(num_spans) - num_spans, num_spans)
     before = (np.arange(document.size) - first_span) * max_inputs

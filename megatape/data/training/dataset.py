@@ -1,4 +1,4 @@
-"""Base class of datasets: a split of a data directory, cut into samples of N tokens.
+"""Base class of datasets, which cut a split of a data directory into samples with N tokens.
 
 token_dataset.py cuts the token stream every N tokens. packed_dataset.py places whole documents (best_fit_dataset.py,
 document_dataset.py) or prompts with answers (example_dataset.py) in samples. open_dataset.py chooses by `data.samples`.
@@ -18,8 +18,9 @@ class TrainingSample(NamedTuple):
 
     Attributes:
         tokens: Input ids, int64 [N].
-        targets: Next token of each token, or IGNORE_INDEX, int64 [N].
-        document_starts: Index of the first token of each token's document, int64 [N]. None if documents see each other.
+        targets: Each token's next token, or IGNORE_INDEX, int64 [N].
+        document_starts: First token of each token's document, as an index in the sample, int64 [N]. None if documents see
+            each other.
     """
 
     tokens: np.ndarray
@@ -33,14 +34,14 @@ class Dataset(ABC):
     Args:
         split: Split to cut into samples.
         sequence_length: Tokens per sample (N).
-        window: Number of shards that training mixes at a time. No sample crosses shards then. 0: all shards.
+        window: Shards that training mixes at a time, so that no sample crosses shards. 0: all shards.
 
     Attributes:
-        num_samples: Number of samples in the split.
-        shard_samples: Number of samples in each shard, int64 [shards]. Only meaningful with a window.
+        num_samples: Samples in the split.
+        shard_samples: Samples per shard, int64 [shards]. Only meaningful with a window.
         filled: Share of tokens that are not padding.
-        num_skipped: Number of documents skipped, so in no sample.
-        unigram_entropy: Entropy of the frequencies of targets, nats per token.
+        num_skipped: Documents skipped, so in no sample.
+        unigram_entropy: Entropy of the target frequencies, nats per token.
         fingerprint: sha256 over the tokens, the tokenizer and the answers.
     """
 
@@ -68,7 +69,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def spans(self, index: int) -> list[Span]:
-        """Return the parts of the split's stream that make up sample `index`. Padding is in no span."""
+        """Return the stream's parts that make up sample `index`. Padding is in no span."""
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < self.num_samples:

@@ -1,4 +1,4 @@
-"""Samples of one document each, for `data.samples: documents`."""
+"""One document per sample, for `data.samples: documents`."""
 
 import numpy as np
 
@@ -15,8 +15,8 @@ class DocumentDataset(PackedDataset):
 
     Args:
         split, sequence_length: See Dataset.
-        prompt_end: Text of a single token. Only tokens after its first occurrence in a document are targets, and opening the
-            dataset reads the whole split. None: all tokens are targets.
+        prompt_end: Text that is a single token. Only tokens after its first occurrence in a document are targets, and opening
+            the dataset reads the whole split. None: all tokens are targets.
         skip_without_prompt_end: Whether to skip documents without this token instead of raising an error.
 
     Raises:
@@ -67,7 +67,7 @@ def _single_token(split: StoredSplit, prompt_end: str) -> int:
 
 
 def _document_lengths(split: StoredSplit, sequence_length: int) -> np.ndarray:
-    """Return the number of tokens in each document, int64 [documents]. Raises UserError unless each fits into a sample."""
+    """Return each document's length in tokens, int64 [documents]. Raises UserError unless each fits into a sample."""
     lengths = np.concatenate([np.empty(0, np.int64), *split.document_lengths()])
     if lengths.size == 0 or lengths.max() > sequence_length + 1:
         reason = "it has none"
@@ -85,7 +85,7 @@ def _documents_with(split: StoredSplit, begins: np.ndarray, token: int) -> np.nd
 
     Args:
         split: Split to read.
-        begins: Index of each document's first token in the stream, int64 [documents].
+        begins: Each document's first token, as an index in the stream, int64 [documents].
         token: Token id.
     """
     contains = np.zeros(begins.size, np.bool_)

@@ -1,4 +1,4 @@
-"""Limits on the epochs of each corpus."""
+"""Limits on each corpus's epochs."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ def check_epochs(mixture: Mixture, settings: Mapping[str, CorpusConfig], steps: 
 
     Args:
         mixture: Training splits.
-        settings: Configuration section of each corpus, by name.
+        settings: Each corpus's configuration section, by name.
         steps: Number of steps.
         batches: Batch sizes.
 

@@ -1,4 +1,4 @@
-"""Samples of prompts with answers, for `data.samples: examples`."""
+"""Samples with prompts and answers, for `data.samples: examples`."""
 
 from pathlib import Path
 from tokenize import TokenError
@@ -16,12 +16,12 @@ from megatape.errors import UserError, content_errors
 from megatape.nn.targets import IGNORE_INDEX, target_mask
 from megatape.utils.retries import retry_transient_errors
 
-# Key in a data directory's `source`. If true, models read an end token in place of each answer.
+# Key in a data directory's `source`. If true, models read an end token instead of each answer.
 HIDES_ANSWERS = "hides_answers"
 
 
 class ExampleDataset(PackedDataset):
-    """Samples of whole examples. Only tokens in answers are targets.
+    """Samples with complete examples. Only tokens in answers are targets.
 
     Args:
         split, sequence_length: See Dataset.
@@ -46,7 +46,7 @@ class ExampleDataset(PackedDataset):
             )
         path = split.fetch(entry.file)
         answers = retry_transient_errors(lambda: read_answers(path, entry, split.num_tokens))
-        # First token and end of each answer in the stream, [answers, 2].
+        # Each answer's first token and end in the stream, [answers, 2].
         self._answers = answers[:, 1:]
         last_answers = np.searchsorted(answers[:, 0], np.arange(entry.examples), side="right") - 1
         # Boundaries of the examples in the stream.
@@ -64,7 +64,7 @@ class ExampleDataset(PackedDataset):
     def sample(self, index: int) -> TrainingSample:
         sample = super().sample(index)
         if self.split.index.source.get(HIDES_ANSWERS):
-            # The token after an answer may be the first one of the next example, which the model must still read.
+            # The token after an answer may begin the next example, so the model must still read it.
             is_answer = target_mask(sample.targets[:-1]) & (sample.tokens[1:] != self.split.bos_id)
             sample.tokens[1:][is_answer] = self.split.eos_id
         return sample

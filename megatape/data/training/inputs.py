@@ -32,7 +32,7 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
         the origin of its documents is unknown.
 
     Raises:
-        UserError, FileNotFoundError: A table of documents is missing or corrupted.
+        UserError, FileNotFoundError: A document table is missing or corrupted.
     """
     single_group = {"": list(samples)}
     split = dataset.split
@@ -65,7 +65,7 @@ def _is_divided(parts: Collection[object]) -> bool:
 
 
 def _folders(split: StoredSplit, tokens: np.ndarray) -> list[str]:
-    """Return the merged folder of each token, or an empty list if the data directory was not merged from a few folders.
+    """Return each token's merged folder, or an empty list if the data directory was not merged from a few folders.
 
     A folder's tables are contiguous, so the end of its tokens follows from the index.
     """
@@ -73,7 +73,7 @@ def _folders(split: StoredSplit, tokens: np.ndarray) -> list[str]:
     if not _is_divided(folders):
         return []
 
-    # n -> number of tokens in the first n documents, for each n at which a table ends.
+    # n -> tokens in the first n documents, for each n at which a table ends.
     num_tokens = 0
     num_documents = 0
     tokens_until = {0: 0}
@@ -92,7 +92,7 @@ def _folders(split: StoredSplit, tokens: np.ndarray) -> list[str]:
 
 
 def _inputs(split: StoredSplit, tokens: np.ndarray) -> list[str]:
-    """Return the input of each token, or an empty list with too few or too many inputs, or a document from none of them."""
+    """Return each token's input, or an empty list with too few or too many inputs, or a document from none of them."""
     inputs = tuple(split.index.ledger)
     if not _is_divided(inputs) or not split.has_tables:
         return []

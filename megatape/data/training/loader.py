@@ -17,7 +17,7 @@ from megatape.data.training.positions import FROM_ZERO, Positions
 
 @dataclass
 class Loader:
-    """Training batches for one rank, a pure function of the number of samples consumed so far.
+    """Training batches for one rank, depending only on how many samples have been consumed.
 
     A step has the same samples at every world size.
 
@@ -27,8 +27,8 @@ class Loader:
         micro_batch_size: Samples per forward pass on one rank (b).
         rank: Data-parallel rank.
         world_size: Number of data-parallel ranks.
-        positions: Token positions, which may depend on the number of samples before this one.
-        warmup: Stages with shorter sequences: length -> number of consumed samples at which the stage ends. Samples are cut
+        positions: Token positions, which may depend on how many samples precede this one.
+        warmup: Stages with shorter sequences: length -> consumed samples at which the stage ends. Samples are cut
             into sequences, numbered as if all samples had been as short.
     """
 
@@ -64,7 +64,7 @@ class Loader:
         return self.data.order.digest(chain.from_iterable(self._micro_batches(consumed)))
 
     def _micro_batches(self, consumed: int) -> list[range]:
-        """Return the number of samples before each of this rank's samples, by micro-batch."""
+        """Return how many samples precede each of this rank's samples, by micro-batch."""
         first = consumed + self.rank * self.micro_batch_size
         stride = self.world_size * self.micro_batch_size
         begins = range(first, consumed + self.batches.after(consumed), stride)

@@ -13,11 +13,11 @@ from megatape.errors import UserError
 
 
 class Mixture:
-    """Training splits of a run. Each corpus keeps the sample order that it would have alone.
+    """All training splits in a run. Each corpus keeps the sample order that it would have alone.
 
     Args:
-        data: Section `data` of the configuration.
-        corpora: Training split of each corpus in `data.corpora`, by name.
+        data: Configuration section `data`.
+        corpora: Each corpus's training split, by name.
         seed: Seed for the order, and for everything that training draws per sample.
 
     Attributes:
@@ -27,8 +27,8 @@ class Mixture:
         sequence_length: Tokens per sample.
         vocab_size: Number of token ids.
         tokenizer_hash: sha256 of the tokenizer, the same for all corpora.
-        num_tokens: Number of tokens in all corpora.
-        shares: Share of each corpus before any annealing, by name.
+        num_tokens: Tokens in all corpora.
+        shares: Each corpus's share before any annealing, by name.
         unigram_entropy: Entropy of the corpora in nats, averaged by `shares`.
         filled: Share of tokens that are not padding, averaged by `shares`.
         fingerprint: Hash of all corpora and the first weights.
@@ -62,7 +62,7 @@ class Mixture:
         padding = sum(self.shares[name] * (1 - corpus.filled) for name, corpus in self.corpora.items())
         self.filled = 1 - padding
 
-        # Checkpoints from runs on data.path record the fingerprint of its content alone.
+        # Checkpoints from runs on data.path record its fingerprint alone.
         self.fingerprint = first.fingerprint
         if data.mixture:
             identity = [[name, corpus.fingerprint] for name, corpus in self.corpora.items()]

@@ -11,8 +11,8 @@ class MixtureOrder(SampleOrder):
     """Interleaves the orders of all corpora. A single corpus keeps its order.
 
     Args:
-        schedule: Schedule of the corpora, by number.
-        orders: Order of each corpus, by name. Corpora are numbered in this order.
+        schedule: Schedule over corpus numbers.
+        orders: Each corpus's order, by name. Corpora are numbered as listed here.
     """
 
     def __init__(self, schedule: Schedule, orders: Mapping[str, SampleOrder]) -> None:
@@ -33,7 +33,7 @@ class MixtureOrder(SampleOrder):
 
 
 def corpus_order(name: str, corpus: Dataset, seed: int) -> SampleOrder:
-    """Return the sample order of a corpus alone."""
+    """Return a corpus's own sample order."""
     if corpus.window:
         return WindowOrder(name, corpus.shard_samples, corpus.window, seed)
     return ShuffledOrder(name, corpus.num_samples, seed)

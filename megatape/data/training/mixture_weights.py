@@ -1,4 +1,4 @@
-"""Integer weights of the corpora in a mixture."""
+"""Integer weights for the corpora in a mixture."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -20,11 +20,11 @@ def first_weights(data: DataConfig, num_tokens: Mapping[str, int]) -> list[int]:
     """Return the weights before any annealing: those in the configuration, or else weights by corpus size.
 
     Args:
-        data: Section `data` of the configuration.
+        data: Configuration section `data`.
         num_tokens: Tokens in each corpus, by name.
 
     Returns:
-        Weight of each corpus, in the order of `num_tokens`.
+        Each corpus's weight, ordered as in `num_tokens`.
 
     Raises:
         UserError: The weights have no schedule.
@@ -42,8 +42,8 @@ def annealing_phases(data: DataConfig, names: Sequence[str], sequence_length: in
     """Return the schedule's phases after the first weights.
 
     Args:
-        data: Section `data` of the configuration.
-        names: Corpus names, in the order of the corpora's numbers.
+        data: Configuration section `data`.
+        names: Corpus names, ordered by corpus number.
         sequence_length: Tokens per sample.
 
     Raises:

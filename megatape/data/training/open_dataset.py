@@ -17,7 +17,7 @@ def open_dataset(data: DataConfig, path: str, split_name: str) -> Dataset:
     """Open a split of a corpus, cut into samples as configured. Only training reads in windows.
 
     Args:
-        data: Section `data` of the configuration.
+        data: Configuration section `data`.
         path: Path or URL of the data directory.
         split_name: Split to open.
 
@@ -54,7 +54,7 @@ def check_cache_size(split: StoredSplit, max_bytes: int, window: int) -> None:
     Args:
         split: Split whose shards are copied to the cache.
         max_bytes: Maximum size of the cache.
-        window: Number of shards that training mixes at a time; 0 for all.
+        window: Shards that training mixes at a time; 0 for all.
 
     Raises:
         UserError: The cache is too small.

@@ -1,6 +1,6 @@
-"""Sample order of a corpus: a pure function of integers.
+"""Sample order of a corpus, a pure function of integers.
 
-So the state of the data is a single number, the samples consumed so far, for any number of ranks.
+So the data's state is a single number: how many samples have been consumed. It does not depend on the ranks.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class SampleLocation(NamedTuple):
     Attributes:
         corpus: Corpus name.
         sample_index: Index of the sample in the corpus.
-        window: Number of the sample's window, counted over all epochs; 0 in an order without windows.
+        window: The sample's window, numbered over all epochs; 0 in an order without windows.
     """
 
     corpus: str
@@ -65,8 +65,8 @@ class _Epoch(NamedTuple):
     """Shards in the order of an epoch.
 
     Attributes:
-        shards: Numbers of the shards, [shards].
-        ends: Number of samples before each of them, and in all, [shards + 1].
+        shards: Shard numbers, [shards].
+        ends: Samples before each of them, and in all, [shards + 1].
     """
 
     shards: np.ndarray
@@ -78,12 +78,12 @@ class WindowOrder(SampleOrder):
 
     Args:
         corpus: Corpus name.
-        shard_samples: Number of samples in each shard, int64 [shards].
-        window: Number of shards to mix.
+        shard_samples: Samples per shard, int64 [shards].
+        window: Shards to mix.
         seed: Seed of the permutations.
 
     Attributes:
-        num_windows: Number of windows per epoch.
+        num_windows: Windows per epoch.
     """
 
     def __init__(self, corpus: str, shard_samples: np.ndarray, window: int, seed: int) -> None:
@@ -134,7 +134,7 @@ def sample_index(consumed: int, num_samples: int, seed: int) -> int:
 
 
 def sample_hash(seed: int, consumed: int, modulus: int) -> int:
-    """Return a uniform number in [0, modulus), depending on the seed and the number of samples before this one."""
+    """Return a uniform number in [0, modulus), depending on the seed and on how many samples precede this one."""
     digest = _digest(f"sample {seed} {consumed}", 8)
     return int.from_bytes(digest, "little") % modulus
 

@@ -1,4 +1,4 @@
-"""Base class of datasets whose samples are made of whole documents or examples.
+"""Base class of datasets whose samples are made of complete documents or examples.
 
 arrangement.py lists the spans of each sample. best_fit.py packs them.
 """
@@ -13,15 +13,15 @@ from megatape.nn.targets import IGNORE_INDEX
 
 
 class PackedDataset(Dataset):
-    """Samples of spans that do not see each other, followed by padding: end tokens without targets.
+    """Samples made of spans that do not see each other, followed by padding: end tokens without targets.
 
     A span with n inputs has n + 1 tokens: its last token is only a target. Subclasses build the arrangement, and may override
     `_targets`.
 
     Args:
         split, sequence_length, window: See Dataset.
-        arrangement: Spans of each sample.
-        has_document_starts: Whether samples have document starts. Samples of a single span need none.
+        arrangement: Spans in each sample.
+        has_document_starts: Whether samples have document starts. Samples with a single span need none.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PackedDataset(Dataset):
         """Return the targets of a span's inputs, int64 [n].
 
         Args:
-            begin: Index of the span's first token in the stream.
+            begin: The span's first token, as an index in the stream.
             ids: Tokens of the span, int64 [n + 1].
         """
         return ids[1:]

@@ -1,4 +1,4 @@
-"""Token positions within a sample, depending on the seed and the number of samples before it."""
+"""Token positions within a sample, depending on the seed and on how many samples precede it."""
 
 from dataclasses import dataclass
 

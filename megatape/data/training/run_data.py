@@ -1,4 +1,4 @@
-"""Opens and checks the data of a run: training and validation splits of every corpus."""
+"""Opens and checks a run's data: training and validation splits of every corpus."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from megatape.errors import UserError, path_errors
 
 @dataclass(frozen=True)
 class RunData:
-    """Training and validation data of a run.
+    """Training and validation data.
 
     Attributes:
         train: Training splits of all corpora, and their order.
@@ -43,9 +43,9 @@ def open_data(data: DataConfig, training: TrainingConfig, evaluation: Evaluation
     """Open both splits of every corpus.
 
     Args:
-        data: Section `data` of the configuration.
-        training: Section `training`, with the seed and the number of samples needed.
-        evaluation: Section `evaluation`, with the number of evaluation samples.
+        data: Configuration section `data`.
+        training: Section `training`, with the seed and the samples needed.
+        evaluation: Section `evaluation`, saying how many samples to evaluate on.
         vocab_size: Vocabulary size of the model.
 
     Raises:

@@ -14,8 +14,8 @@ class Phase(NamedTuple):
     """Part of a run with constant weights.
 
     Attributes:
-        start: Number of samples before the phase.
-        weights: Integer weight of each corpus.
+        start: Samples before the phase.
+        weights: Each corpus's integer weight.
     """
 
     start: int
@@ -27,7 +27,7 @@ class Turn(NamedTuple):
 
     Attributes:
         corpus: Number of the corpus to take a sample from.
-        earlier: Number of samples already taken from this corpus.
+        earlier: Samples already taken from this corpus.
     """
 
     corpus: int
@@ -53,7 +53,7 @@ class Schedule:
         counts = [np.zeros(num_corpora, np.int64)]
         for cycle, (start, end) in zip(self._cycles, itertools.pairwise(self._starts), strict=False):
             counts.append(cycle.counts(end - start))
-        # Number of samples from each corpus before each phase, [phases, corpora].
+        # Samples from each corpus before each phase, [phases, corpora].
         self._before = np.cumsum(counts, axis=0)
 
     def turn(self, consumed: int) -> Turn:
@@ -79,7 +79,7 @@ class _Cycle:
     def __init__(self, weights: Sequence[int]) -> None:
         self._weights = np.array(weights, np.int64) // gcd(*weights)
         self._corpora = _pfair_order(self._weights.tolist())
-        # Number of samples from the same corpus before each place in the round.
+        # Samples from the same corpus before each place in the round.
         self._earlier = np.empty(self._corpora.size, np.int64)
         for corpus, weight in enumerate(self._weights):
             self._earlier[self._corpora == corpus] = np.arange(weight)

@@ -18,8 +18,8 @@ def select_samples(num_samples: int, count: int, selection: Selection) -> list[i
     """Choose samples from a split.
 
     Args:
-        num_samples: Number of samples in the split.
-        count: Number of samples to choose; all samples if the split has fewer.
+        num_samples: Samples in the split.
+        count: Samples to choose; all samples if the split has fewer.
         selection: `first`: the first samples in storage order. `spread`: evenly spaced samples, giving each part of the split,
             such as the documents from one input, its share.
 

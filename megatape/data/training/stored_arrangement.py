@@ -1,4 +1,4 @@
-"""Arrangements in a file shared by the ranks of a node.
+"""Arrangements in a file shared by a node's ranks.
 
 For a corpus as large as C4, the arrays would take gigabytes on every rank. So they are written once, and reading a sample reads
 a few bytes. Like shards (data/shards/reader.py), the file is read and verified, not memory-mapped.

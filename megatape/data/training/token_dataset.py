@@ -1,4 +1,4 @@
-"""Samples that tile the token stream of a split, for `data.samples: packed`."""
+"""Samples tiling a split's token stream, for `data.samples: packed`."""
 
 from bisect import bisect_right
 
@@ -40,7 +40,7 @@ class TokenDataset(Dataset):
                 f"sequence length is {sequence_length}, but {split.description} has {split.num_tokens} tokens and a "
                 f"sample takes one more than its length: choose 1 to {split.num_tokens - 1}, or prepare more text"
             )
-        # Boundaries of the parts of the stream that are cut separately, and the number of samples before each part.
+        # Boundaries of the stream's parts that are cut separately, and how many samples come before each part.
         self._part_starts = [0, split.num_tokens]
         if window:
             self._part_starts = [0, *split.shard_ends.tolist()]
@@ -78,7 +78,7 @@ class TokenDataset(Dataset):
         return TrainingSample(tokens, masked_targets, document_starts)
 
     def _first_token(self, index: int) -> int:
-        """Return the index of a sample's first token in the stream."""
+        """Return a sample's first token, as an index in the stream."""
         self._check_index(index)
         part = bisect_right(self._part_samples, index) - 1
         index_in_part = index - self._part_samples[part]

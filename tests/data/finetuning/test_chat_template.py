@@ -527,7 +527,7 @@ def test_the_text_of_an_interrupted_rendering_is_not_that_of_the_next() -> None:
     """The process would still send it."""
     renderer = ChatRenderer()
     content = "{{ messages[0].content }}"
-    slow = "{% for a in range(30000) %}{% for b in range(30000) %}{% endfor %}{% endfor %}" + content
+    slow = "{% for a in range(3000) %}{% for b in range(3000) %}{% endfor %}{% endfor %}" + content
 
     def text(template: str, content: str) -> str:
         conversation = Conversation([{"role": "user", "content": content}])
