@@ -129,15 +129,7 @@ class DirectoryMerger:
         return token_counts
 
     def _linked(self, path: Path, summary: PartSummary) -> PartSummary:
-        """Link a folder's tables, and its shards unless new ones are being written.
-
-        Args:
-            path: Folder.
-            summary: Part of the merged directory that comes from the folder.
-
-        Returns:
-            The summary with the names of the links.
-        """
+        """Link a folder's tables, and its shards unless new ones are being written. Returns the summary with the new names."""
         splits = dict(summary.splits)
         tables = {}
         for name in SPLITS:

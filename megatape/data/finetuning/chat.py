@@ -62,13 +62,7 @@ class Chat(Format):
 
 
 def _counts(conversation: Conversation, spans: Spans, num_fitting: int) -> Counter[str]:
-    """Count the parts of a conversation that are not learned, by reason.
-
-    Args:
-        conversation: Conversation.
-        spans: Spans of its learned answers, in tokens.
-        num_fitting: Number of spans that fit into a sequence.
-    """
+    """Count the parts of a conversation that are not learned, by reason. `num_fitting` of its spans fit into a sequence."""
     counts = Counter[str]()
     counts["answers of weight 0"] = len(conversation.answers) - len(conversation.learned)
     counts["answers without a mark of the template"] = len(conversation.learned) - len(spans)

@@ -214,12 +214,7 @@ class ChatTemplate:
         return len(prefix)
 
     def _answer_end(self, ids: list[int], begin: int, end: int) -> int:
-        """Return the end of an answer, including the token at which generation stops.
-
-        Args:
-            ids: Tokens of the conversation.
-            begin: First token of the answer's text.
-            end: End of the answer's text.
+        """Return the end of an answer including the token at which generation stops, given the token span of its text.
 
         Raises:
             RecordError: There is no such token.

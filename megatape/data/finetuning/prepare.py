@@ -119,14 +119,7 @@ def prepare_examples(
 def _write_examples(
     examples: Iterator[SplitExample], folder: ExampleFolder, counts: ExampleCounts, progress: OnExamples
 ) -> None:
-    """Write examples, but not the index.
-
-    Args:
-        examples: Examples to write. Iterating over them updates `counts`.
-        folder: Folder to write into.
-        counts: Counts so far.
-        progress: Called every EXAMPLES_PER_CALL examples and at the end.
-    """
+    """Write examples, but not the index. Iterating over the examples updates `counts`."""
     num_tokens = 0
     for _, split, example in examples:
         folder.writers[split].add(example)

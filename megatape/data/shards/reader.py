@@ -116,33 +116,51 @@ class SplitReader:
 
     def _ids(self, number: int, part: MemberRange) -> np.ndarray:
         """Return ids of a shard, given its number. A corrupted copy is replaced once."""
-        shard = part.shard
-        member = part.member
-        for is_last in (False, True):
+        try:
+            return self._verified_ids(number, part)
+        except Corrupted as error:
+            reason = str(error)
+        if self._cache is None:
+            raise self._corrupted(part, reason)
+
+        copy = self._open[number].path
+        LOG.warning(f"warning: {copy} member {part.member}: {reason}. This copy is removed and made again")
+        self._remove_copy(number, self._cache)
+        try:
+            return self._verified_ids(number, part)
+        except Corrupted as error:
+            reason = str(error)
+        self._remove_copy(number, self._cache)
+        if self._original_is_right(part):
+            raise UserError(
+                f"{copy} member {part.member}: {reason}, twice, though {self._directory}/{part.shard.file} is right: the disk "
+                "of data.cache corrupts what it stores, choose another one"
+            )
+        raise self._corrupted(part, reason)
+
+    def _verified_ids(self, number: int, part: MemberRange) -> np.ndarray:
+        try:
+            file = self._file(number)
+            return self._verifier.ids(part, file.read)
+        except OSError:
+            # Let the next attempt reopen the file.
+            self._open.pop(number, None)
+            raise
+
+    def _remove_copy(self, number: int, cache: ShardCache) -> None:
+        cache.remove(self._shards[number], self._open[number].inode())
+        del self._open[number]
+
+    def _original_is_right(self, part: MemberRange) -> bool:
+        with open_file(f"{self._directory}/{part.shard.file}") as source:
             try:
-                file = self._file(number)
-                return self._verifier.ids(part, file.read)
-            except OSError:
-                # Let the next attempt reopen the file.
-                self._open.pop(number, None)
-                raise
-            except Corrupted as error:
-                reason = str(error)
-            if self._cache is None:
-                break
-            if not is_last:
-                LOG.warning(f"warning: {file.path} member {member}: {reason}. This copy is removed and made again")
-            self._cache.remove(shard, file.inode())
-            del self._open[number]
-        original = f"{self._directory}/{shard.file}"
-        if self._cache is not None:
-            with suppress(Corrupted), open_file(original) as source:
                 self._verifier.ids(part, partial(_read, source))
-                raise UserError(
-                    f"{file.path} member {member}: {reason}, twice, though {original} is right: the disk of data.cache "
-                    "corrupts what it stores, choose another one"
-                )
-        raise UserError(f"{original} member {member}: {reason}: {REMEDY}")
+            except Corrupted:
+                return False
+        return True
+
+    def _corrupted(self, part: MemberRange, reason: str) -> UserError:
+        return UserError(f"{self._directory}/{part.shard.file} member {part.member}: {reason}: {REMEDY}")
 
     def _check_size(self, shard: Shard) -> None:
         path = f"{self._directory}/{shard.file}"

@@ -83,10 +83,7 @@ def _document_lengths(split: StoredSplit, sequence_length: int) -> np.ndarray:
 def _documents_with(split: StoredSplit, begins: np.ndarray, token: int) -> np.ndarray:
     """Read a split and return which documents contain a token, bool [documents].
 
-    Args:
-        split: Split to read.
-        begins: Each document's first token, as an index in the stream, int64 [documents].
-        token: Token id.
+    `begins` are the documents' first tokens, as indices in the stream, int64 [documents].
     """
     contains = np.zeros(begins.size, np.bool_)
     num_read = 0

@@ -15,8 +15,8 @@ def check_epochs(mixture: Mixture, settings: Mapping[str, CorpusConfig], steps: 
     Args:
         mixture: Training splits.
         settings: Each corpus's configuration section, by name.
-        steps: Number of steps.
-        batches: Batch sizes.
+        steps: Steps in the run.
+        batches: Batch sizes, which decide how many samples these steps consume.
 
     Raises:
         UserError: The run would exceed max_epochs of a corpus.
