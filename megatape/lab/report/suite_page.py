@@ -3,8 +3,10 @@
 import inspect
 import shlex
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from typing import NamedTuple
 
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.kv_cache import cache_bytes
@@ -30,6 +32,44 @@ from megatape.utils.units import format_count
 # Maximum points per curve. More lengths are pooled with their neighbors.
 MAX_POINTS = 20
 MAX_FAILURES = 12
+
+
+@dataclass(frozen=True)
+class EncodingCosts:
+    """Costs of an encoding in a suite.
+
+    Attributes:
+        parameters: Number of weights in the model.
+        position_parameters: Number of weights added by the encoding.
+        token_flops: Forward FLOPs per token.
+        cache_bytes: Cache bytes per token of an exported model.
+        run_seconds: Median seconds per run.
+    """
+
+    parameters: int
+    position_parameters: int
+    token_flops: float
+    cache_bytes: int
+    run_seconds: float
+
+    def by_title(self) -> dict[str, float]:
+        """Return the costs by the titles that the page shows."""
+        return {
+            "parameters": self.parameters,
+            "of the encoding": self.position_parameters,
+            "FLOPs a token": self.token_flops,
+            "cache, bytes a token": self.cache_bytes,
+            "seconds a run": self.run_seconds,
+        }
+
+
+class Failure(NamedTuple):
+    """Score that a row loses from a task's test split to another split."""
+
+    loss: float
+    task: str
+    split: str
+    row: str
 
 
 def write_page(results: SuiteResults, path: Path) -> None:
@@ -65,7 +105,7 @@ def write_page(results: SuiteResults, path: Path) -> None:
         level=LEVEL,
         encodings={row: entry.description for row, entry in known.items()},
         equations={row: _equation(entry.load()) for row, entry in known.items()},
-        costs={row: _costs(row, plan, results.seconds[row]) for row in known},
+        costs={row: _costs(row, plan, results.seconds[row]).by_title() for row in known},
         baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.scores.baselines if row in BASELINES},
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.scores.tasks},
         tasks={task.name: task for task in plan.tasks},
@@ -84,7 +124,7 @@ def _equation(encoding: type) -> str:
     return inspect.cleandoc(paragraphs[0])
 
 
-def _costs(row: str, plan: Plan, seconds: list[float]) -> dict[str, float]:
+def _costs(row: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
     """Return the costs of a row's models and runs.
 
     Args:
@@ -102,18 +142,18 @@ def _costs(row: str, plan: Plan, seconds: list[float]) -> dict[str, float]:
     value_bytes = 2
     if config.training.precision == "float32":
         value_bytes = 4
-    return {
-        "parameters": parameters.total,
-        "of the encoding": parameters.position,
-        "FLOPs a token": forward_flops(model, length) / length,
-        "cache, bytes a token": cache_bytes(model, value_bytes),
-        "seconds a run": median(seconds),
-    }
+    return EncodingCosts(
+        parameters=parameters.total,
+        position_parameters=parameters.position,
+        token_flops=forward_flops(model, length) / length,
+        cache_bytes=cache_bytes(model, value_bytes),
+        run_seconds=median(seconds),
+    )
 
 
-def _failures(table: ScoreTable) -> list[tuple[float, str, str, str]]:
-    """Return the largest losses of score from a task's test split to another split: loss, task, split and row."""
-    found = []
+def _failures(table: ScoreTable) -> list[Failure]:
+    """Return the largest losses of score from a task's test split to another split."""
+    failures = []
     for task, split in table.pairs:
         for row in table.encodings:
             test_scores = table.cell(task, TEST, row).scores.values()
@@ -122,23 +162,23 @@ def _failures(table: ScoreTable) -> list[tuple[float, str, str, str]]:
                 continue
             loss = fmean(test_scores) - fmean(scores)
             if loss > 0:
-                found.append((loss, task, split, row))
-    return sorted(found, reverse=True)[:MAX_FAILURES]
+                failures.append(Failure(loss, task, split, row))
+    return sorted(failures, reverse=True)[:MAX_FAILURES]
 
 
 def _chart(records: list[Record], task: str, split: str, encodings: list[str]) -> Chart | None:
     """Return the chart of a split, or None if no encoding has a curve there."""
-    found = []
+    of_split = []
     for record in records:
         is_of_split = record.task == task and record.split == split
         if is_of_split and record.kind == "encoding" and record.curve:
-            found.append(record)
-    if not found:
+            of_split.append(record)
+    if not of_split:
         return None
-    places = _places(found)
+    places = _places(of_split)
     series = []
     for group, row in enumerate(encodings):
-        of_row = [record for record in found if record.row == row]
+        of_row = [record for record in of_split if record.row == row]
         if of_row:
             series.append(_series(group, of_row, places))
     axis = SYNTHETIC_TASKS[task].load().axis
@@ -156,7 +196,7 @@ def _places(records: list[Record]) -> dict[int, float]:
     """
     answers: Counter[int] = Counter()
     for record in records:
-        answers.update({length: num_answers for length, _, num_answers in record.curve})
+        answers.update({counts.key: counts.asked for counts in record.counts.by_key})
 
     pools: list[list[int]] = []
     pool_answers = 0
@@ -188,9 +228,10 @@ def _series(group: int, records: list[Record], places: dict[int, float]) -> Seri
     for record in records:
         right = Counter[float]()
         answers = Counter[float]()
-        for length, num_right, num_answers in record.curve:
-            right[places[length]] += num_right
-            answers[places[length]] += num_answers
+        for counts in record.counts.by_key:
+            place = places[counts.key]
+            right[place] += counts.right
+            answers[place] += counts.asked
         for place in answers:
             shares[place].append(100 * right[place] / answers[place])
     series = Series(group)
