@@ -42,12 +42,7 @@ class LayerInputs:
 
 
 class ForwardPass(NamedTuple):
-    """Recorded forward pass.
-
-    Attributes:
-        logits: Logits [B, N, V].
-        layers: Attention inputs of each layer.
-    """
+    """Logits [B, N, V] of a forward pass, and each layer's attention inputs."""
 
     logits: Tensor
     layers: list[LayerInputs]

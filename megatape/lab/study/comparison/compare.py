@@ -27,7 +27,7 @@ class Comparison:
     """Runs of a comparison: each variant with each seed.
 
     Attributes:
-        file: Configuration.
+        file: Configuration file.
         overrides: The user's values of --set.
         variants: Variants to compare.
         seeds: Values of training.seed. With the same seed, all variants see the same samples in the same order, and weights of
@@ -110,17 +110,17 @@ class Comparison:
 
 
 def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, study: Study) -> Iterator[str]:
-    """Execute the missing runs, and write the table and the plot.
+    """Execute the missing runs, then write table and plot.
 
     Args:
-        file: Configuration.
+        file: Configuration file.
         overrides: Values of --set.
         encodings: Variant labels, separated by commas.
         seeds: Number of seeds, counting up from training.seed.
         study: Folder and resources.
 
     Yields:
-        Messages about the progress, then the table.
+        Progress messages, then the table.
 
     Raises:
         UserError: An argument or a run in the folder does not fit. No run has started.

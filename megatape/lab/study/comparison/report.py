@@ -1,4 +1,4 @@
-"""Report on a comparison of encodings: its table, differences from the first encoding, and the picture."""
+"""Report of `compare`: table, differences from the first encoding, and picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class TableRow:
     """A variant in a table.
 
     Attributes:
-        label: Label of the variant.
+        label: Variant label.
         parameters: Number of weights.
-        seeds: Figures, or differences, of each seed.
+        seeds: Figures (or differences) for each seed.
     """
 
     label: str
@@ -41,8 +41,8 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     Args:
         rows: Variants with their results. The first variant is the reference of the others.
         notes: Costs of controls.
-        command: Command line of the user.
-        out: Folder of the comparison.
+        command: The user's command line.
+        out: Study folder.
     """
     config = rows[0].results[0].config
     setting = f"{describe_shape(config.model)}, {describe_training(config)}. Mean over seeds (minimum to maximum)."
@@ -98,7 +98,7 @@ def _table(rows: Sequence[TableRow]) -> str:
 
 
 def _spread(values: list[float]) -> str:
-    """Format the mean, the minimum and the maximum of some values."""
+    """Format mean, minimum and maximum."""
     if not values:
         return ""
     return f"{format_number(fmean(values))} ({format_number(min(values))} to {format_number(max(values))})"

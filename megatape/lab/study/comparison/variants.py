@@ -20,12 +20,7 @@ SCALINGS = ("linear", "theta", "yarn")
 
 
 class Cost(NamedTuple):
-    """Cost of a model.
-
-    Attributes:
-        params: Number of weights.
-        flops: FLOPs of the forward pass of a sample.
-    """
+    """A model's number of weights, and its forward FLOPs per sample."""
 
     params: int
     flops: int
@@ -53,7 +48,7 @@ class Variant:
     """A row of a comparison, such as tape+yarn:position_size=12.
 
     Attributes:
-        encoding: Name of the encoding.
+        encoding: Encoding name.
         changes: Changed model settings as the user writes them, such as position_size=12.
         control: Goal of a control, None for other variants.
         scaling: Kind of model.scaling for tests longer than training, or None.
@@ -115,7 +110,7 @@ class Variant:
         return unit * num_units
 
     def overrides_for(self, config: Config) -> list[str]:
-        """Return the values of --set for training, including the MLP width of a control.
+        """Return the values of --set for training, including a control's MLP width.
 
         Args:
             config: Configuration with `overrides`.
@@ -126,7 +121,7 @@ class Variant:
         return overrides
 
     def describe_control(self, config: Config) -> str:
-        """Describe the costs of a control and of the other encoding.
+        """Describe the costs of a control and its goal.
 
         Args:
             config: Configuration with `overrides`.
@@ -144,7 +139,7 @@ class Variant:
 
 
 def _cost(config: Config, model: ModelConfig, mlp_size: int) -> Cost:
-    """Return the cost of a model with this MLP width, for the samples of a run."""
+    """Return a model's cost with this MLP width, for the samples of a run."""
     model = model.model_copy(update={"mlp_size": mlp_size})
     groups = config.training.num_shifted_groups
     return Cost(count_parameters(model).total, forward_flops(model, config.data.sequence_length, groups))

@@ -41,7 +41,7 @@ class Children:
             log: Log file.
 
         Returns:
-            Exit status.
+            Exit status of the command.
 
         Raises:
             Stopped: `stop` was called.

@@ -17,7 +17,7 @@ def locked_study(folder: Path, wait: bool = False) -> Iterator[IO[bytes]]:
     """Create the folder if it is missing, and lock it for this process and the children inheriting the lock file.
 
     Args:
-        folder: Folder of the study.
+        folder: Study folder.
         wait: Whether to wait, with a warning, while another process holds the lock.
 
     Raises:

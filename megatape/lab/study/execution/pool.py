@@ -71,8 +71,8 @@ class RunPool:
 
         Args:
             runs: Runs of a study.
-            out: Folder of the study.
-            lock: Lock of the folder, for the child processes to inherit.
+            out: Study folder.
+            lock: Folder lock, for child processes to inherit.
 
         Yields:
             Progress messages.

@@ -69,7 +69,7 @@ class Run(Generic[ResultT]):
         """Check that results and checkpoints in the run directory belong to this run.
 
         Args:
-            fingerprints: Hashes of the data and the tokenizer.
+            fingerprints: Hashes of data and tokenizer.
 
         Raises:
             UserError: They have other settings or other data.

@@ -21,8 +21,8 @@ class Execution:
 
         Args:
             pool: Pool executing the runs.
-            out: Folder of the study.
-            lock: Lock of the folder, for the child processes to inherit.
+            out: Study folder.
+            lock: Folder lock, for child processes to inherit.
         """
         self._pool = pool
         self._out = out
@@ -54,7 +54,7 @@ class Study:
     Attributes:
         out: Folder for runs and tables.
         pool: Pool executing the runs.
-        command: Command line of the user, for the tables.
+        command: The user's command line, for the tables.
     """
 
     out: Path

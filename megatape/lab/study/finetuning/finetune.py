@@ -92,10 +92,10 @@ class Extension:
             # The base is always compared.
             names=[BASE, *(name for name in names if name != BASE)],
         )
-        taken: set[str] = set()
+        method_keys: set[str] = set()
         for name in opened.names:
-            taken |= opened.settings_of(name).keys()
-        _check_free(request.overrides, taken)
+            method_keys |= opened.settings_of(name).keys()
+        _check_free(request.overrides, method_keys)
         base.check(request.data, opened.length)
         return opened
 
@@ -147,14 +147,14 @@ class Extension:
 
 
 def finetune(request: Request, study: Study) -> Iterator[str]:
-    """Execute the missing runs, and write the table and the plot.
+    """Execute the missing runs, then write table and plot.
 
     Args:
         request: Base, data and methods.
         study: Folder and resources.
 
     Yields:
-        Messages about the progress, then the table.
+        Progress messages, then the table.
 
     Raises:
         UserError: A value of the request or a run in the folder does not fit. No run has started.
@@ -181,16 +181,16 @@ def finetune(request: Request, study: Study) -> Iterator[str]:
     execution.raise_failures()
 
 
-def _check_free(overrides: Sequence[str], taken: set[str]) -> None:
+def _check_free(overrides: Sequence[str], method_keys: set[str]) -> None:
     """Raise UserError if the user overrides a setting of the methods, or one with an option of its own.
 
     The scaling can be overridden, because all methods share it.
 
     Args:
         overrides: The user's values of --set.
-        taken: Keys of the methods' settings.
+        method_keys: Keys of the methods' settings.
     """
-    study_keys = (taken - {"model.scaling"}) | {"training.init_from"}
+    study_keys = (method_keys - {"model.scaling"}) | {"training.init_from"}
     for override in overrides:
         key, _, _ = override.partition("=")
         if key in OPTION_OF:

@@ -1,4 +1,4 @@
-"""Methods that extend a pretrained model's context, as settings of a run."""
+"""Methods extending a pretrained model's context, and their settings of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

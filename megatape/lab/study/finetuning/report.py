@@ -1,4 +1,4 @@
-"""Report on methods that extend a model's context: the table, the paper's figures, and the picture."""
+"""Report of `finetune`: table, the paper's figures, and picture."""
 
 import math
 from pathlib import Path
@@ -31,8 +31,8 @@ def report(results: Results, original: int, command: str, out: Path) -> str:
     Args:
         results: Results by method.
         original: Number of tokens that the base is made for.
-        command: Command line of the user.
-        out: Folder of the comparison.
+        command: The user's command line.
+        out: Study folder.
     """
     *_, result = results.values()
     config = result.config

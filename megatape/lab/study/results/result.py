@@ -20,7 +20,7 @@ class Result:
 
     Attributes:
         config: Resolved configuration of the training.
-        fingerprints: Hashes of the data and the tokenizer.
+        fingerprints: Hashes of data and tokenizer.
     """
 
     config: Config

@@ -36,7 +36,7 @@ class Plan:
         encodings: Variant labels (lab/study/comparison/variants.py), mostly encoding names.
         seeds: Number of seeds.
         rates: Learning rates to choose from for each encoding and task. A single rate needs no search.
-        left_out: Phrases about parts left out, with reasons. The tables list them.
+        left_out: Phrases naming parts left out, with reasons, which the tables list.
     """
 
     size: str
@@ -88,7 +88,7 @@ class Plan:
 
 
 class _PlanFile(BaseModel):
-    """Content of a plan file: a plan with task names."""
+    """Plan file: a plan with task names."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -19,16 +19,7 @@ DEMO_SEEDS = 3
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Model shape, as fields of the configuration's model section.
-
-    Attributes:
-        num_layers: Number of blocks.
-        hidden_size: Width of the hidden states.
-        num_heads: Number of attention heads.
-        mlp_size: Width of the MLP.
-        position_size: Width of TAPE's position update.
-        init_std: Standard deviation of initial weights.
-    """
+    """Model shape: fields of the configuration's model section (megatape/config/model.py)."""
 
     num_layers: int
     hidden_size: int

@@ -37,7 +37,7 @@ def suite(plan: Plan, study: Study, write_page: WritePage, only: int | None = No
         only: Number of a task and encoding, to train only that pair as a task of an array job. The tables show all pairs.
 
     Yields:
-        Messages about the progress, then the tables.
+        Progress messages, then the tables.
 
     Raises:
         UserError: The folder holds other definitions, sizes or shapes. No run has started.

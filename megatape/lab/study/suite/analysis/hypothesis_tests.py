@@ -34,10 +34,10 @@ def spread_of_differences(
     rule estimates p as (right + 1) / (m + 2), which is neither 0 nor 1.
 
     Args:
-        scores: Scores of an encoding.
-        reference: Scores of the reference.
+        scores: An encoding's scores.
+        reference: The reference's scores.
         asked: Number of answers behind each score.
-        reference_asked: The same for the reference.
+        reference_asked: Number of answers behind each reference score.
     """
     observed = (scores - reference).var(axis=-1, ddof=1)
     of_questions = _question_variance(scores, asked) + _question_variance(reference, reference_asked)
@@ -56,8 +56,8 @@ def paired_p(mean: np.ndarray, spread: np.ndarray, seeds: int) -> np.ndarray:
     The test assumes differences that vary over seeds like a normal variable around its mean.
 
     Args:
-        mean: Means of the differences.
-        spread: Standard deviations of the differences.
+        mean: Mean differences.
+        spread: Their standard deviations.
         seeds: Number of seeds, at least 2.
     """
     t = np.abs(mean) / (spread / np.sqrt(seeds))
@@ -72,8 +72,8 @@ def exact_p(scores: np.ndarray, reference: np.ndarray) -> float:
     with the same seed as independent. If a seed helps or hinders both encodings, p is too large.
 
     Args:
-        scores: Scores of an encoding, [seeds].
-        reference: Scores of the reference, [seeds].
+        scores: An encoding's scores, [seeds].
+        reference: The reference's scores, [seeds].
     """
     data = (scores, reference)
     result = stats.permutation_test(data, _mean_difference, vectorized=True, n_resamples=EXACT_DIVISIONS, rng=0)

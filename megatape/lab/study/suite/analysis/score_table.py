@@ -1,4 +1,4 @@
-"""Scores of a suite's records by task, split and row."""
+"""Table of a suite's scores by task, split and row."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ ALL_OR_NOTHING = 0.5
 
 
 class TaskSplit(NamedTuple):
-    """Names of a task and one of its splits."""
+    """A task and one of its splits, by name."""
 
     task: str
     split: str
 
 
 class CellKey(NamedTuple):
-    """Place of a cell: names of task and split, and the label of an encoding or the name of a baseline."""
+    """A cell's place in the tables. The row is an encoding label or a baseline name."""
 
     task: str
     split: str
@@ -34,7 +34,7 @@ class CellKey(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """Name of a task, and the label of an encoding or the name of a baseline."""
+    """A task name, and an encoding label or a baseline name."""
 
     task: str
     row: str
@@ -74,15 +74,15 @@ class ScoreTable:
         pairs: Tasks and splits. Each task starts with the split drawn as in training.
         encodings: Encoding labels, the reference first.
         baselines: Baseline names.
-        rates: Learning rates used for a task and a row.
+        rates: Learning rates by task and row.
     """
 
     def __init__(self, records: Iterable[Record], all_or_nothing_spread: float = ALL_OR_NOTHING) -> None:
         """Collect records.
 
         Args:
-            records: Records of a suite.
-            all_or_nothing_spread: Spread of scores over seeds above which a task counts as all or nothing.
+            records: Suite records.
+            all_or_nothing_spread: Largest spread over seeds before a task counts as all or nothing.
         """
         self._all_or_nothing_spread = all_or_nothing_spread
         self._cells: dict[CellKey, Cell] = defaultdict(Cell)
@@ -119,7 +119,7 @@ class ScoreTable:
 
     @cached_property
     def all_or_nothing(self) -> set[str]:
-        """Tasks that some seeds of an encoding have learned and others have not."""
+        """Tasks learned by some seeds of an encoding and not by others."""
         tasks = set()
         for task, split in self.pairs:
             for row in self.encodings:

@@ -49,7 +49,7 @@ class Experiment:
 
     @property
     def variant(self) -> Variant:
-        """Variant of the models."""
+        """Variant to train."""
         return parse_variants(self.encoding)[0]
 
     def load_base(self) -> Config:

@@ -19,8 +19,8 @@ class TaskFolder:
     """Files of a task, shared by all encodings.
 
     Attributes:
-        out: Folder of the suite.
-        task: The task.
+        out: Suite folder.
+        task: Task to learn.
         sizing: Sizes of models, training and tests.
     """
 
@@ -30,7 +30,7 @@ class TaskFolder:
 
     @property
     def data(self) -> Path:
-        """Data directory of the task."""
+        """Data directory."""
         return self.out / "data" / self.task.name
 
     @property

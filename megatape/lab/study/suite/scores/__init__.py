@@ -1,1 +1,1 @@
-"""Scores of a suite: answers of a trained model or a baseline, and their records on disk."""
+"""Scoring trained models and baselines, and the records of their scores."""

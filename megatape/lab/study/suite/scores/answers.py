@@ -1,4 +1,4 @@
-"""Scoring answers: counts of samples or answers whose tokens are all right."""
+"""Scoring: counting the answers or samples whose tokens are all right."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,13 +10,7 @@ from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 
 
 class KeyCounts(NamedTuple):
-    """Counts of the answers with one key, such as a length or distance.
-
-    Attributes:
-        key: The key.
-        right: Number of right answers.
-        asked: Number of answers.
-    """
+    """Counts of right and asked answers with one key, such as a length or distance."""
 
     key: int
     right: int
@@ -25,7 +19,7 @@ class KeyCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerCounts:
-    """Counts of a model's answers on one split, in the order of their keys."""
+    """Counts of a model's answers on one split, sorted by key."""
 
     by_key: tuple[KeyCounts, ...]
 
@@ -61,13 +55,13 @@ def count_answers(
 ) -> AnswerCounts:
     """Count the right answers on a split.
 
-    An answer is right if all of its tokens are. In a task that scores samples, a sample is right if all of its answers are, and
-    it has the key of its last answer.
+    An answer is right if all its tokens are. In a task scoring samples, a sample is right if all its answers are, and its key
+    is that of its last answer.
 
     Args:
-        task: Task of the samples.
-        samples: Samples of the split.
-        predicted: For each sample, whether each token of its answers was predicted, in order.
+        task: Task that the samples belong to.
+        samples: Samples to score.
+        predicted: For each sample, whether each answer token was predicted, in order.
     """
     right = Counter[int]()
     asked = Counter[int]()

@@ -91,7 +91,7 @@ BASELINES = {"oracle": oracle, "majority": majority, "bag of tokens": bag_of_tok
 
 
 def baseline_records(task: SyntheticTask, count: int) -> Iterator[Record]:
-    """Yield the scores of all baselines on the first `count` samples of each test split."""
+    """Score all baselines on the first `count` samples of each test split."""
     training = list(task.samples(TRAIN, NUM_TRAINING_SAMPLES))
     splits = {split: list(task.samples(split, count)) for split in task.tests}
     for row, baseline in BASELINES.items():

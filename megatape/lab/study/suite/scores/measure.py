@@ -1,4 +1,4 @@
-"""Scores a trained model of a suite.
+"""Scores a trained model of the suite.
 
 Nothing is generated: greedy decoding gives an answer exactly if each of its tokens is the likeliest one after the preceding
 tokens, so scoring a sample takes one forward pass.
@@ -26,7 +26,7 @@ from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
 
-# Maximum number of tokens in a forward pass.
+# Maximum tokens per forward pass.
 BATCH_TOKENS = 2**13
 
 
@@ -35,12 +35,12 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> TaskResu
 
     Args:
         directory: Run directory.
-        row: Label of the run's encoding.
+        row: Encoding label.
         splits: Splits to score.
         count: Samples per split.
 
     Raises:
-        UserError: The run is not one of a suite, or the definition of its task has changed.
+        UserError: The run does not belong to a suite, or the task definition has changed.
         FileNotFoundError: The run is not complete.
     """
     started = time.monotonic()
@@ -82,7 +82,7 @@ def open_run(folder: RunFolder) -> tuple[Config, SyntheticTask, CheckpointReader
     """Return the configuration, task and last checkpoint of a suite's run.
 
     Raises:
-        UserError: The run is not one of a suite, or the definition of its task has changed.
+        UserError: The run does not belong to a suite, or the task definition has changed.
         FileNotFoundError: The run is not complete.
     """
     config = load_config(folder.config)
@@ -122,10 +122,10 @@ def score_split(
     Args:
         model: Trained model.
         task: The model's task.
-        split: Name of the split.
+        split: Split name.
         count: Number of samples.
         seed: Seed for encodings that draw positions.
-        batch_tokens: Maximum number of tokens in a forward pass, unless a single sample is longer.
+        batch_tokens: Maximum tokens per forward pass, unless a single sample is longer.
     """
     encoder = Encoder(task)
     length = task.tokens(split) - 1

@@ -1,4 +1,4 @@
-"""Record of a score: a line of results.jsonl."""
+"""Records: lines of results.jsonl."""
 
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -9,15 +9,7 @@ from megatape.lab.study.suite.scores.answers import AnswerCounts, KeyCounts
 
 
 class Identity(NamedTuple):
-    """Identity of a record. It is unique in a file, whose records are in its order.
-
-    Attributes:
-        task: Task name.
-        split: Name of the split.
-        kind: Kind of row.
-        row: Encoding label or baseline name.
-        seed: training.seed of the run, -1 for a baseline without a seed.
-    """
+    """Identity of a record, unique in a file and its sort key. The seed is -1 for a baseline without one."""
 
     task: str
     split: str
@@ -27,15 +19,15 @@ class Identity(NamedTuple):
 
 
 class ScoredSplit(BaseModel):
-    """A model and the split to score it on.
+    """A model, and the split to score it on.
 
     Attributes:
         task: Task name.
-        split: Name of the split.
+        split: Split name.
         row: Encoding label or baseline name.
         kind: Kind of row.
-        seed: training.seed of the run, None for a baseline without a seed.
-        learning_rate: Learning rate of the run, None for a baseline.
+        seed: training.seed, None for a baseline without one.
+        learning_rate: Learning rate in training, None for a baseline.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -48,22 +40,22 @@ class ScoredSplit(BaseModel):
     learning_rate: PositiveFloat | None
 
     def scored(self, counts: AnswerCounts) -> "Record":
-        """Return the record of the answers."""
+        """Return the record with a score."""
         return Record(**dict(self), score=counts.score, reason=None, asked=counts.asked, curve=counts.by_key)
 
     def not_scored(self, reason: str) -> "Record":
-        """Return the record of a split that the model does not support."""
+        """Return the record without a score, because the model does not support the split."""
         return Record(**dict(self), score=None, reason=reason, asked=0, curve=())
 
 
 class Record(ScoredSplit):
-    """Score of a model on a split of a task.
+    """A model's score on one split.
 
     Attributes:
         score: Share of right answers or samples, 0 to 1. None if the encoding does not support the split.
         reason: Reason why there is no score, or None.
         asked: Number of answers or samples.
-        curve: Length or distance, number of right answers, and number of answers, for each length or distance.
+        curve: Key (a length or distance), right answers and asked answers, for each key.
     """
 
     score: Annotated[float, Field(ge=0, le=1)] | None
@@ -81,12 +73,12 @@ class Record(ScoredSplit):
 
     @property
     def counts(self) -> AnswerCounts:
-        """Counts of the answers by key."""
+        """Answers by key."""
         return AnswerCounts(tuple(KeyCounts(*entry) for entry in self.curve))
 
     @property
     def identity(self) -> Identity:
-        """Identity of the model and the split."""
+        """What the record is about, without its score."""
         seed = self.seed
         if seed is None:
             seed = -1

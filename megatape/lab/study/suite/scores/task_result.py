@@ -1,4 +1,4 @@
-"""Result of a run of the suite: scores.json in its folder."""
+"""Result of a suite run: scores.json in its folder."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,10 @@ class TaskResult(Result):
     """Scores of a model on its task.
 
     Attributes:
-        definition: Hash of the task's definition.
+        definition: Hash of the task definition.
         validation_loss: Loss in nats after the last step.
         seconds: Seconds of training steps and scoring, without process startup.
-        records: Record of each split that the model was scored on.
+        records: Records, one for each scored split.
     """
 
     definition: str

@@ -1,1 +1,1 @@
-"""Tables of a suite, and the files of its results."""
+"""A suite's tables and result files."""

@@ -20,7 +20,7 @@ def write_results(results: SuiteResults, out: Path, write_page: WritePage) -> st
 
     Args:
         results: Results of the finished runs.
-        out: Folder of the suite.
+        out: Suite folder.
         write_page: `write_page` of megatape/lab/report/suite_page.py.
     """
     text = "\n\n".join([f"    {results.command}", *results.controls, summarize(results.records, results.not_run)])

@@ -27,13 +27,13 @@ class Section:
 
     Attributes:
         title: Title.
-        text: Paragraph below the title, "" for none.
+        text: Paragraph below the title, or None.
         tables: Tables with their captions.
         notes: List below the tables.
     """
 
     title: str
-    text: str = ""
+    text: str | None = None
     tables: list[tuple[str, Table]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -42,7 +42,7 @@ def summarize(records: Iterable[Record], not_run: Sequence[str]) -> str:
     """Return the results as Markdown.
 
     Args:
-        records: Records of a suite.
+        records: Suite records.
         not_run: Phrase for each requested part that has not run.
     """
     results = sections(Summary(records), not_run)
@@ -117,7 +117,7 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
         rows = [(row, [_needed(one) for one in of_row]) for row, of_row in differences.items()]
         tables.append((f"Seeds that would show a difference of this size with probability {POWER:.0%}", Table(header, rows)))
 
-    text = ""
+    text = None
     has_others = any(row != REFERENCE for row in summary.scores.encodings)
     if has_others and not differences:
         text = f"No seed is in common with {REFERENCE}, so there are no differences."
@@ -248,12 +248,12 @@ def _learning_rates(table: ScoreTable) -> Section:
         rates = [sorted(table.rates[TaskRow(task, row)]) for task in table.tasks]
         if any(rates):
             rows.append((row, [", ".join(f"{rate:g}" for rate in of_task) for of_task in rates]))
-    return Section("Learning rates", "", [("Learning rate of the runs", Table(["", *table.tasks], rows))])
+    return Section("Learning rates", tables=[("Learning rate of the runs", Table(["", *table.tasks], rows))])
 
 
 def _not_run(not_run: Sequence[str]) -> Section:
     """Return the list of parts that were not run."""
-    text = ""
+    text = None
     if not not_run:
         text = "Everything that was asked for was run."
     return Section("Not run", text, notes=list(not_run))
@@ -261,7 +261,9 @@ def _not_run(not_run: Sequence[str]) -> Section:
 
 def _markdown(section: Section) -> str:
     """Format a section, skipping empty parts."""
-    parts = [f"## {section.title}", section.text]
+    parts = [f"## {section.title}"]
+    if section.text is not None:
+        parts.append(section.text)
     for caption, table in section.tables:
         rows = [[f"`{label}`", *cells] for label, cells in table.rows]
         parts += [f"{caption}:", markdown(table.header, rows)]

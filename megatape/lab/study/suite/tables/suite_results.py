@@ -13,9 +13,9 @@ class SuiteResults:
     """Results of a suite.
 
     Attributes:
-        plan: Plan of the suite.
-        command: Command line of the user.
-        records: Scores of the finished runs and of the baselines.
+        plan: Suite plan.
+        command: The user's command line.
+        records: Records of finished runs and baselines.
         seconds: Seconds of each finished run, by encoding.
         not_run: Phrase for each missing part.
         controls: Description of each experiment with a control.
@@ -41,9 +41,9 @@ def read_results(experiments: list[Experiment], plan: Plan, command: str) -> Sui
     """Read the results of the finished runs.
 
     Args:
-        experiments: All experiments of the plan.
-        plan: Plan of the suite.
-        command: Command line of the user.
+        experiments: All planned experiments.
+        plan: Suite plan.
+        command: The user's command line.
     """
     finished = []
     for experiment in experiments:
