@@ -185,7 +185,6 @@ class OnePass:
         self._is_kept = bytearray()
 
     def decide(self, document: Document) -> Decision:
-        """Decide about the next document."""
         decision = self._cleaning.decide(document)
         if decision.text is None:
             return decision

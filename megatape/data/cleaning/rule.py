@@ -197,10 +197,7 @@ def _invalid_option(name: str, errors: ValidationError) -> UserError:
 def _split_options(name: str, text: str, option_names: str) -> dict[str, list[str]]:
     """Split options into their names and the comma-separated parts of their values.
 
-    Args:
-        name: Rule name, for errors.
-        text: Options as the user wrote them.
-        option_names: Names of the rule's options, for errors.
+    The names of the rule and of its options are for errors.
     """
     values: dict[str, list[str]] = {}
     if not text:

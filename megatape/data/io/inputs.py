@@ -132,14 +132,7 @@ def relative(name: str, user_input: str) -> str | None:
 
 
 class FileSet(NamedTuple):
-    """Numbered files of one set, whose names contain its size.
-
-    Attributes:
-        prefix: Path up to the number.
-        separator: Text between number and size, such as `-of-`.
-        size: Digits of the size.
-        suffix: Rest of the path.
-    """
+    """Numbered files of one set, by the parts of their paths: {prefix}{number}{separator, such as -of-}{size}{suffix}."""
 
     prefix: str
     separator: str

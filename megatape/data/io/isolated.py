@@ -62,7 +62,6 @@ class IsolatedProcess:
             yield answer
 
     def end(self) -> None:
-        """Kill the process."""
         self._connection.close()
         self._process.kill()
         self._process.join()

@@ -36,7 +36,7 @@ class Listing:
     """Content of an input.
 
     Attributes:
-        user_input: The input, as the user wrote it.
+        user_input: Path or URL, as the user wrote it.
         files: Files to read, sorted by path.
         skipped: Other files unless hidden, and folders not searched, such as links.
         patterns: Names of the files to read.
@@ -72,7 +72,7 @@ class SkippedFiles:
 
     Attributes:
         files: Number of files.
-        bytes: Total size of the files with a known size.
+        bytes: Total size, as far as known.
         names: Names of the first files.
     """
 

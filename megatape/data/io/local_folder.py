@@ -58,12 +58,9 @@ def find_local(path: Path, patterns: Sequence[str], recursive: bool) -> FolderCo
 
 
 class _WalkedFolder(NamedTuple):
-    """A folder entered by a walk.
+    """A folder entered by a walk, with the names of its files.
 
-    Attributes:
-        path: Path of the folder.
-        files: Names of files in it.
-        skipped: Names of subfolders not entered, ending with a slash, and of files behind links.
+    `skipped` names subfolders not entered, ending with a slash, and files behind links.
     """
 
     path: str
@@ -95,10 +92,7 @@ def _walk(root: Path, recursive: bool) -> Iterator[_WalkedFolder]:
 def _linked_files(folder: str, name: str, root: Path) -> list[str]:
     """Return the files behind a link to a folder, relative to the link's folder.
 
-    Args:
-        folder: Folder containing the link.
-        name: Name of the link.
-        root: The input. If the link leads to files of the input itself, only the link is returned.
+    If the link leads to files of the input itself, whose path is `root`, only the link is returned.
     """
     link = os.path.join(folder, name)
     target = os.path.realpath(link)

@@ -71,13 +71,6 @@ def _sorted(files: list[ListedFile], system: Any) -> list[ListedFile]:
 def _walk(url: str, system: Any, path: str, attempts: Attempts, recursive: bool) -> Iterator[ListedFile]:
     """Yield the files in a folder on a server, named without protocol. Folders not entered end with a slash.
 
-    Args:
-        url: URL of the folder.
-        system: fsspec's file system of the server.
-        path: Path of the folder on the server.
-        attempts: Attempts to reach the server.
-        recursive: Whether to enter subfolders.
-
     Raises:
         UserError: Folders are nested too deeply.
     """

@@ -64,10 +64,8 @@ def is_http(url: str) -> bool:
 class Attempts:
     """Repeats work on a URL after transient errors.
 
-    Args:
-        url: URL, for messages.
-
     Attributes:
+        url: URL, for messages.
         retries: Limits on failures.
         failures: Failures so far. Callers reset it after progress.
     """

@@ -29,7 +29,7 @@ class DecisionPass:
         return len(self.cleaning.comparisons)
 
     def compared(self) -> set[int]:
-        """Return the numbers of the finished comparisons."""
+        """Return the finished comparisons."""
         return {number for number in range(self.num_comparisons) if self.folder.comparison(number).exists()}
 
     def compare(self, number: int, lease: UnitLease) -> None:

@@ -53,7 +53,6 @@ class DocumentFiles:
         self._counts = dict.fromkeys(self._names, 0)
 
     def close(self) -> None:
-        """Complete the files."""
         for file in self._files.values():
             if not file.closed:
                 # Writes the zstd header, because readers take an empty file for a failed download.

@@ -87,7 +87,6 @@ class PartialFolder:
                 )
 
     def store_plan(self, plan: Plan, tokenizer: Tokenizer) -> None:
-        """Store plan and tokenizer."""
         self._tokenizer.mkdir(exist_ok=True)
         for file, content in tokenizer.files.items():
             write_atomically(self._tokenizer / file, content)
@@ -118,7 +117,6 @@ class PartialFolder:
         return self._first_passes / "compared-near.npz"
 
     def unit_folder(self, number: int) -> Path:
-        """Return the folder of a finished unit."""
         return self._units / unit_name(number)
 
     def finished(self, num_units: int) -> set[int]:

@@ -73,5 +73,4 @@ class FolderLeases:
         return released
 
     def path_of(self, name: str) -> Path:
-        """Return the path of a lease file."""
         return self._folder / f"{name}{LEASE_SUFFIX}"

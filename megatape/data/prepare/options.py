@@ -45,7 +45,6 @@ class PreparationOptions:
 
     @property
     def unit_bytes(self) -> int:
-        """Unit size in bytes."""
         return self.source.unit_bytes or UNIT_BYTES
 
     def plan(self, units: list[Unit], tokenizer: Tokenizer, skipped: Mapping[str, SkippedFiles] = NOTHING_SKIPPED) -> Plan:
@@ -53,7 +52,7 @@ class PreparationOptions:
 
         Args:
             units: Units of the source.
-            tokenizer: Tokenizer, given or trained.
+            tokenizer: The user's tokenizer, or a trained one.
             skipped: Result of `Source.skipped_files`.
         """
         validation_share = self.validation_share

@@ -93,7 +93,6 @@ class PartTotals:
         self._token_counts: dict[str, np.ndarray] = {}
 
     def add(self, part: Part) -> None:
-        """Add the next part."""
         summary = part.summary
         number = len(self._parts[SPLITS[0]])
         self.counts.add(summary.counts)
@@ -106,7 +105,6 @@ class PartTotals:
             self._token_counts[split] = self._token_counts.get(split, 0) + part.token_counts[split]
 
     def splits(self) -> dict[str, Split]:
-        """Return the splits of all parts."""
         splits = {}
         for name, parts in self._parts.items():
             shards = []

@@ -117,7 +117,6 @@ class Preparation:
             self.folder.remove()
 
     def finished(self) -> set[int]:
-        """Return the finished units."""
         return self.folder.finished(len(self.units))
 
     def num_done(self) -> int:
@@ -126,5 +125,4 @@ class Preparation:
         return 2 * len(finished) + len(self.folder.first_passes() - finished)
 
     def units_after_first_pass(self) -> set[int]:
-        """Return the units after their first pass."""
         return self.finished() | self.folder.first_passes()

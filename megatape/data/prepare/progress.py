@@ -33,13 +33,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitProgress:
-    """Progress of a pass over a unit.
-
-    Attributes:
-        number: Unit number.
-        unit_pass: The pass.
-        progress: Work done so far in this pass.
-    """
+    """Work done so far in a pass over unit `number`."""
 
     number: int
     unit_pass: UnitPass

@@ -74,7 +74,7 @@ class PreparationStatus:
 
     Attributes:
         folder: Folder of the preparation.
-        passes: Passes over the units: the write pass, after the first pass if documents of several units are compared.
+        passes: The write pass, after the first pass if documents are compared across units.
         leases: Leases in order.
     """
 
@@ -171,12 +171,7 @@ def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[Lease
 
 
 def _work(name: str, plan: Plan | None) -> str:
-    """Describe the work of a lease.
-
-    Args:
-        name: Lease name, see folder_leases.py.
-        plan: Plan of the preparation; None before it is stored.
-    """
+    """Describe the work of a lease by its name. The plan is None before it is stored."""
     number, _, suffix = name.partition(".")
     if not number.isdigit():
         return OTHER_WORK.get(name, name)

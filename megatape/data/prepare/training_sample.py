@@ -37,13 +37,7 @@ class Density(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Texts of a source or unit.
-
-    Attributes:
-        texts: The texts.
-        size: Their size in UTF-8.
-        is_complete: Whether no text is left out.
-    """
+    """Texts of a source or unit, with their size in UTF-8. is_complete: whether no text is left out."""
 
     texts: list[str]
     size: int

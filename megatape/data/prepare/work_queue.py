@@ -89,12 +89,9 @@ class WorkQueue:
         return candidates[self._offset % len(candidates)]
 
     def pause(self, name: str) -> float:
-        """Return the seconds to wait for a lease. Names its holder to the user after waiting for long.
+        """Return the seconds to wait for the lease of this name. Shows its holder to the user after waiting for long.
 
         The pause is random, and grows with the time that this process has waited.
-
-        Args:
-            name: Lease name.
         """
         timeouts = self._leases.timeouts
         longest = max(timeouts.heartbeat_interval, timeouts.poll_interval)

@@ -53,7 +53,7 @@ def run_worker(connection: Connection, job: WorkerJob) -> None:
 
     Args:
         connection: Receives UnitProgress, WorkerWarning, and the exception that ends the work.
-        job: The work.
+        job: Work of this process.
     """
     # Ctrl-C also reaches the command, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -59,11 +59,9 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int | None]:
-        """Process ids."""
         return [process.pid for process in self._workers]
 
     def start(self) -> None:
-        """Start one more process."""
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(target=self._target, args=(sender, *self._arguments))
         self._workers[process] = receiver

@@ -36,7 +36,7 @@ def stream_records(source: Source, unit: Unit, select_text: bool = False) -> Ite
     """Yield the records of a unit.
 
     Args:
-        source: Source of the unit.
+        source: Source with the options of the data set.
         unit: Unit to read.
         select_text: Whether to read only text, URL and the fields that rules need.
 

@@ -38,7 +38,7 @@ class KeptDocuments:
     """Index entries of a folder about the documents in its files.
 
     Attributes:
-        source: Entry of the source.
+        source: Source of the documents.
         rules: Rules applied to the source.
         document_files: Files of documents, kept and dropped; empty if an earlier version wrote the folder.
         document_tables: Tables of documents by split.

@@ -180,15 +180,7 @@ def _is_text(schema: Any, column: str) -> bool:
 
 
 def _documents(batch: Any, place: str, first: int, source: Source, counts: RecordCounts) -> Iterator[Document]:
-    """Yield the documents in a batch of rows. A null text is an empty document.
-
-    Args:
-        batch: Columns of text, URL and fields.
-        place: Prefix of each document's place.
-        first: Row number of the first row.
-        source: Source of the documents.
-        counts: Counts of unusable rows, to update.
-    """
+    """Yield the documents in a batch, whose rows are numbered from `first` on. A null text is an empty document."""
     texts = _encoded(batch, source.text_field)
     urls: list[bytes | None] = [b""] * len(texts)
     if _is_text(batch.schema, "url"):

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from tarfile import ReadError
 from typing import BinaryIO, NamedTuple
 
@@ -17,9 +18,11 @@ from megatape.data.sources.fields import document_of, documents_of
 from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 
+# Extensions of the members that are read.
 TEXT = "txt"
 RECORD = "json"
-FAULTS: tuple[type[Exception], ...] = (ReadError, *CORRUPTED)
+# Errors raised for corrupted archives.
+CORRUPTED_TAR: tuple[type[Exception], ...] = (ReadError, *CORRUPTED)
 
 
 class MemberName(NamedTuple):
@@ -41,8 +44,16 @@ class SampleMember(NamedTuple):
     content: bytes
 
 
-# Extension -> member.
-Sample = dict[str, SampleMember]
+@dataclass
+class Sample:
+    """Members of a sample with a known extension."""
+
+    text: SampleMember | None = None
+    record: SampleMember | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.text is None and self.record is None
 
 
 class Tars(Reader):
@@ -64,7 +75,7 @@ class Tars(Reader):
                     for sample in _samples(decompressed(stored, name, counts), name, source, counts):
                         counts.read_bytes = read_before + stored.tell()
                         yield from _documents(sample, name, source, counts)
-            except FAULTS as error:
+            except CORRUPTED_TAR as error:
                 raise corruption_error(name, "tar", error) from error
 
 
@@ -121,7 +132,7 @@ class _Names:
 def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts) -> Iterator[Sample]:
     """Yield the samples with text or a record. Counts unusable members, and samples without text."""
     sample_key: str | None = None
-    sample: Sample = {}
+    sample = Sample()
     names = _Names()
     for member in read_members(file, _has_document, source.max_record_bytes):
         place = f"{archive}:{member.name}"
@@ -136,19 +147,23 @@ def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts)
             counts.add_bad(place, "a second member of this name")
             continue
         if key != sample_key:
-            if sample:
+            if not sample.is_empty:
                 yield sample
             sample_key = key
-            sample = {}
+            sample = Sample()
             if not names.add_key(key):
                 sample_key = None
                 counts.add_bad(place, "apart from the other members of its sample: pack the archive again, sorted by name")
                 continue
         if member.content is None:
             counts.add_too_long(place)
+            continue
+        sample_member = SampleMember(member.name, member.content.removeprefix(BYTE_ORDER_MARK))
+        if extension == TEXT:
+            sample.text = sample_member
         else:
-            sample[extension] = SampleMember(member.name, member.content.removeprefix(BYTE_ORDER_MARK))
-    if sample:
+            sample.record = sample_member
+    if not sample.is_empty:
         yield sample
     for name in names.without_text():
         counts.add_without_text(f"{archive}:{name}")
@@ -176,14 +191,15 @@ def _split_name(name: str) -> MemberName:
 
 def _documents(sample: Sample, archive: str, source: Source, counts: RecordCounts) -> Iterator[Document]:
     """Yield the document of a sample. A sample without text is counted instead."""
-    name, content = sample.get(TEXT) or sample[RECORD]
-    place = f"{archive}:{name}"
+    member = sample.text or sample.record
+    assert member is not None
+    place = f"{archive}:{member.name}"
     try:
         record = {}
-        if RECORD in sample:
-            record = parse_json_record(sample[RECORD].content)
-        if TEXT in sample:
-            yield document_of(content.decode(), place, record, source)
+        if sample.record is not None:
+            record = parse_json_record(sample.record.content)
+        if sample.text is not None:
+            yield document_of(sample.text.content.decode(), place, record, source)
         else:
             yield from documents_of([Record(place, record)], source, counts)
     except (UnicodeDecodeError, orjson.JSONDecodeError) as error:
