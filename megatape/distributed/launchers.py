@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from megatape.distributed.environment import read_int
 from megatape.distributed.mpi import mpi_rendezvous
@@ -16,8 +15,6 @@ from megatape.errors import UserError
 RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")
 DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
-# --verbose is an option of MegaTAPE's commands.
-LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")
 # Number of processes, as set by launchers missing in LAUNCHERS
 OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
@@ -169,17 +166,3 @@ def _read_topology(launcher: Launcher) -> Topology:
     if topology.local_size > topology.world_size:
         raise UserError(f"{local_size} is {topology.local_size}, more than {world_size}, {topology.world_size}")
     return topology
-
-
-def quiet_launcher(words: Sequence[str]) -> list[str]:
-    """Add --quiet to a command of DeepSpeed's launcher, unless it has a logging option. Other commands are unchanged.
-
-    By default, that launcher prints a dozen lines around a run's own.
-
-    Args:
-        words: Command and arguments.
-    """
-    has_log_option = any(word.partition("=")[0] in LOG_OPTIONS for word in words)
-    if has_log_option or Path(words[0]).name not in DEEPSPEED_COMMANDS:
-        return list(words)
-    return [words[0], "--quiet", *words[1:]]

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from megatape.distributed.launchers import discover, quiet_launcher
+from megatape.distributed.launcher_logs import quiet_launcher
+from megatape.distributed.launchers import discover
 from megatape.distributed.topology import Topology
 
 RANK_VARS = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
