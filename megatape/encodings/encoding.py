@@ -10,7 +10,7 @@ An encoding overrides those methods of `Encoding` that it needs. In the order of
     bias                 adds to the scores                                 (alibi, t5, cope, fire)
     update               moves the position state after a layer             (tape)
 
-Methods that make a module return None by default: there is nothing to do at this place.
+By default, none of them does anything.
 
 Exported models carry the file of their encoding, and run it on one rank with a cache. Then a call only gets new tokens, whose
 keys follow the cached keys of earlier tokens. While training, the cache is empty.

@@ -36,12 +36,7 @@ samples: ContextVar[Samples] = ContextVar("samples", default=_NO_DROPOUT)
 
 @contextmanager
 def draw_dropout_from(seeds: Tensor | None, token_indices: Tensor | None = None) -> Iterator[None]:
-    """Set the samples from which adapters inside the block draw their dropout, also when `recompute` runs them again.
-
-    Args:
-        seeds: See Samples.
-        token_indices: See Samples.
-    """
+    """Set the Samples for dropout inside the block, also when the backward pass recomputes it."""
     token = samples.set(Samples(seeds, token_indices))
     try:
         yield

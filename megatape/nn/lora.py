@@ -46,12 +46,8 @@ class Adapter(nn.Module):
     Attributes:
         a: A, [rank, in_features].
         b: B, [out_features, rank], initially zero.
-
-    Args:
-        in_features: Inputs of the whole layer.
-        out_features: Outputs of the whole layer.
-        axis: Tensor-parallel ranks.
-        options: Options of the adapter.
+        a_dim: Dimension in which `a` is sharded, or None.
+        b_dim: Dimension in which b is sharded, or None.
     """
 
     a_dim: ClassVar[int | None]

@@ -146,7 +146,7 @@ class _LossGradients:
             add_product(self.of_weight, grad_logits.T, self.states[chunk])
 
     def rounded_weight_gradient(self) -> Tensor | None:
-        """Return the output matrix's gradient in the matrix's dtype, rounded only once, after all chunks."""
+        """Return the output matrix's gradient in its dtype, rounded only once, after all chunks."""
         if self.of_weight is None:
             return None
         return self.of_weight.to(self.weight.dtype)
@@ -167,18 +167,19 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 def _chunk(
     states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the cross entropies of one chunk of tokens, and the gradient of their logits.
+    """Compute one chunk's cross entropies, and the gradient of its logits unless `differentiate` is off.
+
+    Tokens without a target get a meaningless cross entropy and a gradient of zero.
 
     Args:
-        states: Content of the tokens, [n, D].
+        states: Content, [n, D].
         weight: This rank's rows of the output matrix, [ceil(V / T), D].
         targets: Targets, [n].
         formula: Loss as a function of the logits.
         differentiate: Whether to compute the gradient.
 
     Returns:
-        Cross entropies of all n tokens, including meaningless ones of tokens without a target; and the gradient
-        [n, ceil(V / T)] in the weight's dtype, zero for tokens without a target, or None.
+        Cross entropies [n], and the gradient [n, ceil(V / T)] in the weight's dtype or None.
     """
     rows, is_local = own_rows(targets, weight.shape[0], formula.axis)
     logits = F.linear(states, weight)

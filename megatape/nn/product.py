@@ -16,13 +16,16 @@ class Product(Protocol):
     """A matrix product x W^T (+ b)."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
-        """Multiply x [..., in_features] by weight [out_features, in_features], and add bias [out_features].
+        """Multiply an input by a weight, and add a bias.
 
         Args:
-            x: Input of the layer.
-            weight: Weight of the layer.
-            bias: Bias of the layer, or None.
+            x: [..., in_features].
+            weight: [out_features, in_features].
+            bias: [out_features] or None.
             remat: How the backward pass rebuilds x; None: autograd saves x.
+
+        Returns:
+            [..., out_features].
         """
         ...
 

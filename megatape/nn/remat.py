@@ -1,10 +1,13 @@
 """Rematerialization of single tensors: the backward pass rebuilds what is cheap to compute and large to save.
 
-Code that computes such a tensor returns a `Remat` beside it, and callers pass the Remat on. Operations that take one (products
-and RMSNorm) save the arguments of its recipe in place of the tensor, arguments that some operation saves anyway. All other
-operations see a plain tensor.
+Code computing such a tensor returns a `Remat` beside it, which callers pass on. Operations that take a Remat (products and
+RMSNorm) save the recipe's arguments instead of the tensor. This pays off because other operations save these arguments anyway.
+All other code sees a plain tensor. For example, the residual stream after a block is x + m, and both terms are already saved:
 
-Modules take a Remat by keyword, because the hooks of ZeRO stage 3 wrap the tensors among positional arguments.
+    total, total_remat = add(x, m)                  # rebuilt.py
+    normalized = norm(total, remat=total_remat)     # saves x and m, not total
+
+Modules take a Remat by keyword, because ZeRO stage 3's hooks wrap tensors among positional arguments.
 """
 
 import weakref

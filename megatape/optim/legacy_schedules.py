@@ -1,6 +1,6 @@
-"""Schedules from earlier versions, for resuming runs that started with them. New runs cannot use them (LEGACY_SCHEDULES).
+"""Schedules from earlier versions, for resuming runs that started with them, at the same learning rates.
 
-Configurations with these schedules load, and checkpoints resume at the same learning rates.
+New runs cannot use them (LEGACY_SCHEDULES).
 """
 
 import math
