@@ -117,7 +117,7 @@ def load_manifest(directory: Path) -> Manifest:
     with content_errors(f"{path}: corrupted", ANOTHER, (ValueError, KeyError, TypeError, AttributeError)):
         content: dict[str, Any] = read_json(path)
         recorded_hash = content.pop("sha256")
-    if recorded_hash != _own_hash(content):
+    if recorded_hash != _content_hash(content):
         raise UserError(f"{path}: corrupted, its sha256 is not the one it records; {ANOTHER}")
     check_supported(path, content)
     with content_errors(f"{path}: no manifest of MegaTAPE", ANOTHER):
@@ -187,8 +187,8 @@ def save_manifest(
     }
     if base is not None:
         content["base"] = base.model_dump(mode="json")
-    own_hash = _own_hash(content)
-    write_atomically(directory / MANIFEST, as_json(content | {"sha256": own_hash}, MANIFEST))
+    content_hash = _content_hash(content)
+    write_atomically(directory / MANIFEST, as_json(content | {"sha256": content_hash}, MANIFEST))
 
 
 def check_hashes(directory: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
@@ -215,7 +215,7 @@ def check_file(directory: Path, manifest: Manifest, name: str) -> None:
         raise UserError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
 
 
-def _own_hash(content: dict[str, Any]) -> str:
+def _content_hash(content: dict[str, Any]) -> str:
     """Return the sha256 of a manifest without its own hash."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -46,7 +46,7 @@ def initialize_distributed(
     """
     check_rendezvous(name_timeout)
     warning = version_warning(deepspeed.__version__)
-    if warning and topology.is_main:
+    if warning is not None and topology.is_main:
         LOG.warning(warning)
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # DeepSpeed calls collectives by deprecated names, and torch would warn on every rank.
@@ -68,7 +68,7 @@ def initialize_distributed(
     if not dist.is_initialized():
         _join(topology, backend, store or open_store(topology, timeout), timeout)
     deepspeed.init_distributed(backend, timeout=timeout, verbose=False)
-    return own_device()
+    return local_device()
 
 
 def _prepare_cpu(topology: Topology) -> None:
@@ -99,7 +99,7 @@ def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelt
     device = None
     # Bind a group of several GPUs to the device, like DeepSpeed.
     if get_accelerator().device_name() != "cpu" and topology.world_size > 1:
-        device = own_device()
+        device = local_device()
     dist.init_process_group(
         backend,
         timeout=timeout,
@@ -110,7 +110,7 @@ def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelt
     )
 
 
-def own_device() -> torch.device:
+def local_device() -> torch.device:
     """Return this rank's device. Call it after joining the process group."""
     return torch.device(get_accelerator().current_device_name())
 

@@ -110,7 +110,7 @@ class Engine:
                 # Only counts the micro-batch.
                 self.deepspeed.step()
         self._partial_gradients.sum_parts()
-        sums = GradientSums(loss, self._nonfinite.found, self._stage.local_squared_norm())
+        sums = GradientSums(loss, self._nonfinite.detected, self._stage.local_squared_norm())
         return PassResult(sums, forward)
 
     def update(
@@ -148,7 +148,7 @@ class Engine:
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if sums.num_nonfinite:
-            ranks = self._name_ranks(bool(self._nonfinite.found))
+            ranks = self._name_ranks(bool(self._nonfinite.detected))
             return f"a gradient that every tensor-parallel rank must have is not finite{ranks}"
         if not math.isfinite(sums.squared_norm):
             is_local = not math.isfinite(float(self._stage.local_squared_norm()))

@@ -24,14 +24,14 @@ from megatape.utils.replaced_attribute import replaced_attribute
 TESTED_VERSION = "0.19.8"
 
 
-def version_warning(installed: str) -> str:
-    """Return a warning about an untested version of DeepSpeed, or "" for the tested one.
+def version_warning(installed: str) -> str | None:
+    """Return a warning about an untested version of DeepSpeed, or None for the tested one.
 
     Args:
         installed: Installed version. A local part such as +cu130 is ignored.
     """
     if installed.partition("+")[0] == TESTED_VERSION:
-        return ""
+        return None
     return (
         f"DeepSpeed is {installed}, and only {TESTED_VERSION} was tested: MegaTAPE replaces parts of it, which may have "
         f"changed (docs/architecture.md); compare the first losses, or pip install deepspeed=={TESTED_VERSION}"

@@ -85,16 +85,16 @@ class MatrixPieces:
             parts: Each rank's flat tensor, empty if another rank sends the same elements.
             device: Device to join the parts on.
         """
-        whole = torch.zeros(matrix(self._state.shape(name)), device=device)
+        full = torch.zeros(matrix(self._state.shape(name)), device=device)
         for piece, part in zip(self._pieces[name], parts, strict=True):
-            replace(piece, values=part).add_to(whole)
-        return whole
+            replace(piece, values=part).add_to(full)
+        return full
 
-    def split(self, name: str, whole: Tensor) -> dict[int, Tensor]:
+    def split(self, name: str, full: Tensor) -> dict[int, Tensor]:
         """Return each rank's elements of an owned matrix [rows, columns], flat."""
 
         def read(rows: slice, columns: slice) -> Tensor:
-            return whole[rows, columns]
+            return full[rows, columns]
 
         return {rank: piece.extract(read) for rank, piece in enumerate(self._pieces[name])}
 

@@ -18,17 +18,17 @@ class NonfiniteWatch:
         device: Device of the gradients.
 
     Attributes:
-        found: Whether a gradient since the last `reset` was not finite, bool [] on the device.
+        detected: Whether a gradient since the last `reset` was not finite, bool [] on the device.
     """
 
     def __init__(self, parameters: Iterable[Any], device: torch.device) -> None:
-        self.found = torch.zeros((), dtype=torch.bool, device=device)
+        self.detected = torch.zeros((), dtype=torch.bool, device=device)
         for parameter in parameters:
             parameter.register_hook(self._check)
 
     def reset(self) -> None:
         """Start a new step."""
-        self.found.zero_()
+        self.detected.zero_()
 
     def _check(self, gradient: Tensor) -> None:
-        self.found.logical_or_(~gradient.isfinite().all())
+        self.detected.logical_or_(~gradient.isfinite().all())

@@ -37,26 +37,26 @@ class Piece:
         Returns:
             The tensor on rank `destination`, None on the others.
         """
-        whole = torch.zeros(matrix(self.shape), dtype=torch.float32, device=device)
-        self.add_to(whole)
+        full = torch.zeros(matrix(self.shape), dtype=torch.float32, device=device)
+        self.add_to(full)
         # Every element is zero on all ranks except its owner, so the sum is the whole tensor.
-        dist.reduce(whole, destination, group=group)
+        dist.reduce(full, destination, group=group)
         if dist.get_rank() != destination:
             return None
-        return whole.view(self.shape)
+        return full.view(self.shape)
 
-    def add_to(self, whole: Tensor) -> None:
+    def add_to(self, full: Tensor) -> None:
         """Add the elements to the whole tensor [rows, columns]."""
         size = self.values.numel()
         if not size:
             return
         share = self.share
         first_row, end_row = self._rows()
-        block = whole.new_zeros((end_row - first_row) * share.width)
+        block = full.new_zeros((end_row - first_row) * share.width)
         offset = self.start - first_row * share.width
         block[offset : offset + size].copy_(self.values)
         # Rows beyond the whole tensor are padding.
-        target = whole[share.rows.start + first_row : share.rows.start + end_row, share.columns]
+        target = full[share.rows.start + first_row : share.rows.start + end_row, share.columns]
         target += block.view(-1, share.width)[: target.shape[0]]
 
     def extract(self, read: Callable[[slice, slice], Tensor]) -> Tensor:

@@ -8,13 +8,13 @@ from megatape.zero.nonfinite import NonfiniteWatch
 
 
 @pytest.mark.parametrize("fault", [float("nan"), float("inf")])
-def test_found_until_reset(fault: float) -> None:
+def test_detected_until_reset(fault: float) -> None:
     weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     watch = NonfiniteWatch(weights, torch.device("cpu"))
     sum(weight.sum() for weight in weights).backward()  # type: ignore[union-attr]
-    assert not watch.found
+    assert not watch.detected
     (weights[1] * fault).sum().backward()
     weights[0].sum().backward()
-    assert watch.found, "a later finite gradient hides no fault"
+    assert watch.detected, "a later finite gradient hides no fault"
     watch.reset()
-    assert not watch.found
+    assert not watch.detected

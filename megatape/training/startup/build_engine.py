@@ -21,7 +21,7 @@ from megatape.training.startup.working_kernels import (
     working_backends,
     working_product,
 )
-from megatape.zero.distributed import own_device
+from megatape.zero.distributed import local_device
 from megatape.zero.engine import Engine
 from megatape.zero.engine_options import engine_options
 
@@ -40,7 +40,7 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     Raises:
         UserError: The model cannot be built or computed as configured. Raised on all ranks.
     """
-    device = own_device()
+    device = local_device()
     training = config.training
     check_split_sequences(config.model, config.data, mesh, topology, device)
     requirements = attention_requirements(config, device.type)

@@ -33,7 +33,7 @@ class Fragment:
         return tensor.view(-1).narrow(0, self.offset, self.size)
 
 
-def whole_fragment(parameter: Any) -> Fragment:
+def unsharded_fragment(parameter: Any) -> Fragment:
     """Return the fragment for a parameter that ZeRO does not shard."""
     return Fragment(0, parameter, 0, parameter.numel())
 

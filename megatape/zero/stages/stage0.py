@@ -8,7 +8,7 @@ from deepspeed import DeepSpeedEngine
 from torch import Tensor, nn
 
 from megatape.distributed.mesh import Mesh
-from megatape.zero.stages.fragment import Fragment, whole_fragment
+from megatape.zero.stages.fragment import Fragment, unsharded_fragment
 from megatape.zero.stages.stage import ZeroStage
 
 
@@ -28,7 +28,7 @@ class Stage0(ZeroStage):
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
     def fragment(self, parameter: Any) -> Fragment:
-        return whole_fragment(parameter)
+        return unsharded_fragment(parameter)
 
     def is_replicated(self, parameter: Any) -> bool:
         return True

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from megatape.zero.stages.fragment import Fragment, whole_fragment
+from megatape.zero.stages.fragment import Fragment, unsharded_fragment
 from megatape.zero.stages.stage import ZeroStage
 
 
@@ -16,7 +16,7 @@ class Stage12(ZeroStage):
 
     def fragment(self, parameter: Any) -> Fragment | None:
         if not parameter.requires_grad:
-            return whole_fragment(parameter)
+            return unsharded_fragment(parameter)
         mapping = parameter._hp_mapping
         if mapping is None:
             return None
