@@ -133,7 +133,7 @@ class Engine:
         """
         for group in self.state.optimizer.param_groups:
             group["lr"] = learning_rate * group["scale"]
-        self._gate.open(self._describe_fault(loss, sums), decide)
+        self._gate.open(self._nonfinite_reason(loss, sums), decide)
         self._stage.clip_gradients(sums.squared_norm)
         self.deepspeed.step()
         update = self._gate.close()
@@ -143,8 +143,8 @@ class Engine:
                 self.state.average.update()
         return update
 
-    def _describe_fault(self, loss: float, sums: GradientSums) -> str | None:
-        """Describe a loss or gradient known not to be finite before DeepSpeed's step, or return None. Collective if so."""
+    def _nonfinite_reason(self, loss: float, sums: GradientSums) -> str | None:
+        """Return the reason for skipping an update already known not to be finite, or None. Collective if there is one."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if sums.num_nonfinite:

@@ -42,12 +42,12 @@ class Update:
 
     Attributes:
         grad_norm: Gradient norm before clipping. May not be finite.
-        fault: Description of a loss or gradient that is not finite, or None. A fault skips the update without a decision.
-        decision: Decision about the update, Take with a fault.
+        nonfinite_reason: Reason for skipping an update that is not finite, such as "the loss is nan"; None if it is finite.
+        decision: Decision about a finite update, else Take.
     """
 
     grad_norm: float
-    fault: str | None
+    nonfinite_reason: str | None
     decision: Decision
 
     @property
@@ -58,8 +58,8 @@ class Update:
     @property
     def skip_reason(self) -> str | None:
         """Reason for skipping the update, None if it was applied."""
-        if self.fault is not None:
-            return self.fault
+        if self.nonfinite_reason is not None:
+            return self.nonfinite_reason
         if isinstance(self.decision, Skip):
             return self.decision.anomaly
         return None

@@ -22,20 +22,20 @@ class UpdateGate:
     def __init__(self, stage: ZeroStage, weight_step: WeightStep) -> None:
         self._stage = stage
         self._weight_step = weight_step
-        self._fault: str | None = None
+        self._nonfinite_reason: str | None = None
         # Set while the gate is open.
         self._decide: Decide | None = None
         # Set from the first call of the optimizer until the gate is closed.
         self._update: Update | None = None
 
-    def open(self, fault: str | None, decide: Decide) -> None:
+    def open(self, nonfinite_reason: str | None, decide: Decide) -> None:
         """Start an update.
 
         Args:
-            fault: Description of a loss or gradient that is not finite, or None.
-            decide: Decides about an update without a fault.
+            nonfinite_reason: Reason for skipping the update if a loss or gradient is not finite, else None.
+            decide: Decides about a finite update.
         """
-        self._fault = fault
+        self._nonfinite_reason = nonfinite_reason
         self._decide = decide
         self._update = None
 
@@ -59,10 +59,10 @@ class UpdateGate:
     def _resolve(self, norm: float) -> Update:
         """Decide about the update by its gradient norm before clipping."""
         assert self._decide is not None, "an update outside `Engine.update`"
-        fault = self._fault
-        if fault is None and not math.isfinite(norm):
-            fault = "the gradient norm is not finite"
+        reason = self._nonfinite_reason
+        if reason is None and not math.isfinite(norm):
+            reason = "the gradient norm is not finite"
         decision: Decision = Take()
-        if fault is None:
+        if reason is None:
             decision = self._decide(norm)
-        return Update(norm, fault, decision)
+        return Update(norm, reason, decision)

@@ -60,11 +60,16 @@ def test_all_calls_of_a_step_follow_one_decision(decision: Decision, skipped: st
     assert policy.norms == [2.0]
     assert weights.num_changes == (2 if skipped is None else 0)
     assert update.decision is decision
-    assert (update.grad_norm, update.fault, update.skip_reason, update.is_applied) == (2.0, None, skipped, skipped is None)
+    assert (update.grad_norm, update.nonfinite_reason, update.skip_reason, update.is_applied) == (
+        2.0,
+        None,
+        skipped,
+        skipped is None,
+    )
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
-def test_norm_that_is_not_finite_is_a_fault(norm: float) -> None:
+def test_norm_that_is_not_finite_skips_the_update(norm: float) -> None:
     policy = Policy(Take())
     weights = Weights()
     gate = make_gate(norm, weights)
@@ -72,29 +77,29 @@ def test_norm_that_is_not_finite_is_a_fault(norm: float) -> None:
     gate.step()
     update = gate.close()
     assert policy.norms == []
-    assert update.fault == update.skip_reason == "the gradient norm is not finite"
+    assert update.nonfinite_reason == update.skip_reason == "the gradient norm is not finite"
     assert weights.num_changes == 0
 
 
-def test_skipped_call_of_the_optimizer_is_a_fault() -> None:
+def test_skipped_call_of_the_optimizer_skips_the_update() -> None:
     """In some combinations of stage and precision, DeepSpeed does not call the optimizer if the norm is not finite."""
     policy = Policy(Take())
     gate = make_gate(2.0, Weights())
     gate.open(None, policy.decide)
     update = gate.close()
     assert math.isnan(update.grad_norm)
-    assert update.fault == "the gradient norm is not finite"
+    assert update.nonfinite_reason == "the gradient norm is not finite"
     assert policy.norms == []
 
 
-def test_earlier_fault_is_kept() -> None:
+def test_earlier_reason_wins() -> None:
     policy = Policy(Take())
     weights = Weights()
     gate = make_gate(math.nan, weights)
     gate.open("the loss is nan", policy.decide)
     gate.step()
     update = gate.close()
-    assert update.fault == update.skip_reason == "the loss is nan"
+    assert update.nonfinite_reason == update.skip_reason == "the loss is nan"
     assert policy.norms == []
     assert weights.num_changes == 0
 

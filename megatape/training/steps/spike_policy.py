@@ -86,10 +86,10 @@ class SpikePolicy:
             loss: Mean loss over the step's targets, nats.
             update: Result of the update.
         """
-        if update.fault is None:
+        if update.nonfinite_reason is None:
             self._window["loss"].append(loss)
             self._window["gradient norm"].append(update.grad_norm)
-        if update.fault is not None or update.decision.anomaly is not None:
+        if update.nonfinite_reason is not None or update.decision.anomaly is not None:
             self._unstable_steps = (*self._unstable_steps, step)[-REMEMBERED:]
 
     def may_roll_back(self, samples: int) -> bool:

@@ -163,7 +163,7 @@ class Stepper(AbstractContextManager["Stepper"]):
     def _compute_checked(self, step: NextStep) -> Computation:
         """Compute a step, and compute it again if it is about to be skipped for a spike. Returns the last result."""
         first, status = self._compute(step)
-        if first.update.fault is not None or isinstance(first.update.decision, Take):
+        if first.update.nonfinite_reason is not None or isinstance(first.update.decision, Take):
             return Computation(first, status)
         again, status = self._compute(step)
         anomaly = first.update.decision.anomaly
