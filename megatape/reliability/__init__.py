@@ -1,4 +1,4 @@
-"""Keeping a run alive and honest: dead, hanging and slow ranks, the run directory's lease, signals, and the run log.
+"""Reliability: detecting dead, hanging and slow ranks; the run directory's lease, stop signals, and the run log.
 
 Vocabulary:
 
