@@ -93,7 +93,7 @@ class Profile(Callback):
 
 
 class Range:
-    """A named range of the profile, opened and closed by hooks of a module."""
+    """A named range in the profile, opened and closed by module hooks."""
 
     def __init__(self, label: str) -> None:
         self._label = label

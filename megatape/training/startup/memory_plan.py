@@ -13,7 +13,7 @@ from megatape.accounting.parameters import count_parameters
 from megatape.distributed.topology import Topology
 from megatape.utils.units import format_bytes
 
-# Share of the planned activations that a run certainly needs. Measured peaks are 0.80 to 0.97 of the plan
+# Share of the planned activations that is certainly needed. Measured peaks are 0.80 to 0.97 of the plan
 # (docs/benchmarks.md).
 CERTAIN_ACTIVATIONS = 0.75
 

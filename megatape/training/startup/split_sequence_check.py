@@ -38,7 +38,7 @@ MAX_CHUNK_TOKENS = 8
 # Errors raised when shapes do not fit
 FAULTS = (RuntimeError, ValueError, IndexError, TypeError)
 
-# Mesh axis -> setting, and claim of a registry entry (argument of EncodingEntry)
+# Mesh axis -> setting, and claim in the registry entry (argument of EncodingEntry)
 CLAIMS = {
     "sequence": ("parallel.sp", "divides_heads=True"),
     "context": ("parallel.cp", 'whole_samples=""'),

@@ -49,8 +49,8 @@ class Computation(NamedTuple):
 class Stepper(AbstractContextManager["Stepper"]):
     """Makes steps: reads batches, runs the engine, and asks the spike policy. Collective, like its methods.
 
-    All ranks sum their status once per step, which includes the counts of the next step's batch. The first step of a process,
-    the first one after a rollback, and a step that is computed again need a second exchange.
+    All ranks sum their status once per step, including the counts of the next step's batch. The first step of a process, the
+    first one after a rollback, and a step computed again need a second exchange.
 
     Context manager: leaving it ends the thread that prefetches batches.
 

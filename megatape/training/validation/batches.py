@@ -7,7 +7,7 @@ from megatape.data.training.batch import Batch
 
 @dataclass(frozen=True)
 class SplitBatches:
-    """This rank's share of the samples of one validation split.
+    """This rank's share of a validation split.
 
     Attributes:
         groups: Names of the inputs that the samples come from; one empty name if losses are not reported by input.
@@ -23,7 +23,7 @@ class ValidationBatches:
     """This rank's share of the validation data.
 
     Attributes:
-        splits: Name of a corpus -> this rank's share of its samples.
+        splits: Corpus -> this rank's share of its validation split.
         viewed: Sample of the position view, the same on all ranks, or None.
         error: Reason why the data cannot be read, or None.
     """
