@@ -7,7 +7,7 @@ Folders, in the order in which a document passes through them:
 * cleaning: drops and edits documents.
 * tokenizers: turn texts into token ids.
 * prepare: runs the steps above in any number of processes. Its docstring follows a document step by step.
-* shards: writes, verifies and reads token ids and tables of documents in a data directory.
+* shards: writes, verifies and reads token ids and document tables in a data directory.
 * derived: merges data directories, or selects a part of one.
 * training: orders the samples of one or several data directories, and packs them into batches.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from megatape.data.cleaning.rule import ScoreRule
 from megatape.errors import UserError, content_errors
 
-# Maximum number of tokens read by a model of transformers, and of characters to tokenize.
+# Maximum number of tokens read by a transformers model, and of characters to tokenize.
 MAX_TOKENS = 512
 MAX_CHARACTERS = 64 * MAX_TOKENS
 
@@ -20,7 +20,7 @@ class Classifier(ScoreRule):
     Attributes:
         model: File or folder of the model.
         minimum: Minimum probability of the class.
-        label: Name of the class.
+        label: Class name.
     """
 
     model: str

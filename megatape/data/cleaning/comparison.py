@@ -28,7 +28,7 @@ def compare(folders: Sequence[Path], name: str, near: NearDuplicates | None, hea
     documents.
 
     Args:
-        folders: First-pass folders of all units, in order.
+        folders: First-pass folder of each unit, in order.
         name: Array name, one of `Cleaning.comparisons`.
         near: Rule deciding whether documents with equal keys are similar. None: documents with equal hashes are equal.
         heartbeat: Called repeatedly, to renew the lease.
@@ -62,7 +62,7 @@ def near_duplicate_flags(folders: Sequence[Path], comparisons: Sequence[Path], h
     Memory: about 100 bytes per pair of similar documents, and 2 bytes per document.
 
     Args:
-        folders: First-pass folders of all units, in order.
+        folders: First-pass folder of each unit, in order.
         comparisons: Results of `compare` for all bands.
         heartbeat: Called repeatedly, to renew the lease.
 
@@ -137,7 +137,7 @@ class _Shingles:
     """Shingles of all documents, in mapped files. The kernel keeps as much of them in memory as fits.
 
     Args:
-        folders: First-pass folders of all units, in order.
+        folders: First-pass folder of each unit, in order.
         unit_ends: Result of `_document_ends`.
     """
 

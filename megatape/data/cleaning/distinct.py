@@ -22,7 +22,7 @@ class Distinct(TextRule):
     """Drops documents contained in one of `folders`, comparing their texts after all other rules.
 
     Attributes:
-        folders: Data directories. Their tables of documents list text hashes.
+        folders: Data directories. Their document tables list text hashes.
     """
 
     is_last: ClassVar[bool] = True

@@ -54,7 +54,7 @@ def decompressed(stored: BinaryIO, path: str, counts: RecordCounts | None = None
 
     Args:
         stored: Open file.
-        path: Path or URL of the file.
+        path: File path or URL.
         counts: Counts to update if the file has no checksums, or None.
 
     Raises:
@@ -100,7 +100,7 @@ def corruption_error(path: str, kind: str, error: Exception) -> UserError:
     """Return the error about a corrupted file.
 
     Args:
-        path: Path or URL of the file.
+        path: File path or URL.
         kind: Format, such as "gzip".
         error: Exception raised by reading the file.
     """

@@ -78,7 +78,7 @@ def copy_file(name: str, path: Path, size: int | None = None) -> None:
     """Copy a file to a local path.
 
     Args:
-        name: Path or URL of the file.
+        name: File path or URL.
         path: Path of the copy, which must not exist.
         size: Expected size in bytes. None: any size.
 

@@ -32,7 +32,7 @@ def find_files(
 
     Args:
         inputs: Files and folders, see `list_inputs`.
-        patterns: Names of files to read in folders.
+        patterns: File names to read in folders.
         recursive: Whether to search subfolders.
         option: Option of the inputs, for errors.
         partial: Whether a folder may lack files of a set whose names contain its size. Files given by name are not checked.
@@ -54,7 +54,7 @@ def list_inputs(inputs: Sequence[str], *patterns: str, recursive: bool = True, o
 
     Args:
         inputs: Files and folders.
-        patterns: Names of files to read in folders, ignoring case. Files given as inputs may have any name.
+        patterns: File names to read in folders, ignoring case. Files given as inputs may have any name.
         recursive: Whether to search subfolders.
         option: Option of the inputs, for errors.
 

@@ -26,8 +26,8 @@ def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[Recor
     Memory holds one element of an array. See `read_records` for lines.
 
     Args:
-        path: Path or URL of the file, which may be compressed.
-        max_bytes: Maximum size of a record. Longer ones are counted and skipped.
+        path: Path or URL of a file, which may be compressed.
+        max_bytes: Maximum record size. Longer ones are counted and skipped.
         counts: Counts of skipped records, to update.
 
     Raises:

@@ -39,7 +39,7 @@ class Listing:
         user_input: Path or URL, as the user wrote it.
         files: Files to read, sorted by path.
         skipped: Other files unless hidden, and folders not searched, such as links.
-        patterns: Names of the files to read.
+        patterns: File names to read.
         is_folder: Whether the input is a folder, or a URL with a pattern.
     """
 

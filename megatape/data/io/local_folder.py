@@ -30,7 +30,7 @@ def find_local(path: Path, patterns: Sequence[str], recursive: bool) -> FolderCo
 
     Args:
         path: Path of the file or folder.
-        patterns: Names of the files to read in a folder.
+        patterns: File names to read in a folder.
         recursive: Whether to search subfolders.
 
     Returns:

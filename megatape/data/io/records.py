@@ -35,7 +35,7 @@ class Record(NamedTuple):
     """Record of a file or data set.
 
     Attributes:
-        place: Place of the record, such as `file:line`.
+        place: Place, such as `file:line`.
         value: JSON value.
     """
 
@@ -54,8 +54,8 @@ def read_records(path: str, max_bytes: int, counts: RecordCounts, begin: int = 0
     Lines that are too long or not JSON are counted, not fatal.
 
     Args:
-        path: Path or URL of the file, which may be compressed.
-        max_bytes: Maximum size of a line.
+        path: Path or URL of a file, which may be compressed.
+        max_bytes: Maximum line size.
         counts: Counts to update.
         begin: First byte to read of an uncompressed file. Lines are counted from there.
         end: End of the bytes to read. A line belongs to the range in which it begins. None: up to the end.

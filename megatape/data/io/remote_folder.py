@@ -24,7 +24,7 @@ def find_remote(url: str, patterns: Sequence[str], recursive: bool) -> FolderCon
 
     Args:
         url: URL of the file or folder. Its last part may be a pattern.
-        patterns: Names of the files to read in a folder.
+        patterns: File names to read in a folder.
         recursive: Whether to search subfolders.
 
     Returns:

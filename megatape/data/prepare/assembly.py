@@ -36,9 +36,9 @@ def finish(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callabl
     """Assemble the data directory from all units, which must be finished. Resumes an interrupted attempt.
 
     Args:
-        folder: Folder of the unfinished preparation, removed at the end.
-        source: Source of the documents.
-        plan: Plan of the preparation.
+        folder: Unfinished preparation, removed at the end.
+        source: Document source.
+        plan: Stored plan.
         heartbeat: Called for each unit and file.
 
     Raises:
@@ -100,7 +100,7 @@ def _check_filled(splits: dict[str, Split], source: Source, plan: Plan, num_writ
 
 
 def _move_files(units: list[Path], total: PartTotals, final: Path, heartbeat: Callable[[], None]) -> None:
-    """Move all units' files into one folder, and list files of documents that the units do not list."""
+    """Move all units' files into one folder, and list document files that the units do not list."""
     final.mkdir(exist_ok=True)
     files = list(total.files)
     for number, unit in enumerate(units):
@@ -112,7 +112,7 @@ def _move_files(units: list[Path], total: PartTotals, final: Path, heartbeat: Ca
             rename(units[file.part] / file.name, final / file.name)
     listed = {entry.file for entry in total.document_files}
     for path in sorted(final.glob(f"*{SUFFIX}")):
-        # Units finished by an earlier version do not list their files of documents.
+        # Units finished by an earlier version do not list their document files.
         if path.name not in listed:
             heartbeat()
             total.document_files.append(describe_documents(path))

@@ -49,10 +49,10 @@ def prepare(
         options: Documents to prepare, and how.
         output: Data directory to write.
         workers: Number of processes.
-        task: Share of this machine.
+        task: This machine's share.
         redo: Files that have changed since they were read. Their units are prepared again.
         progress: Called repeatedly with the work of this command so far. Bytes count every pass, and units finished earlier.
-        timeouts: Timeouts of leases.
+        timeouts: Lease timeouts.
 
     Returns:
         The index, and the counts of the corpus, or None if another process finalized it.

@@ -15,7 +15,7 @@ class DocumentBatch:
     Attributes:
         splits: Splits.
         text_bytes: Text sizes in UTF-8.
-        hashes: Text hashes, as in tables of documents.
+        hashes: Text hashes, as in document tables.
         places: Places in the source.
         urls: Addresses; empty if unknown.
         inputs: Elements of `Source.inputs` containing the documents.

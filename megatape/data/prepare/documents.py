@@ -43,7 +43,7 @@ class DocumentFiles:
 
     Args:
         folder: Folder to write into.
-        part: Part of the file names, unique to the unit.
+        part: File name part, unique to the unit.
     """
 
     def __init__(self, folder: Path, part: str) -> None:
@@ -86,7 +86,7 @@ class DocumentFiles:
         Args:
             folder: Folder of the first pass.
             dropped_by: Result of `FirstPassUnit.dropped_by`.
-            rules: Names of the rules that `dropped_by` counts.
+            rules: Rules that `dropped_by` counts, in order.
         """
         for line in self._read(folder, DROPPED):
             self._write(line)

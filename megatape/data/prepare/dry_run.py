@@ -56,7 +56,7 @@ def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]
     """Return lines about the effects of each rule on the first documents. Raises errors of reading.
 
     Args:
-        source: Source of the documents.
+        source: Document source.
         cleaning: Rules to apply.
         num_documents: Documents to read.
     """

@@ -109,7 +109,7 @@ class FirstPassUnit:
 
         Args:
             dropped_by: Result of `dropped_by`, uint8 [documents].
-            rules: Names of the rules that `dropped_by` counts.
+            rules: Rules that `dropped_by` counts, in order.
             counts: Counts of the first pass. Dropped documents are added, by input and rule.
 
         Raises:

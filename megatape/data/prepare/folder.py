@@ -4,7 +4,7 @@
     tokenizer/             files of the tokenizer
     verdicts/00003/        result of the first pass over a unit (first_pass_unit.py), with its texts if documents are kept
     verdicts/compared-*    results of the decision pass: one file per comparison, and one with all near duplicates
-    units/00003/           result of the write pass, a finished unit: shards, tables of documents, summary and token counts,
+    units/00003/           result of the write pass, a finished unit: shards, document tables, summary and token counts,
                            with its texts if documents are kept
     00003.claim            lease of the process working on the unit (folder_leases.py)
     final/                 data directory, while it is being assembled

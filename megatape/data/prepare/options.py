@@ -23,9 +23,9 @@ class PreparationOptions:
     """Documents to prepare, and how.
 
     Attributes:
-        source: Source of the documents.
+        source: Document source.
         validation_share: Share of documents to hold out for validation, if the source has no validation inputs.
-        tokenizer: Tokenizer of the data. None: train one on the source.
+        tokenizer: Tokenizer for the data. None: train one on the source.
         vocab_size: Vocabulary size of a trained tokenizer.
         cleaning: Rules that drop or edit documents.
         keep_documents: Whether to write the texts of kept and dropped documents as well (documents.py).

@@ -24,9 +24,9 @@ class PartSummary:
 
     Attributes:
         splits: Splits by name.
-        tables: Tables of documents by split.
+        tables: Document tables by split.
         counts: Counts of all documents read.
-        document_files: Files of documents, if they are kept. Units written by earlier versions do not list them.
+        document_files: Document files, if they are kept. Units written by earlier versions do not list them.
     """
 
     splits: dict[str, Split]
@@ -79,8 +79,8 @@ class PartTotals:
 
     Attributes:
         counts: Counts of all documents read.
-        tables: Tables of documents by split.
-        document_files: Files of documents, if they are kept.
+        tables: Document tables by split.
+        document_files: Document files, if they are kept.
         files: Shards and tables of all parts.
     """
 

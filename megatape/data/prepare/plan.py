@@ -35,7 +35,7 @@ class Plan:
         source: Index entry of the source.
         units: All units of the source, in order.
         validation_share: Share of documents to hold out for validation; 0 if the source has validation inputs.
-        tokenizer: Tokenizer of the data.
+        tokenizer: Tokenizer for the data.
         trained_vocab_size: Vocabulary size of a tokenizer trained on the source; None if the user gave one.
         drop_duplicates: Whether to drop exact duplicates.
         rules: Other cleaning rules, with their options and package versions.

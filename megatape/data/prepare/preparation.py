@@ -32,10 +32,10 @@ class Preparation:
 
     Attributes:
         options: What to prepare, and how. `start` sets the unit size.
-        folder: Folder of the unfinished preparation.
+        folder: Unfinished preparation.
         units: All units of the source. `start` replaces them by the plan's.
         warn: Shows a line to the user.
-        task: Share of this machine, done before other work.
+        task: This machine's share, done before other work.
         queue: Leases work for this process.
     """
 
@@ -77,7 +77,7 @@ class Preparation:
         """Run the passes over units that nobody else is working on, until all are finished.
 
         Args:
-            tokenizer: Tokenizer of the data.
+            tokenizer: Tokenizer for the data.
             fast: Faster tokenizer with the same ids, or None.
             on_progress: Called repeatedly.
         """

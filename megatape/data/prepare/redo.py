@@ -18,7 +18,7 @@ def discard_changed(
     changed documents could not be compared with them. First-pass results of other units stay.
 
     Args:
-        folder: Folder of the unfinished preparation.
+        folder: Unfinished preparation.
         options: What to prepare, and how.
         plan: Stored plan.
         names: Changed files.

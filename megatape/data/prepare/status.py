@@ -27,8 +27,8 @@ class PassStatus:
 
     Attributes:
         unit_pass: The pass.
-        num_done: Number of finished units.
-        num_units: Number of all units.
+        num_done: Finished units.
+        num_units: Units in total.
         done_bytes: Input size of finished units; 0 if unknown.
         total_bytes: Input size of all units; 0 if unknown.
         bytes_per_second: Rate by the units finished within WINDOW; 0 before the second one.

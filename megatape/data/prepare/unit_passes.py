@@ -49,9 +49,9 @@ class UnitPasses:
 
     Attributes:
         options: What to prepare, and how.
-        folder: Folder of the unfinished preparation.
+        folder: Unfinished preparation.
         units: All units of the source.
-        tokenizer: Tokenizer of the data.
+        tokenizer: Tokenizer for the data.
         fast: Faster tokenizer with the same ids, or None.
         on_progress: Called repeatedly.
     """

@@ -1,4 +1,4 @@
-"""Writes the documents of a unit: shards, tables of documents, and a summary."""
+"""Writes the documents of a unit: shards, document tables, and a summary."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class UnitWriter:
 
     Args:
         folder: Folder to write into.
-        part: Part of the file names, unique to the unit.
+        part: File name part, unique to the unit.
         tokenizer: Tokenizer of the documents.
 
     Attributes:
@@ -56,7 +56,7 @@ class UnitWriter:
             batches: Documents to write.
             counts: Counts of all documents read, complete when the batches are.
             on_progress: Called after each batch.
-            documents: Files of documents, complete when the batches are. None if documents are not kept.
+            documents: Document files, complete when the batches are. None if documents are not kept.
         """
         for batch in batches:
             self.add(batch)
@@ -97,7 +97,7 @@ class UnitWriter:
 
         Args:
             counts: Counts of all documents read.
-            document_files: Files of documents, if they are kept.
+            document_files: Document files, if they are kept.
         """
         splits = {split: writer.close() for split, writer in self._shards.items()}
         tables = {split: writer.close() for split, writer in self._tables.items()}

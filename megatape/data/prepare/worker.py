@@ -27,8 +27,8 @@ class WorkerJob:
     Attributes:
         options: Options of the preparation. The tokenizer is None: workers load it from the folder.
         output: Data directory to prepare.
-        timeouts: Timeouts of leases.
-        task: Share of this machine.
+        timeouts: Lease timeouts.
+        task: This machine's share.
         num_threads: Threads per tokenizer.
         imports: Modules to import first.
     """

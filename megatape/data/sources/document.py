@@ -10,9 +10,9 @@ class Document(NamedTuple):
     """Document of a source. `read_unit` fills in input, scores, content and digest.
 
     Attributes:
-        text: Text of the document.
+        text: Document text.
         place: Place in the source such as `file:line`, the same on every machine with the same inputs.
-        url: Address of the document; empty if unknown.
+        url: Document address; empty if unknown.
         input: Element of `Source.inputs` containing the document.
         scores: Scores by cleaning rule.
         fields: Values of `Source.fields`, for cleaning rules only.
@@ -42,7 +42,7 @@ class Decision(NamedTuple):
 
     Attributes:
         text: Text to write, or None to drop the document.
-        rule: Name of the rule dropping the document.
+        rule: Rule dropping the document.
         reason: The rule's reason, one of few; empty for a rule with a single one.
         edits: Changes of the text, in order.
         scores: Scores by rule.

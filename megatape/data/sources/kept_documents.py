@@ -1,4 +1,4 @@
-"""Checks files of documents, kept by a preparation, against the index of their folder.
+"""Checks document files, kept by a preparation, against the index of their folder.
 
 If a file were missing, the next preparation would lack its documents. A file of another preparation could repeat documents, or
 contain dropped ones.
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 DOCUMENTS = "documents"
 DROPPED = "dropped"
 SUFFIX = ".jsonl.zst"
-# File names of a unit's documents, and of its tables of documents.
+# File names of a unit's documents, and of its document tables.
 UNIT = re.compile(rf"{DOCUMENTS}-(\d+)(?:-\w+)?{re.escape(SUFFIX)}")
 TABLE = re.compile(r"(?:train|validation)(?:-(\d+))?-documents\.parquet")
 # Maximum number of names in a message.
@@ -38,10 +38,10 @@ class KeptDocuments:
     """Index entries of a folder about the documents in its files.
 
     Attributes:
-        source: Source of the documents.
+        source: Document source.
         rules: Rules applied to the source.
-        document_files: Files of documents, kept and dropped; empty if an earlier version wrote the folder.
-        document_tables: Tables of documents by split.
+        document_files: Document files, kept and dropped; empty if an earlier version wrote the folder.
+        document_tables: Document tables by split.
         merged: Folders whose documents were added.
     """
 
@@ -53,13 +53,13 @@ class KeptDocuments:
 
     @property
     def is_earlier(self) -> bool:
-        """Whether an earlier version wrote the folder. Its index lists no files of documents."""
+        """Whether an earlier version wrote the folder. Its index lists no document files."""
         return not self.document_files
 
     def entry(self, name: str) -> DocumentFile | None:
         """Return the entry of a file by its name, or None if the file does not belong to this folder.
 
-        For an earlier version, the entry is derived from the tables of documents: every unit has a file of documents and,
+        For an earlier version, the entry is derived from the document tables: every unit has a document file and,
         unless all were dropped, a table per split. The hash is then empty.
         """
         if not self.is_earlier:
@@ -86,7 +86,7 @@ class KeptDocuments:
 
     @cached_property
     def _documents_by_unit(self) -> dict[int, int]:
-        """Unit -> number of kept documents, by the tables of documents. Units without any are omitted."""
+        """Unit -> number of kept documents, by the document tables. Units without any are omitted."""
         counts: dict[int, int] = {}
         for tables in self.document_tables.values():
             for table in tables:
@@ -125,11 +125,11 @@ def _read(path: str, version: str) -> KeptDocuments:
 
 
 def check_files(folder: str, names: AbstractSet[str], is_complete: bool) -> None:
-    """Check files of documents against the index of their folder.
+    """Check document files against the index of their folder.
 
     Args:
         folder: Path or URL of the folder.
-        names: Names of some files in it.
+        names: Some file names in it.
         is_complete: Whether no file may be missing from these names.
 
     Raises:
@@ -166,7 +166,7 @@ def _warn_earlier(folder: str) -> None:
 
 
 def check_content(path: str) -> DocumentFile:
-    """Check the hash of a file of documents at a path or URL. Returns its index entry.
+    """Check the hash of a document file at a path or URL. Returns its index entry.
 
     Raises:
         UserError: The file differs from its index entry.

@@ -148,7 +148,7 @@ def _is_read(path: str, columns: list[str]) -> bool:
 
 
 def _rows_at_once(chunk: Any, place: str) -> int:
-    """Return the number of rows to decode at a time, judging by a column's sizes in the footer.
+    """Return how many rows to decode at a time, judging by a column's sizes in the footer.
 
     Raises:
         UserError: The column is a decompression bomb.

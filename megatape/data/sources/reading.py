@@ -28,7 +28,7 @@ def read_unit(
     """Yield the kept documents of a unit, in a fixed order.
 
     Args:
-        source: Source of the unit.
+        source: Source of this unit.
         unit: One of the source's units.
         counts: Counts to update. Bad and too long records and dropped documents are counted, not fatal.
         decide: Decides about each document that is not empty, in order. By default all are kept.

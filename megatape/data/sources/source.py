@@ -27,7 +27,7 @@ class Reader(ABC):
 
     Attributes:
         takes: Meaning of `input`: paths, a data set name, or nothing.
-        patterns: Names of files to read in folders, ignoring case.
+        patterns: File names to read in folders, ignoring case.
         limits_skipped: Whether many files with other names in a folder are an error.
         divides: Whether to divide a large uncompressed file into several units.
         has_subsets: Whether `subset` and `split` apply.
@@ -76,7 +76,7 @@ class Reader(ABC):
         """Yield the documents of a unit with one input, including empty ones.
 
         Args:
-            source: Source of the unit.
+            source: Source of this unit.
             unit: Unit to read.
             counts: Counts of skipped records, to update.
 
