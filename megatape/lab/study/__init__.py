@@ -12,7 +12,7 @@ The first three train models. Each goes from a plan to a table in the same steps
 2. Each model is a Run (execution/run.py). A Study (execution/study.py) locks its folder, and its RunPool trains several runs at
    a time with `megatape pretrain`.
 3. A Measurement (execution/measurement.py) calls `measure` of the study's measure.py in a new process, after training. It
-   writes a result into the run folder.
+   writes a result into the run directory.
 4. A report reads the results of all runs and writes tables and pictures: report.py of a study, or suite/analysis/ with the
    statistics and suite/tables/ with the tables. The suite also gets a page, megatape/lab/report/suite_page.py.
 
@@ -20,9 +20,9 @@ A finished step is never repeated, so the same command continues an interrupted 
 
 One word for each kind of numbers:
 
-* Result: measurements of one run, in a file of its folder. TextResult (results/) is outcome.json of the first two studies, and
-  TaskResult (suite/scores/) is scores.json of the suite.
+* Result: measurements of one run, in a file of its run directory. The first two studies write a TextResult (results/) to
+  outcome.json, and the suite writes a TaskResult (suite/scores/) to scores.json.
 * Figures: named numbers of a TextResult, such as perplexities. They become columns only in tables and files.
 * Record: score of one model on one split of a task, a line of results.jsonl. A TaskResult has one for each split.
-* Cell: scores of an encoding or a baseline on one split, by seed. The suite's statistics start from cells.
+* Cell: scores of an encoding or a baseline on one split, by seed. Statistics start from cells.
 """

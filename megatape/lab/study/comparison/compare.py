@@ -30,7 +30,7 @@ class Comparison:
         file: Configuration file.
         overrides: The user's values of --set.
         variants: Variants to compare.
-        seeds: Values of training.seed. With the same seed, all variants see the same samples in the same order, and weights of
+        seeds: Values of training.seed. Variants with the same seed see the same samples in the same order, and weights with
             the same name start with the same values.
         study: Folder and resources.
     """
@@ -81,7 +81,7 @@ class Comparison:
 
     def _run(self, variants: list[Variant], seed: int) -> Run[TextResult]:
         """Return the run of a seed, shared by variants that differ only in their scaling."""
-        # All of them have the same overrides.
+        # The variants have the same overrides.
         variant = variants[-1]
         folder = self._folder(variant.trained, seed)
         settings: Settings = {"training.seed": seed, "run.directory": str(folder.directory)}

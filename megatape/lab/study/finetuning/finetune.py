@@ -29,7 +29,7 @@ from megatape.lab.study.results.checks import check_exportable, check_text
 from megatape.lab.study.results.text_result import TextResult
 from megatape.run_folder import RunFolder
 
-# Settings with an option of their own.
+# Settings with their own option.
 OPTION_OF = {
     "data.path": "data",
     "data.sequence_length": "length",
@@ -43,11 +43,11 @@ class Request:
     """The user's choices for fine-tuning.
 
     Attributes:
-        base: Folder of the base: a model of transformers, or its import.
+        base: Folder of a transformers model, or of its import.
         data: Data directory.
         methods: Methods to compare, separated by commas.
         length: Tokens per sample and in the longest test. None for twice the length that the base is made for.
-        steps: Training steps of each method.
+        steps: Training steps per method.
         overrides: Values of --set that change the import's recipe. The methods' own settings cannot be overridden.
     """
 
@@ -182,7 +182,7 @@ def finetune(request: Request, study: Study) -> Iterator[str]:
 
 
 def _check_free(overrides: Sequence[str], method_keys: set[str]) -> None:
-    """Raise UserError if the user overrides a setting of the methods, or one with an option of its own.
+    """Raise UserError if the user overrides a setting of the methods, or one with its own option.
 
     The scaling can be overridden, because all methods share it.
 

@@ -13,14 +13,14 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class Method:
-    """Training of a method. It starts from the base and shares the settings of `extension` with the other methods.
+    """A way to train the base, besides the settings shared by all methods (`extension`).
 
     Attributes:
-        trainable: Groups of weights to train, values of training.trainable.
-        lora: Adapters of matrices, None without.
+        trainable: Weight groups to train, values of training.trainable.
+        lora: Low-rank adapters, or None.
         is_tape: Whether to replace the base's rotary positions with TAPE.
-        rotary_base: Base of the rotary frequencies. None to keep the model's.
-        num_shifted_groups: Groups of tokens per sample for LongLoRA's shifted sparse attention. None for full attention.
+        rotary_base: Rotary frequency base. None to keep the model's.
+        num_shifted_groups: Token groups per sample in LongLoRA's shifted sparse attention. None for full attention.
     """
 
     trainable: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""Results of runs: their files, the figures of `compare` and `finetune`, and what the reports of both share."""
+"""Results of runs and their files, and reports shared by `compare` and `finetune`."""

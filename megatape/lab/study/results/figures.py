@@ -11,11 +11,11 @@ Columns = dict[str, float]
 
 
 class _Column(NamedTuple):
-    """Column of a figure, or columns of a figure with a value for each key, such as a length.
+    """Column of a figure, or its columns if it has a value for each key, such as a length.
 
     Attributes:
         title: Title. "{}" stands for the key.
-        on_validation_text: Whether the value depends on the selection of the validation text.
+        on_validation_text: Whether the value depends on how validation text was selected.
         key: Reads the key from its text in the title. None for a figure with one value.
     """
 
@@ -34,12 +34,12 @@ class Figures:
     """Figures of a trained model, in the order of their columns. Those not measured are None, or empty.
 
     Attributes:
-        peak_memory: Peak memory of a training device in GiB, 0 if it was not recorded.
+        peak_memory: Peak device memory in training in GiB, 0 if it was not recorded.
         tokens_per_second: Median training throughput.
-        first_loss: Training loss of step 1 in nats, before the weights change.
-        last_loss: Mean training loss of the last 2% of steps in nats.
-        validation_loss: Loss of all validation samples in nats.
-        part_losses: Validation loss in nats of each part of the data that has one of its own, by name.
+        first_loss: Training loss at step 1 in nats, before the weights change.
+        last_loss: Mean training loss over the last 2% of steps in nats.
+        validation_loss: Loss on all validation samples in nats.
+        part_losses: Validation loss in nats on each data part evaluated separately, by part name.
         trained_digits: Right answers in % to additions whose operands are as long as in training.
         more_digits: Right answers in % to additions with longer operands.
         all_digits: Right answers in % to all additions.
@@ -65,14 +65,14 @@ class Figures:
 
     @property
     def depend_on_validation_text(self) -> bool:
-        """Whether a figure depends on the selection of the validation text."""
+        """Whether a figure depends on how validation text was selected."""
         return bool(self.validation_loss is not None or self.part_losses or self.perplexity)
 
     def columns(self, selection_note: str = "") -> Columns:
         """Return the measured figures by column title.
 
         Args:
-            selection_note: End of the titles of figures that depend on the selection of the validation text.
+            selection_note: Suffix for titles of figures that depend on how validation text was selected.
         """
         columns: Columns = {}
         for figure in fields(self):

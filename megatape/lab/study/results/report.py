@@ -28,8 +28,8 @@ def columns_of(result: TextResult, distinguish: bool) -> Columns:
     """Return the figures of a result by column title.
 
     Args:
-        result: Result of a model.
-        distinguish: Whether titles name the selection of the validation text. Figures measured on different text are then in
+        result: A model's result.
+        distinguish: Whether titles say how validation text was selected. Figures measured on different text are then in
             different columns and are not compared.
     """
     if not distinguish:
@@ -42,9 +42,9 @@ def write_report(name: str, paragraphs: list[str], draw: Callable[[Figure], obje
 
     Args:
         name: Base name of the files.
-        paragraphs: Paragraphs of the text.
+        paragraphs: Text.
         draw: Draws the picture.
-        out: Folder of the files.
+        out: Folder for the files.
     """
     text = "\n\n".join(paragraphs)
     text_file = out / f"{name}.md"

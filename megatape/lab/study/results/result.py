@@ -1,4 +1,4 @@
-"""Base class of the results of runs, with reading and writing their files."""
+"""Base class of results, which reads and writes their files."""
 
 import json
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from megatape.utils.validation import first_fault
 
 @dataclass(frozen=True)
 class Result:
-    """Base class of the measurements of a run. The fields are those of its JSON file.
+    """Base class for measurements of a run, with the fields of its JSON file.
 
     Attributes:
-        config: Resolved configuration of the training.
+        config: Resolved training configuration.
         fingerprints: Hashes of data and tokenizer.
     """
 

@@ -1,4 +1,4 @@
-"""Result of a run of `compare` or `finetune`: outcome.json in its folder."""
+"""Result of a run in `compare` or `finetune`: outcome.json in its run directory."""
 
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
@@ -12,12 +12,7 @@ from megatape.utils.validation import as_type
 
 
 class Axes(NamedTuple):
-    """Axis labels of a curve.
-
-    Attributes:
-        length: Label of the lengths.
-        metric: Label of the metric.
-    """
+    """Axis labels of a metric by length."""
 
     length: str
     metric: str
@@ -28,10 +23,10 @@ ADDITION_AXES = Axes("digits of the longer operand", "exact match (%)")
 
 
 class Evaluation(NamedTuple):
-    """What the tests of a trained model add to its result.
+    """Test results of a trained model.
 
     Attributes:
-        figures: Figures of the tests.
+        figures: Figures measured by the tests.
         curve: A metric by length in tokens or digits.
         axes: Labels of length and metric.
     """
@@ -54,11 +49,11 @@ class TextResult(Result):
 
     Attributes:
         scaling: Kind of model.scaling in the evaluation, or None.
-        figures: Figures of the model. In the file, they are column titles with values.
-        losses: Mean training losses (nats) of equal parts of the run, by the last step of each part.
+        figures: Figures, which the file keeps as values by column title.
+        losses: Mean training loss (nats) in equal parts of the run, by last step of a part.
         curve: A metric by length in tokens or digits.
         axes: Labels of length and metric.
-        selection: Selection of the validation text for loss and perplexity.
+        selection: How validation text was selected for loss and perplexity.
     """
 
     scaling: str | None

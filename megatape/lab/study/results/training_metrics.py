@@ -21,11 +21,11 @@ class TrainingMetrics:
     Attributes:
         steps: Step numbers.
         losses: Loss of each step in nats, None for a skipped step.
-        seconds: Seconds of each step.
-        peak_memory: Peak memory of the device in bytes, 0 if earlier versions did not record it.
-        validation_loss: Loss in nats of all validation samples after the last step.
-        validation_losses: Loss of each part of the data that has one of its own, by name.
-        selection: Selection of the validation samples.
+        seconds: Seconds per step.
+        peak_memory: Peak device memory in bytes, 0 if earlier versions did not record it.
+        validation_loss: Loss in nats on all validation samples after the last step.
+        validation_losses: Loss on each data part evaluated separately, by part name.
+        selection: How validation samples were selected.
     """
 
     steps: list[int]
@@ -53,7 +53,7 @@ class TrainingMetrics:
 
 
 def loss_curve(losses: Sequence[float | None]) -> dict[int, float]:
-    """Return the mean losses of NUM_POINTS equal parts of a run, by the last step of each part.
+    """Return the mean loss in each of NUM_POINTS equal parts of a run, by last step of a part.
 
     Args:
         losses: Loss of each step, None for a skipped step.

@@ -52,8 +52,13 @@ def rank_encodings(table: ScoreTable) -> Ranks | None:
             left_out[row] = num_unsupported
         else:
             ranked.append(row)
-    complete = [pair for pair in table.pairs if all(table.cell(*pair, row).scores for row in ranked)]
-    missing = [pair for pair in table.pairs if pair not in complete]
+    complete = []
+    missing = []
+    for pair in table.pairs:
+        if all(table.cell(*pair, row).scores for row in ranked):
+            complete.append(pair)
+        else:
+            missing.append(pair)
     if len(ranked) < 2 or not complete:
         return None
 

@@ -46,7 +46,9 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> TaskResu
     started = time.monotonic()
     folder = RunFolder(Path(directory))
     config, task, checkpoint = open_run(folder)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = "cuda"
     model = load_model(checkpoint).to(device).eval()
     encoding = config.model.encoding
     seed = config.training.seed

@@ -1,11 +1,11 @@
-"""Result of a suite run: scores.json in its folder."""
+"""Result of a suite run: scores.json in its run directory."""
 
 from dataclasses import dataclass
 
 from megatape.lab.study.results.result import Result
 from megatape.lab.study.suite.scores.record import Record
 
-# File of the result in a run directory.
+# Result file in a run directory.
 SCORES = "scores.json"
 
 

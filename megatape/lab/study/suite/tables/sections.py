@@ -89,10 +89,14 @@ def _overview_cell(summary: Summary, task: str, splits: list[str], row: str) -> 
         if any(cell.reason for cell in cells):
             return NOT_APPLICABLE
         return NOT_RUN
+    means = []
+    for seed in scored[0].scores:
+        scores = [cell.scores[seed] for cell in scored if seed in cell.scores]
+        if len(scores) == len(scored):
+            means.append(fmean(scores))
     text = NOT_RUN
-    seeds = [seed for seed in scored[0].scores if all(seed in cell.scores for cell in scored)]
-    if seeds:
-        text = _mean_and_deviation([fmean(cell.scores[seed] for cell in scored) for seed in seeds])
+    if means:
+        text = _mean_and_deviation(means)
     if len(scored) < len(others):
         text += f" ({len(scored)} of {len(others)})"
     marks = [_mark(summary.difference(task, split, row)) for split in others]
@@ -104,22 +108,26 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
     header = ["", *splits]
     tables = [("Score in %", Table(header, _score_rows(summary, task, splits)))]
 
-    differences = {}
+    difference_rows = []
+    needed_rows = []
+    has_tested = False
     for row in summary.scores.encodings:
-        of_row = [summary.difference(task, split, row) for split in splits]
-        if any(of_row):
-            differences[row] = of_row
-    if differences:
-        rows = [(row, [_difference(one) for one in of_row]) for row, of_row in differences.items()]
+        differences = [summary.difference(task, split, row) for split in splits]
+        if any(differences):
+            difference_rows.append((row, [_difference(difference) for difference in differences]))
+            needed_rows.append((row, [_needed(difference) for difference in differences]))
+            has_tested = has_tested or _has_tested(differences)
+    if difference_rows:
         confidence = f"{100 * summary.confidence:.4g}% t interval"
-        tables.append((f"Difference from {REFERENCE} in percentage points ({confidence}), p", Table(header, rows)))
-    if any(_has_tested(of_row) for of_row in differences.values()):
-        rows = [(row, [_needed(one) for one in of_row]) for row, of_row in differences.items()]
-        tables.append((f"Seeds that would show a difference of this size with probability {POWER:.0%}", Table(header, rows)))
+        title = f"Difference from {REFERENCE} in percentage points ({confidence}), p"
+        tables.append((title, Table(header, difference_rows)))
+    if has_tested:
+        title = f"Seeds that would show a difference of this size with probability {POWER:.0%}"
+        tables.append((title, Table(header, needed_rows)))
 
     text = None
     has_others = any(row != REFERENCE for row in summary.scores.encodings)
-    if has_others and not differences:
+    if has_others and not difference_rows:
         text = f"No seed is in common with {REFERENCE}, so there are no differences."
     return Section(task, text, tables, _task_notes(summary, task, splits))
 
@@ -135,9 +143,12 @@ def _score_rows(summary: Summary, task: str, splits: list[str]) -> list[tuple[st
     for split, row in product(splits, summary.scores.encodings):
         num_seeds = len(summary.scores.cell(task, split, row).scores)
         max_seeds = max(max_seeds, num_seeds)
-    rows = [(row, [_score(summary, task, split, row, max_seeds) for split in splits]) for row in summary.scores.encodings]
-    # A baseline has no seeds.
-    rows += [(row, [_score(summary, task, split, row, 0) for split in splits]) for row in summary.scores.baselines]
+    rows = []
+    for row in summary.scores.encodings:
+        rows.append((row, [_score(summary, task, split, row, max_seeds) for split in splits]))
+    for row in summary.scores.baselines:
+        # A baseline has no seeds to miss.
+        rows.append((row, [_score(summary, task, split, row, 0) for split in splits]))
     return rows
 
 
@@ -235,7 +246,10 @@ def _ranks(ranks: Ranks | None) -> Section:
         f"(p = {ranks.p:.2g}). The critical difference of two mean ranks is {ranks.critical:.2f} "
         f"(Nemenyi test, level {LEVEL})."
     )
-    rows = [(row, [f"{rank:.2f}", ", ".join(ranks.apart(row)) or "none"]) for row, rank in ranks.mean_ranks.items()]
+    rows = []
+    for row, rank in ranks.mean_ranks.items():
+        apart = ", ".join(ranks.apart(row)) or "none"
+        rows.append((row, [f"{rank:.2f}", apart]))
     notes = [f"{row} is left out: not applicable to {plural(count, 'split')}" for row, count in ranks.left_out.items()]
     notes += [f"{task}, {split} is left out: not every encoding above has a score" for task, split in ranks.missing]
     return Section(title, text, [("Mean ranks", Table(["", "mean rank", "differs significantly from"], rows))], notes)
@@ -245,9 +259,12 @@ def _learning_rates(table: ScoreTable) -> Section:
     """Return the learning rates of encodings and baselines, skipping rows without one."""
     rows = []
     for row in [*table.encodings, *table.baselines]:
-        rates = [sorted(table.rates[TaskRow(task, row)]) for task in table.tasks]
-        if any(rates):
-            rows.append((row, [", ".join(f"{rate:g}" for rate in of_task) for of_task in rates]))
+        cells = []
+        for task in table.tasks:
+            rates = sorted(table.rates[TaskRow(task, row)])
+            cells.append(", ".join(f"{rate:g}" for rate in rates))
+        if any(cells):
+            rows.append((row, cells))
     return Section("Learning rates", tables=[("Learning rate of the runs", Table(["", *table.tasks], rows))])
 
 
