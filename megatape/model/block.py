@@ -40,14 +40,14 @@ from megatape.nn.remat import Remat
 
 
 class Attention(nn.Module):
-    """Grouped-query attention, W_o (A v), which the position encoding makes depend on positions.
+    """Grouped-query attention, W_o (A v), with a position encoding.
 
-    The encoding rotates queries and keys, adds a bias to the scores, or has its state averaged with the same weights as the
-    values, A e. Here one rank computes everything. For other layouts see tensor_parallel.py and sequence_parallel.py.
+    The encoding may rotate queries and keys, add a bias to the scores, or have its state averaged with the same weights as the
+    values, A e. For layouts of several ranks see tensor_parallel.py and sequence_parallel.py.
 
     Attributes:
-        attend: Function that computes attention in evaluation.
-        attend_in_training: Function that computes attention in training.
+        attend: Function computing attention in evaluation.
+        attend_in_training: Function computing attention in training.
         moves_state: Whether the position update reads A e.
     """
 
@@ -83,7 +83,7 @@ class Attention(nn.Module):
             self.log_scale = options.configure(LogScale(config, axis))
 
     def forward(self, h: Tensor, state: PositionState, document_starts: DocumentStarts = None) -> tuple[Tensor, Tensor | None]:
-        """Attend to the content and, if the position update reads A e, to the position state.
+        """Attend to content and, if the position update reads A e, to the position state.
 
         Args:
             h: Normalized content of this rank's tokens, [B, N/T, D].
@@ -111,7 +111,7 @@ class Attention(nn.Module):
         return q, k, v
 
     def features(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
-        """Return what the encoding computes from the content of single tokens, or nothing."""
+        """Return features that the encoding computes from each token's content, or nothing."""
         if self.token_features is None:
             return ()
         features: Features = self.token_features(h, q, k)
@@ -155,7 +155,7 @@ class Attention(nn.Module):
         )
 
     def delta_to_read(self, state: PositionState) -> Tensor | None:
-        """Return the part of the state to exchange: none if this layer has no positions, even if other layers have a state."""
+        """Return the part of the state to exchange between ranks: None if this layer has no positions."""
         if not self.encoding.carries_state:
             return None
         return state.delta
@@ -163,14 +163,14 @@ class Attention(nn.Module):
     def encode(
         self, q: Tensor, k: Tensor, features: Features, state: Tensor | None, document_starts: DocumentStarts
     ) -> tuple[Tensor, Tensor, ScoreBias | None]:
-        """Return queries and keys as attention takes them, unless it rotates them itself, and the bias on their scores.
+        """Return encoded queries and keys, and the bias on their scores. Attention itself rotates by a position tensor.
 
         Args:
-            q: [B, N, H/T, R], from `heads`.
-            k: [B, N, L/T, R], from `heads`.
-            features: From the layer's TokenFeatures, or empty.
-            state: From Encoding.state.
-            document_starts: As in `forward`.
+            q: Queries [B, N, H/T, R] from `heads`.
+            k: Keys [B, N, L/T, R] from `heads`.
+            features: Result of `features`.
+            state: Result of Encoding.state.
+            document_starts: See `forward`.
         """
         if self.sequence_features is not None:
             features, _ = self.sequence_features(features, document_starts, ())
@@ -215,9 +215,9 @@ class Streams(NamedTuple):
 
     Attributes:
         x: Content of this rank's tokens, [B, N/T, D].
-        state: Initial state of all tokens, and what blocks have added to that of this rank's tokens, [B, N/T, L, W].
-        remat_of: Function that returns how the backward pass rebuilds x, or None; None if autograd saves x. It is a function
-            because ZeRO stage 3 warns of outputs of types that it does not know.
+        state: Initial state of all tokens, and the sum of all updates so far for this rank's tokens, [B, N/T, L, W].
+        remat_of: Function returning how the backward pass rebuilds x. None if autograd saves x. It is a function, because ZeRO
+            stage 3 warns about outputs of unknown types.
     """
 
     x: Tensor
@@ -240,16 +240,14 @@ class Content(NamedTuple):
 
 
 class Block(nn.Module):
-    """Pre-norm attention and feed-forward network, each of which updates both streams.
+    """Pre-norm attention and feed-forward network, both updating both streams.
 
-    With the norm n, attention A and the position update U, a block computes
-
-        x <- x + W_o A v(n(x))
-        m  = MLP(n(x))
+        x <- x + W_o A v(norm(x))
+        m  = MLP(norm(x))
         x <- x + m
-        e <- U(e, A e, m)
+        e <- update(e, A e, m)
 
-    in steps, so that wrappers can change one of them and combine with each other.
+    Each step is a method, so wrappers can change single steps and be combined.
 
     Attributes:
         updates_state: Whether it updates the position state.
@@ -269,10 +267,10 @@ class Block(nn.Module):
         """Make a block.
 
         Args:
-            config: Shape of the model.
+            config: Model configuration.
             encoding: Position encoding of this block.
-            options: Options of the model.
-            index: Index of the block in the model.
+            options: Model options.
+            index: Index of this block in the model.
             is_read: Whether a later block reads the position state.
         """
         super().__init__()
@@ -304,7 +302,7 @@ class Block(nn.Module):
         return self.attention(self.attention_norm(streams.x), streams.state, document_starts)
 
     def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
-        """Return both streams after this block. The results of a token depend on its own arguments alone.
+        """Return both streams after this block. Each token is computed alone.
 
         Args:
             streams: Streams before the block.
@@ -344,7 +342,7 @@ class Block(nn.Module):
 
     @contextmanager
     def reading_state(self) -> Iterator[None]:
-        """Update the position state inside the `with` block, although no later block reads it."""
+        """Update the position state inside the `with` block, even if no later block reads it."""
         before = self.updates_state, self.attention.moves_state
         self.updates_state = self.position is not None
         self.attention.moves_state = self.updates_state and self.attention.encoding.moves_state

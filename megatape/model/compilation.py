@@ -1,4 +1,4 @@
-"""Blocks whose norm, MLP and position update torch.compile fuses. Attention has kernels of its own."""
+"""Blocks with norm, MLP and position update fused by torch.compile. Attention has its own kernels."""
 
 from typing import Any
 
@@ -15,13 +15,10 @@ from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilation
 
 
 def prepare_compiler(backend: str) -> None:
-    """Check that blocks can be compiled, and let torch compile as many versions as blocks have shapes.
-
-    Args:
-        backend: Backend of torch.compile.
+    """Check that torch.compile works, and let it compile as many versions as blocks have shapes.
 
     Raises:
-        UserError: There is no C++ compiler, which the default backend needs.
+        UserError: The backend is inductor, and its C++ compiler is missing.
     """
     if backend == "inductor" and not has_cpp_compiler():
         raise UserError(
@@ -32,15 +29,15 @@ def prepare_compiler(backend: str) -> None:
 
 
 def content_after_block(block: Block, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the content after a block: what a CompiledBlock fuses.
+    """Compute the part of a block that a CompiledBlock fuses.
 
     Args:
-        block: The block.
-        x: Content before it, [B, N/T, D].
+        block: Block, compiled or not.
+        x: Content before the block, [B, N/T, D].
         attended: Output of attention, [B, N/T, D].
 
     Returns:
-        The content [B, N/T, D], and the output m of the MLP if the position update reads it.
+        The content [B, N/T, D] after the block, and the MLP's output m if the position update reads it, or None.
     """
     content = Block.add_to_content(block, x, attended)
     if not block.updates_state:
@@ -49,9 +46,9 @@ def content_after_block(block: Block, x: Tensor, attended: Tensor) -> tuple[Tens
 
 
 class CompiledBlock(Block):
-    """A block that compiles what it does before and after attention, once a training step needs it.
+    """Block compiling everything before and after attention during its first training step.
 
-    Blocks of the same shapes share what is compiled.
+    Blocks with the same shapes share the compiled code.
     """
 
     def __init__(
@@ -63,12 +60,12 @@ class CompiledBlock(Block):
         is_read: bool = True,
     ) -> None:
         super().__init__(config, encoding, options, index, is_read)
-        # A graph that breaks would be slower than none: fullgraph makes it an error.
+        # A broken graph would be slower than eager code, so fullgraph makes it an error.
         compile_options: dict[str, Any] = {"backend": self.options.compiler, "fullgraph": True, "dynamic": False}
         self.attention_norm.compile(**compile_options)
         attention = self.attention
         if self.options.product is not linear:
-            # FP8: scaling takes as long as the product unless it is fused.
+            # Scaling to FP8 takes as long as the product, unless both are fused.
             for layer in (attention.query, attention.key, attention.value, attention.output):
                 layer.compile(**compile_options)
         self._compiled_content = torch.compile(self._content, **compile_options)
@@ -86,8 +83,8 @@ class CompiledBlock(Block):
     def _compile_update(self, compile_options: dict[str, Any]) -> None:
         """Compile the position update in training, unless our own kernel computes it.
 
-        The kernel multiplies, too, and the compiler fuses only what lies between products. It is for a GPU, where the weights
-        may not be yet.
+        The kernel includes the products, while the compiler only fuses operations between them. The question is whether a GPU
+        has the kernel, because weights may not be on it yet.
         """
         update = self.position
         if update is None or (update.by_kernel and update.has_kernel(torch.device("cuda"))):

@@ -1,4 +1,4 @@
-"""Initial weights: a function of the seed and the parameter's name only, so sharding does not change them."""
+"""Initial weights, drawn from the seed and the parameter's name alone, so that sharding does not change them."""
 
 import hashlib
 
@@ -7,21 +7,21 @@ from torch import Tensor, nn
 
 from megatape.nn.parameters import Uniform, matrix, spec_of
 
-# Rows drawn from one generator. A rank draws only the blocks of rows that overlap its share.
+# Rows drawn from one generator. A rank only draws row blocks overlapping its shard.
 ROWS = 1024
 
 
 def initial_block(
     name: str, shape: tuple[int, ...], init: float | Uniform | None, rows: slice, columns: slice, std: float, seed: int
 ) -> Tensor:
-    """Return a block of the float32 initial value of a parameter.
+    """Return a block of a parameter's initial value, [rows, columns] in float32.
 
     Args:
-        name: Name of the parameter.
-        shape: Whole shape of the parameter. A vector is a matrix of one column.
-        init: See ParameterSpec.
-        rows: Rows of the block.
-        columns: Columns of the block.
+        name: Parameter name.
+        shape: Shape of the whole parameter. A vector is a matrix with one column.
+        init: Constant, uniform distribution, or None to draw from the normal distribution.
+        rows: Rows to return.
+        columns: Columns to return.
         std: Standard deviation of the normal distribution.
         seed: Seed of the run.
     """
@@ -46,12 +46,12 @@ def initial_block(
 
 
 def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) -> Tensor:
-    """Return the initial value of a parameter that one rank holds whole.
+    """Return the initial value of an unsharded parameter.
 
     Args:
-        name: Name of the parameter.
-        parameter: The parameter.
-        std: Standard deviation, unless its specification says otherwise.
+        name: Parameter name.
+        parameter: Parameter, which may specify another distribution.
+        std: Standard deviation of the normal distribution.
         seed: Seed of the run.
     """
     shape = tuple(parameter.shape)

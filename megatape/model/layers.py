@@ -1,4 +1,4 @@
-"""The linear layers of a block, with the LoRA adapters that model.lora asks for."""
+"""Makes the linear layers of blocks, with or without LoRA adapters."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class LayerFactory:
 
     Attributes:
         block: Index of the block.
-        tensor_axis: Tensor-parallel ranks, which divide each layer.
-        product: Matrix product of the layers in training.
-        lora: Which layers have an adapter; None: none.
+        tensor_axis: Tensor-parallel ranks sharding each layer.
+        product: Matrix product in training.
+        lora: Adapters and the layers that get one, or None.
     """
 
     block: int
@@ -28,25 +28,25 @@ class LayerFactory:
     lora: LoraConfig | None
 
     def column(self, name: str, in_features: int, out_features: int, bias: bool = False) -> SharedInputLinear:
-        """Return a new layer whose outputs the ranks divide. name: Key of TARGETS."""
+        """Return a new layer with outputs distributed over ranks. name: Key of TARGETS."""
         adapter = self._adapter(name)
         if adapter is None:
             return SharedInputLinear(in_features, out_features, self.tensor_axis, bias, product=self.product)
         return LoraColumnLinear(in_features, out_features, self.tensor_axis, bias, self.product, adapter)
 
     def row(self, name: str, in_features: int, out_features: int, bias: bool = False) -> RowLinear:
-        """Return a new layer whose inputs the ranks divide. name: Key of TARGETS."""
+        """Return a new layer with inputs distributed over ranks. name: Key of TARGETS."""
         adapter = self._adapter(name)
         if adapter is None:
             return RowLinear(in_features, out_features, self.tensor_axis, bias, self.product)
         return LoraRowLinear(in_features, out_features, self.tensor_axis, bias, self.product, adapter)
 
     def _adapter(self, name: str) -> AdapterOptions | None:
-        """Return the options of a layer's adapter; None for a layer without."""
+        """Return adapter options for a layer, or None if it has no adapter."""
         lora = self.lora
         if lora is None or name not in lora.targets:
             return None
-        # A random number of the layer, from which its dropout is drawn.
+        # Each layer draws its dropout from a random number of its own.
         digest = hashlib.sha256(f"{self.block}.{TARGETS[name]}".encode()).digest()
         layer = int.from_bytes(digest[:7])
         return AdapterOptions(lora.rank, lora.alpha, lora.dropout, layer)

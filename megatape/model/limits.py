@@ -1,4 +1,4 @@
-"""Settings that the model's positions, LoRA adapters and compiled blocks do not support."""
+"""Settings excluded by the model's length limits, LoRA adapters and compiled blocks."""
 
 from megatape.config import Config
 from megatape.config.limits import Contradiction, Incompatibility, Limit

@@ -1,4 +1,4 @@
-"""Blocks of which autograd saves less, or whose tensors are smaller. Each is a block's class, to be combined with others."""
+"""Blocks using less memory: autograd saves fewer tensors, or tensors are smaller. model/build.py combines these classes."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -57,16 +57,16 @@ class SelectiveBlock(RebuiltSumBlock):
 
 
 def _remat_of_x(streams: Streams) -> Remat | None:
-    """Return how the backward pass rebuilds the content before a block; None if autograd saves it."""
+    """Return how the backward pass rebuilds the content before a block, or None if autograd saves it."""
     if streams.remat_of is None:
         return None
     return streams.remat_of(streams.x)
 
 
 class ChunkedBlock(Block):
-    """A block that takes some of this rank's tokens at a time through MLP and position update (training.chunk_tokens).
+    """Block passing some tokens at a time through MLP and position update (training.chunk_tokens).
 
-    Between attention and the streams after the block autograd saves only the arguments of each chunk.
+    Autograd saves only the arguments of each chunk, and the backward pass recomputes what follows attention.
     """
 
     def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
@@ -83,15 +83,15 @@ class ChunkedBlock(Block):
     def _feed_forward_chunk(
         self, x: Tensor, attended: Tensor, initial: Tensor | None, delta: Tensor | None, attended_state: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return x and delta of some tokens after the block. Autograd saves arguments that are tensors, but not tuples."""
+        """Return x and delta of some tokens after the block. Arguments are tensors, because autograd does not save tuples."""
         after = super().feed_forward(Streams(x, PositionState(initial, delta)), attended, attended_state)
         return after.x, after.state.delta
 
 
 class RecomputedBlock(Block):
-    """A block of which autograd saves only the streams before it, in training. Its calls, hooks included, run again.
+    """Block saving only its input streams in training, in host memory with the option `offload`.
 
-    With the option `offload` it saves them in host memory.
+    The backward pass repeats the call, including hooks.
     """
 
     def __call__(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
@@ -105,6 +105,6 @@ class RecomputedBlock(Block):
         x, state, _ = streams
         saving = keep_on_host(x, state.delta) if self.options.offload else nullcontext()
         with saving:
-            # Autograd saves arguments that are tensors, but not the tensors inside of tuples.
+            # Autograd saves arguments that are tensors, but not tensors inside tuples.
             after: Streams = recompute(run, x, *state, document_starts)
         return after

@@ -1,4 +1,4 @@
-"""Requirements of a run's attention layers, by which backends are chosen."""
+"""Requirements of attention layers, used for selecting their backends."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from megatape.encodings import encoding_of
 
 
 def attention_requirements(config: Config, device_type: str) -> list[AttentionRequirements]:
-    """Return the requirements of a run's layers on this type of device, the most demanding ones first."""
+    """Return the requirements of a run's layers, the most demanding ones first. `device_type` is a name such as "cuda"."""
     return layer_requirements(
         config.model,
         device_type,
@@ -25,14 +25,14 @@ def layer_requirements(
 ) -> list[AttentionRequirements]:
     """Return the requirements of a model's layers, the most demanding ones first.
 
-    The last layer that has positions does not move the state, because nothing reads it. Layers without positions move no state
-    and have no bias.
+    The last layer with positions does not move the state, because no later layer reads it. Layers without positions neither
+    move a state nor have a bias.
 
     Args:
-        model: Configuration of the model.
-        device_type: Type of the device, such as "cuda".
+        model: Model configuration.
+        device_type: Device type, such as "cuda".
         precision: Precision of queries, keys and values, such as "bfloat16".
-        masked: Whether attention is masked at the starts of documents.
+        masked: Whether samples are packed documents that do not see each other.
         ring: Whether keys and values pass around context-parallel ranks.
     """
     encoding = encoding_of(model)

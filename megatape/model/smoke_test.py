@@ -1,8 +1,8 @@
-"""Smoke tests of attention backends and of our own Triton kernels.
+"""Smoke tests of attention backends and our own Triton kernels.
 
-Each runs one of them forward and backward on the device at hand, before a run relies on it. What a backend does not support is
-known beforehand (Backend.unsupported_reason). A kernel without a backward pass, a missing compiler, tiles that need more shared
-memory than the GPU has, and wrong results show here.
+Each test runs forward and backward passes on the actual device before training relies on them. Backends declare what they do not
+support (Backend.unsupported_reason). The tests find everything else: a missing backward pass, a missing compiler, tiles
+exceeding the GPU's shared memory, wrong results.
 """
 
 import logging
@@ -27,24 +27,24 @@ from megatape.nn.targets import IGNORE_INDEX
 
 LOG = logging.getLogger(__name__)
 
-# Backend with the correct results: plain PyTorch, in float32
+# Reference backend: plain PyTorch, computing in float32
 REFERENCE = "blocked"
 
-# Largest relative error against REFERENCE, ten times the rounding error of bfloat16
+# Maximum relative error against the reference, ten times the rounding error of bfloat16
 MAX_RELATIVE_ERROR = 0.1
 
-# Hidden size in the test of the loss, whose time depends on the vocabulary
+# Hidden size for testing the loss. It is small, because the vocabulary already takes time.
 LOSS_HIDDEN_SIZE = 64
 
 
 @dataclass(frozen=True)
 class BackendTrial:
-    """Sizes of the sample on which backends are tested, and their device.
+    """Sample for testing backends, and the device.
 
     Attributes:
-        groups: Number of query heads. They share one key/value head.
-        state_width: Width of the state that attention moves, 0 if it moves none.
-        tokens: Length of the sample.
+        groups: Number of query heads, sharing one key/value head.
+        state_width: Width of the state that attention moves, 0 without one.
+        tokens: Number of tokens.
         device: Device to run on.
         rotation_by_kernel: Whether our own Triton kernels rotate queries and keys before PyTorch's attention.
     """
@@ -60,28 +60,28 @@ def smoke_test_backend(name: str, layers: Iterable[AttentionRequirements], trial
     """Run a backend forward and backward on one sample.
 
     Args:
-        name: Name of the backend.
-        layers: Requirements of layers, each of which is tested.
-        trial: Sizes of the sample, and the device.
+        name: Backend name.
+        layers: Requirements of the layers to test.
+        trial: Sample and device.
 
     Returns:
-        An error message, or None if the results are correct.
+        The reason why the backend does not work, or None if it does.
     """
     for requirements in layers:
         run = partial(_run_backend, requirements=requirements, trial=trial)
-        error = _compare(partial(run, name), partial(run, REFERENCE))
-        if error is not None:
-            return error
+        reason = _compare(partial(run, name), partial(run, REFERENCE))
+        if reason is not None:
+            return reason
     return None
 
 
 def smoke_test_rotation(model: ModelConfig, dtype: torch.dtype, tokens: int, device: torch.device) -> str | None:
-    """Compare the kernels that rotate queries and keys, forward and backward, with PyTorch's operators.
+    """Compare the kernels rotating queries and keys with PyTorch's operators, forward and backward.
 
     Args:
-        model: Shape of the model.
+        model: Model configuration.
         dtype: Compute precision.
-        tokens: Number of tokens to rotate.
+        tokens: Number of tokens.
         device: Device to run on.
 
     Returns:
@@ -90,12 +90,7 @@ def smoke_test_rotation(model: ModelConfig, dtype: torch.dtype, tokens: int, dev
     encoding = encoding_of(model)
     if not encoding.has_position_tensor or not has_kernels(device):
         return None
-    generator = torch.Generator().manual_seed(0)
-
-    def random_tensor(*shape: int) -> Tensor:
-        values = torch.randn(*shape, generator=generator)
-        return values.to(device, dtype).requires_grad_()
-
+    random_tensor = _RandomTensors(device, dtype)
     q = random_tensor(1, tokens, model.num_heads, model.head_dim)
     k = random_tensor(1, tokens, model.num_kv_heads, model.head_dim)
     inputs = [q, k]
@@ -118,30 +113,25 @@ def smoke_test_rotation(model: ModelConfig, dtype: torch.dtype, tokens: int, dev
 def smoke_test_update(
     model: ModelConfig, dtype: torch.dtype, tokens: int, device: torch.device, *, num_tensor_ranks: int = 1
 ) -> str | None:
-    """Compare the kernels of the position update, forward and backward, with the plain update.
+    """Compare the kernels of the position update with the plain update, forward and backward, in a layer after the first.
 
     Args:
-        model: Shape of the model.
+        model: Model configuration.
         dtype: Compute precision.
-        tokens: Number of tokens whose state is updated, in a layer after the first.
+        tokens: Number of tokens.
         device: Device to run on.
         num_tensor_ranks: Number of tensor-parallel ranks.
 
     Returns:
-        An error message; None if the results are correct, and if the kernels do not support the run's update.
+        The reason why the kernels do not work, or None if they do. Also None if they do not support the update.
     """
     encoding = encoding_of(model)
     update = encoding.update(SINGLE)
     if update is None or not update.has_kernel(device):
         return None
-    generator = torch.Generator().manual_seed(0)
-
-    def random_tensor(*shape: int) -> Tensor:
-        values = torch.randn(*shape, generator=generator)
-        return values.to(device, dtype).requires_grad_()
-
+    random_tensor = _RandomTensors(device, dtype)
     for weight in update.parameters():
-        torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
+        torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=random_tensor.generator)
     update.to(device, dtype)
     initial = encoding.state(torch.arange(tokens, device=device)[None])
     delta = random_tensor(1, tokens, model.num_kv_heads, encoding.state_width)
@@ -163,7 +153,7 @@ def smoke_test_update(
 
 
 def smoke_test_loss(formula: LossFormula, dtype: torch.dtype, tokens: int, device: torch.device) -> str | None:
-    """Compare the loss by our kernel, and its gradients, with those by PyTorch's operators.
+    """Compare our loss kernel with PyTorch's operators, forward and backward.
 
     Args:
         formula: Loss as a function of the logits.
@@ -172,19 +162,14 @@ def smoke_test_loss(formula: LossFormula, dtype: torch.dtype, tokens: int, devic
         device: Device to run on.
 
     Returns:
-        An error message; None if the results are correct, and if there is no kernel for the device.
+        The reason why the kernel does not work, or None if it does. Also None if the device has no kernel.
     """
     if not has_kernels(device):
         return None
-    generator = torch.Generator().manual_seed(0)
-
-    def random_tensor(*shape: int) -> Tensor:
-        values = torch.randn(*shape, generator=generator)
-        return values.to(device, dtype).requires_grad_()
-
+    random_tensor = _RandomTensors(device, dtype)
     x = random_tensor(1, tokens, LOSS_HIDDEN_SIZE)
     weight = random_tensor(formula.vocab_size, LOSS_HIDDEN_SIZE)
-    targets = torch.randint(formula.vocab_size, (1, tokens), generator=generator).to(device)
+    targets = torch.randint(formula.vocab_size, (1, tokens), generator=random_tensor.generator).to(device)
     targets[0, 0] = IGNORE_INDEX
 
     def run(by_kernel: bool) -> list[Tensor]:
@@ -195,28 +180,28 @@ def smoke_test_loss(formula: LossFormula, dtype: torch.dtype, tokens: int, devic
     return _compare(partial(run, True), partial(run, False))
 
 
+class _RandomTensors:
+    """Draws inputs of a smoke test, always the same ones."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        values = torch.randn(*shape, generator=self.generator)
+        return values.to(self.device, dtype or self.dtype).requires_grad_()
+
+
 def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendTrial) -> list[Tensor]:
-    """Run one attention backend forward and backward on random inputs.
+    """Return outputs and gradients of a backend.
 
-    The seed is fixed, so every backend gets the same inputs. A bias by distance stands in for every kind of bias.
-
-    Args:
-        name: Name of the backend.
-        requirements: Requirements of the layer.
-        trial: Sizes of the sample, and the device.
-
-    Returns:
-        The outputs of attention, then the gradients of its inputs.
+    All backends get the same random inputs. A bias by distance stands in for every kind of bias.
     """
     groups = trial.groups
     tokens = trial.tokens
     device = trial.device
-    generator = torch.Generator().manual_seed(0)
-
-    def random_tensor(*shape: int, dtype: torch.dtype = requirements.dtype) -> Tensor:
-        values = torch.randn(*shape, generator=generator)
-        return values.to(device, dtype).requires_grad_()
-
+    random_tensor = _RandomTensors(device, requirements.dtype)
     query = random_tensor(1, tokens, groups, requirements.head_dim)
     key = random_tensor(1, tokens, 1, requirements.head_dim)
     value = random_tensor(1, tokens, 1, requirements.head_dim)
@@ -258,7 +243,7 @@ def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendT
 
 
 def _compare(run: Callable[[], list[Tensor]], run_reference: Callable[[], list[Tensor]]) -> str | None:
-    """Return the error that `run` raises, or that its results differ from the reference by more than rounding; or None."""
+    """Return the reason why a kernel fails: the error it raises or the difference of its results. None if it works."""
     try:
         errors = []
         for actual, expected in zip(run(), run_reference(), strict=True):

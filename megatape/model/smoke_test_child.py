@@ -1,4 +1,4 @@
-"""Smoke test of an attention backend in a child process, which may crash alone."""
+"""Runs the smoke test of an attention backend in a child process, where a crash does no harm."""
 
 import json
 import logging
@@ -17,9 +17,9 @@ LOG = logging.getLogger(__name__)
 
 
 def smoke_test_in_child(name: str, layers: Iterable[AttentionRequirements], trial: BackendTrial) -> str | None:
-    """Run `smoke_test_backend` in a process of its own. Same arguments and result.
+    """Run `smoke_test_backend`, with the same arguments and result, in a child process.
 
-    After a kernel's illegal memory access CUDA refuses all further work of the process, or the process dies.
+    After an illegal memory access, CUDA refuses all further work in the process, or the process dies.
     """
     command = python_command("megatape.model.smoke_test_child")
     task = pickle.dumps((name, tuple(layers), trial))
@@ -28,17 +28,13 @@ def smoke_test_in_child(name: str, layers: Iterable[AttentionRequirements], tria
     if not child.stdout:
         return f"its process ended with status {child.returncode}"
     *_, last_line = child.stdout.splitlines()
-    error: str | None = json.loads(last_line)
-    return error
+    reason: str | None = json.loads(last_line)
+    return reason
 
 
 def main(words: list[str]) -> NoReturn:
-    """Test the backend described on standard input, and print the error, or null, as JSON.
-
-    Args:
-        words: Arguments of the program; there are none.
-    """
-    error = smoke_test_backend(*pickle.load(sys.stdin.buffer))
-    sys.stdout.write(json.dumps(error))
+    """Test the backend described on standard input, and print the reason why it fails, or null, as JSON."""
+    reason = smoke_test_backend(*pickle.load(sys.stdin.buffer))
+    sys.stdout.write(json.dumps(reason))
     sys.stdout.flush()
     os._exit(0)  # CUDA cannot be shut down after some failures.

@@ -1,7 +1,4 @@
-"""Trainable parameters of a model, and the parameters of its position encoding.
-
-All other parameters are frozen, and cost no gradient, moment or master weight.
-"""
+"""Selects trainable parameters, and freezes all others, which then need no gradients, moments or master weights."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -10,20 +7,20 @@ from megatape.encodings.encoding import EncodingModule, positioned_layers
 from megatape.errors import UserError
 from megatape.model.transformer import Transformer
 
-# Group of the parameters of the position encoding
+# Group of the position encoding's parameters
 POSITION = "position"
 
-# Patterns of the names of the other groups' parameters
+# Name patterns of the other groups
 PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.*", "adapters": "*.adapter.*"}
 
 
 def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:
-    """Freeze all parameters but the trainable ones that no entry of `frozen` matches.
+    """Freeze all parameters except the trainable ones.
 
     Args:
-        model: The model.
-        trainable: Groups, or patterns like blocks.0.*.
-        frozen: Likewise.
+        model: Model whose parameters are frozen or unfrozen.
+        trainable: Groups, or name patterns such as blocks.0.*, to train.
+        frozen: Groups or name patterns to freeze nevertheless.
     """
     chosen = _members(model, trainable) - _members(model, frozen)
     for name, parameter in model.named_parameters():
@@ -54,7 +51,7 @@ def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequen
 
 
 def _check_entry(model: Transformer, setting: str, entry: str) -> None:
-    """Raise UserError if an entry of a setting matches no parameter of the model."""
+    """Raise UserError if an entry of a setting matches no parameter."""
     if _named(model, entry):
         return
     existing = [group for group in (*PATTERNS, POSITION) if _named(model, group)]
@@ -66,12 +63,12 @@ def _check_entry(model: Transformer, setting: str, entry: str) -> None:
 
 
 def _members(model: Transformer, entries: Sequence[str]) -> set[str]:
-    """Return the names of the parameters that any entry matches."""
+    """Return the names of parameters matching any entry."""
     return set().union(*(_named(model, entry) for entry in entries))
 
 
 def _named(model: Transformer, entry: str) -> set[str]:
-    """Return the names of the parameters that an entry matches."""
+    """Return the names of parameters matching an entry."""
     if entry == POSITION:
         return position_parameters(model)
     pattern = PATTERNS.get(entry, entry)
@@ -79,7 +76,7 @@ def _named(model: Transformer, entry: str) -> set[str]:
 
 
 def position_parameters(model: Transformer) -> set[str]:
-    """Return the names of the position encoding's parameters: those of the modules that the encoding makes."""
+    """Return the parameter names of all modules that the position encoding adds."""
     names: set[str] = set()
     for path, module in model.named_modules():
         if isinstance(module, EncodingModule):

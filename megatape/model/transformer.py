@@ -13,10 +13,10 @@ Shapes, here and in the other modules of model/:
 With one rank T is 1, and N/T, H/T and L/T are N, H and L. With more, each rank holds N/T tokens
 between the sublayers and all N tokens of its heads inside attention and MLP.
 
-Sequence-parallel ranks divide a sample around all of that (model/sequence_parallel.py): with S of them, N is the N/S tokens of
-this rank everywhere but in attention itself, from rotation and biases to A v and A e, which has all N tokens of 1/S of the
-heads. Context-parallel ranks divide it before: with P of them, N is the N/P tokens of this rank in attention, too, where keys
-and values of the other ranks pass by (attention/backends/blocked.py).
+Sequence-parallel ranks (model/sequence_parallel.py) split a sample around all of that: N then stands for N/S tokens.
+Only attention itself, from rotation and biases to A v and A e, has all N tokens, for 1/S of the heads. Context-parallel ranks
+split it before: N then stands for this rank's N/P tokens, in attention too, where keys and values of the other ranks pass by
+(attention/backends/blocked.py).
 """
 
 import torch
@@ -37,14 +37,14 @@ from megatape.nn.vocabulary import VocabularyEmbedding, VocabularyHead
 
 
 class Transformer(nn.Module):
-    """Decoder-only transformer with one of the position encodings. model/build.py makes it."""
+    """Decoder-only transformer with a position encoding, made by model/build.py."""
 
     def __init__(self, config: ModelConfig, options: ModelOptions = DEFAULT_OPTIONS, block_class: type[Block] = Block) -> None:
         """Make a model whose weights are uninitialized.
 
         Args:
-            config: Shape of the model.
-            options: What the model consists of beside its equations.
+            config: Model configuration.
+            options: Layout, functions and savings beside the equations.
             block_class: Class of the blocks.
         """
         super().__init__()
@@ -67,7 +67,7 @@ class Transformer(nn.Module):
             self.blocks.append(block_class(config, encoding, options, index, is_read=index != last))
         unread_update = self.last_positioned_block.position
         if unread_update is not None:
-            # It gets no gradient, so only weight decay would change it.
+            # Without a gradient, only weight decay would change it.
             never_decay(unread_update)
 
         self.norm = normalization(config, config.hidden_size, axis)
@@ -94,14 +94,14 @@ class Transformer(nn.Module):
         """Return logits or, with targets, the loss.
 
         Args:
-            tokens: [B, N] ids. These and all other arguments are those of whole samples, also where ranks divide them.
-            position_ids: [B, N], with the training offset.
-            document_starts: [B, N], the first token that each token may attend to (packed documents), or None.
-            targets: [B, N] ids or IGNORE_INDEX, or None.
-            dropout_seeds: [B], a random number of each sample, from which adapters draw their dropout; None: no dropout.
+            tokens: Token ids of whole samples, [B, N]. All arguments are those of whole samples, even if ranks split them.
+            position_ids: Position ids including the training offset, [B, N].
+            document_starts: Index of the first token that each token may attend to, [B, N], or None without documents.
+            targets: Target ids or IGNORE_INDEX, [B, N], or None.
+            dropout_seeds: Random number of each sample for drawing its adapters' dropout, [B]. None for no dropout.
 
         Returns:
-            Logits [B, N/(P S), ceil(V / T)] of this rank's tokens; with targets, the float32 sum of their cross entropies.
+            Logits of this rank's tokens, [B, N/(P S), ceil(V / T)], or with targets their summed cross entropy in float32.
         """
         initial = self.encoding.state(self.layout.in_attention(position_ids))
         document_starts = self.layout.in_attention(document_starts)
@@ -125,5 +125,5 @@ class Transformer(nn.Module):
         return self.head(self.norm(streams.x), self.local(targets), tied)
 
     def local(self, x: Given) -> Given:
-        """Return this rank's share [B, N/(P S)] of something of whole samples [B, N] without a gradient; None of None."""
+        """Return this rank's tokens [B, N/(P S)] of a tensor [B, N] without a gradient. None stays None."""
         return self.layout.local(x)
