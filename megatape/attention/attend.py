@@ -1,7 +1,4 @@
-"""Attention of all models, and the selection of the backend that computes it.
-
-Shapes as in model/transformer.py.
-"""
+"""Causal attention, and the selection of its backend. Shapes as in model/transformer.py."""
 
 from functools import cache
 from typing import Protocol
@@ -21,7 +18,7 @@ Backends = tuple[str, ...]
 
 
 class Attend(Protocol):
-    """A function that computes attention: `attend`, or one that takes its place in a model."""
+    """Function computing attention: `attend`, or a replacement in a model."""
 
     def __call__(
         self,
@@ -50,21 +47,21 @@ def attend(
     backends: Backends | None = None,
     rotation_by_kernel: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute causal attention by the first backend that supports the call.
+    """Compute causal attention by the first backend supporting the call.
 
     Args:
-        q: Queries [B, N, H, R]. An encoding may make queries and keys wider than values.
+        q: Queries [B, N, H, R]. Encodings may make queries and keys wider than values.
         k: Keys [B, N, L, R].
         v: Values [B, N, L, R].
-        state: Position tensor e [B, N, L, W], which rotates queries and keys, or None.
+        state: Position tensor e for rotating queries and keys, [B, N, L, W], or None.
         bias: Bias on the scores, or None.
-        document_starts: Index of the first token of each token's document, [B, N]. None if every sample is one document.
+        document_starts: Index of the first token in each token's document, [B, N], or None without packed documents.
         moves_state: Whether to average e with the same weights as the values.
         backends: Names of backends in order of preference. None for the order of `auto`.
         rotation_by_kernel: Whether our own Triton kernels rotate queries and keys before PyTorch's attention, where they can.
 
     Returns:
-        A v [B, N, H, R], and A e [B, N, H, W] if `moves_state` is set, in the dtype of v.
+        A v [B, N, H, R], and A e [B, N, H, W] or None without `moves_state`, in the dtype of v.
 
     Raises:
         UserError: No backend supports the call.
@@ -102,8 +99,8 @@ def _bias_kind(bias: ScoreBias | None) -> BiasKind:
 def backends_by_priority(forced: str, requirements: AttentionRequirements | None = None) -> Backends:
     """Return all backends in order of preference.
 
-    The forced backend, or the ones preferred by `auto`, come first. The others follow, because a single layer may need what
-    the first one does not support: the last layer does not move the state.
+    The forced backend, or the ones preferred by `auto`, come first. The others follow for single layers with other
+    requirements: the last layer, for example, does not move the state.
 
     Args:
         forced: Value of training.attention.
@@ -118,7 +115,7 @@ def backends_by_priority(forced: str, requirements: AttentionRequirements | None
 
 @cache
 def select_backend(requirements: AttentionRequirements, backends: Backends | None = None) -> str:
-    """Return the name of the first backend that supports a layer.
+    """Return the name of the first backend supporting a layer.
 
     Args:
         requirements: Requirements of the layer.

@@ -14,25 +14,25 @@ from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.moved_modules import old_names
 
-# Kind of bias that an encoding adds to the scores: none, a function of the distance, or a function of the pair of tokens.
+# Bias that an encoding adds to the scores: none, by distance between the tokens, or by pair of tokens.
 BiasKind = Literal["none", "distance", "pair"]
 
-# Index of the first token of each token's document in a packed sample, [B, N]. None if every sample is one document.
+# Index of the first token in each token's document, [B, N], or None without packed documents.
 DocumentStarts = Tensor | None
 
 
 @dataclass(frozen=True)
 class AttentionRequirements:
-    """Requirements of a layer, by which its backend is selected.
+    """Requirements of a layer, for selecting its backend.
 
     Attributes:
-        device_type: Type of the device, such as "cuda".
+        device_type: Device type, such as "cuda".
         moves_state: Whether attention averages the state with the same weights as the values.
         bias: Kind of bias on the scores.
-        head_dim: Width R of a head.
+        head_dim: Head size R.
         dtype: Data type of queries, keys and values.
         masked: Whether samples are packed documents that do not see each other.
-        ring: Whether keys and values are on several ranks.
+        ring: Whether keys and values pass around several ranks.
     """
 
     device_type: str
@@ -51,9 +51,8 @@ class Backend(ABC):
     def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
         """Return the reason why this backend does not support a layer, or None if it does.
 
-        Subclasses check their own limits first, then return this default, which refuses the ring. Only `blocked` supports it,
-        and returns None.
-        The smoke test (model/smoke_test.py) finds the failures that only occur on the actual device.
+        Subclasses check their own limits first, then return this default, which refuses the ring: only `blocked` supports it.
+        Failures that only occur on the actual device are left to the smoke test (model/smoke_test.py).
         """
         if requirements.ring:
             return "does not pass keys between the ranks of parallel.cp"
@@ -64,7 +63,7 @@ class Backend(ABC):
         return False
 
     def kernel_name(self, requirements: AttentionRequirements, device: torch.device) -> str:
-        """Return the name of the kernel that a backend with several kernels runs for a layer, "" if it has only one."""
+        """Return the name of the kernel running a layer, for backends with several kernels, or "" for others."""
         return ""
 
     @abstractmethod

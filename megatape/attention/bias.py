@@ -1,7 +1,7 @@
-"""Bias that a position encoding adds to the attention scores.
+"""Bias that a position encoding adds to attention scores.
 
-It is computed block by block, so the bias of all N x N pairs never exists. Shapes as in model/transformer.py, where
-H is the number of query heads of this rank.
+Computing it block by block avoids materializing the bias of all N x N pairs. Shapes as in model/transformer.py, where H is the
+number of query heads on this rank.
 """
 
 from abc import ABC, abstractmethod
@@ -22,14 +22,12 @@ class ScoreBias(ABC):
 
     @abstractmethod
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Compute the bias of a block of pairs.
-
-        If a key comes after the query, any finite value will do: the score is masked later.
+        """Compute the bias of a block of pairs. If a key comes after the query, any finite value will do: it is masked later.
 
         Args:
-            weights: Weights of the bias, of which the result is a function.
-            rows: Indices of the queries' tokens in the sample. During generation, queries are those of the last tokens only.
-            columns: Indices of the keys' tokens in the sample.
+            weights: Tensors to compute the bias from.
+            rows: Token indices of the queries. When generating, only the last tokens have queries.
+            columns: Token indices of the keys.
 
         Returns:
             Bias [B or 1, H, rows, columns].
@@ -37,17 +35,16 @@ class ScoreBias(ABC):
 
 
 class DistanceBias(ScoreBias):
-    """Bias by distance: a number for each head and each distance from the query back to the key.
+    """Bias by distance: one number per head and distance from the query back to the key.
 
     Attributes:
-        weights: One tensor [H, N], for the distances 0 .. N - 1.
+        weights: One tensor [H, N] for distances 0 .. N - 1.
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         """Compute the bias of a block, see ScoreBias.
 
-        It is constant along each diagonal. Row r is a window on the numbers in reversed order, one step before the window of
-        row r - 1.
+        The bias is constant along diagonals: row r is a window on the reversed numbers, one step before that of row r - 1.
         """
         (by_distance,) = weights
         num_columns = columns.stop - columns.start

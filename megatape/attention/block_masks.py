@@ -1,4 +1,4 @@
-"""Block masks of flex_attention: which blocks of pairs of tokens its kernels skip, and which they do not mask.
+"""Block masks for flex_attention, telling its kernels which blocks to skip and which to compute without masking.
 
 B samples of N tokens, nb blocks of BLOCK tokens in each.
 """
@@ -19,7 +19,7 @@ SeesKey = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @cache
 def causal_blocks(length: int, device: torch.device) -> BlockMask:
-    """Return the block mask of samples that are one document of `length` tokens."""
+    """Return the block mask for samples consisting of one document of `length` tokens."""
 
     def sees_key(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return column <= row
@@ -27,14 +27,14 @@ def causal_blocks(length: int, device: torch.device) -> BlockMask:
     return _block_mask(torch.zeros(1, length, dtype=torch.long, device=device), sees_key)
 
 
-# All layers get the same tensor, and tensors are compared by identity, so one entry is enough.
+# All layers get the same tensor, and tensors compare by identity, so one entry is enough.
 @lru_cache(maxsize=1)
 def document_blocks(document_starts: Tensor, version: int) -> BlockMask:
-    """Return the block mask of packed documents.
+    """Return the block mask for packed documents.
 
     Args:
         document_starts: Index of the first token of each token's document, [B, N].
-        version: Number of changes in place to `document_starts`, after which the cached mask is wrong.
+        version: Number of in-place changes to `document_starts`. Each one makes the cached mask wrong.
     """
 
     def sees_key(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -44,9 +44,9 @@ def document_blocks(document_starts: Tensor, version: int) -> BlockMask:
 
 
 def _block_mask(document_starts: Tensor, sees_key: SeesKey) -> BlockMask:
-    """Return the result of torch's create_block_mask for `sees_key`, which would evaluate all N x N pairs.
+    """Return the result of torch's create_block_mask for `sees_key`, without evaluating all N x N pairs.
 
-    A block of keys is hidden from a block of queries if it comes later, or before the documents of all of them.
+    A key block is hidden from a query block if it comes later, or before all documents in the query block.
 
     Args:
         document_starts: Index of the first token of each token's document, [B, N].

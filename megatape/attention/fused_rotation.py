@@ -11,7 +11,7 @@ from megatape.nn.kernels.launch import has_kernels
 
 
 class RotatingBackend(Backend):
-    """Base class of backends whose kernels read queries and keys that are already rotated.
+    """Base class of backends rotating queries and keys before attention.
 
     Args:
         rotation_by_kernel: Whether our own Triton kernels rotate them, where they can.
@@ -35,11 +35,11 @@ def rotated_heads(
         k: Keys [B, N, L, R].
         state: State with e, or None to rotate nothing.
         moves_state: Whether attention moves the state.
-        by_kernel: Whether our own Triton kernels rotate them, if the device has them and W = R. A run decides this once for
-            all ranks (training/startup/working_kernels.py).
+        by_kernel: Whether to use our Triton kernels if the device has them and W = R. A run decides this once for all ranks
+            (training/startup/working_kernels.py).
 
     Returns:
-        Rotated queries and keys, and e [B, N, L, W] as a value in their dtype, or None if attention does not move it.
+        Rotated queries and keys, and e as a value in their dtype, [B, N, L, W], or None if attention does not move it.
     """
     if state is None:
         return q, k, None

@@ -1,8 +1,8 @@
 """Rotation of queries and keys by the position tensor, and its gradient.
 
-Shapes as in model/transformer.py. A plane of a head is a pair of channels (x1, x2): x1 in its first half, x2 in its second. A
-position tensor e has width W = R, (cos | sin) of R/2 planes, or W = 2R, (cos, cos' | sin, sin'). With W = 2R, each of the two
-rows of a plane's rotation has its own cosine and sine, which the ablations that mix planes need.
+Shapes as in model/transformer.py. A plane of a head is a pair of channels (x1, x2), one in each half. A position tensor e has
+width W = R, (cos | sin) for R/2 planes, or W = 2R, (cos, cos' | sin, sin'). With W = 2R, both rows of a plane's rotation have
+their own cosine and sine, as needed by ablations mixing planes.
 """
 
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from torch.autograd.function import once_differentiable
 
 
 class PositionState(NamedTuple):
-    """State that an encoding carries beside the content. For rotary encodings, the position tensor e = initial + delta.
+    """Encoding's state beside the content. For rotary encodings, the position tensor e = initial + delta.
 
     Attributes:
-        initial: Function of the position ids. A position tensor is [B, N, 1, W] in float32, the same for all channels. None for
-            encodings without a state.
-        delta: Sum of the layers' updates, [B, N, L, W] in the compute precision. None before the first update.
+        initial: Function of the position ids, or None without a state. For position tensors [B, N, 1, W] in float32, equal for
+            all channels.
+        delta: Sum of all updates so far, [B, N, L, W] in compute precision, or None before the first update.
     """
 
     initial: Tensor | None
@@ -26,7 +26,7 @@ class PositionState(NamedTuple):
 
     @property
     def compact(self) -> Tensor:
-        """Position tensor e in float32: [B, N, 1, W] before the first update, where all channels are equal, or [B, N, L, W]."""
+        """Position tensor e in float32, [B, N, L, W], or [B, N, 1, W] before the first update, with equal channels."""
         assert self.initial is not None
         if self.delta is None:
             return self.initial
@@ -40,7 +40,7 @@ class PositionState(NamedTuple):
 def rotate_qk(q: Tensor, k: Tensor, state: PositionState | None) -> tuple[Tensor, Tensor]:
     """Rotate queries and keys by e.
 
-    The backward pass keeps the two terms of e, not the larger e, and it keeps q and k only if e needs a gradient.
+    The backward pass keeps the two terms of e instead of the larger e, and keeps q and k only if e needs a gradient.
 
     Args:
         q: Queries [B, N, H, R].
@@ -57,7 +57,7 @@ def rotate_qk(q: Tensor, k: Tensor, state: PositionState | None) -> tuple[Tensor
 
 
 def rotate(x: Tensor, e: Tensor) -> Tensor:
-    """Multiply the planes of heads by those of the position tensor, as complex numbers: (x1 + i x2)(c + i s).
+    """Multiply planes of heads by planes of the position tensor as complex numbers, (x1 + i x2)(c + i s).
 
     With W = 2R, the result is (x1 c - x2 s, x2 c' + x1 s').
 
@@ -119,14 +119,14 @@ class _Rotation(torch.autograd.Function):
 
 
 def rotate_back(grads: tuple[Tensor, ...], e: Tensor) -> list[Tensor]:
-    """Compute the gradients of queries or keys: the transposed rotation of the gradients of rotated ones.
+    """Compute gradients of queries or keys by transposing the rotation.
 
     Args:
         grads: Gradients of rotated heads, [B, N, H, R] each.
         e: Position tensor [B, N, L, W].
 
     Returns:
-        Gradients of the heads before their rotation, [B, N, H, R] each, in the wider dtype of a gradient and e.
+        Gradients before the rotation, [B, N, H, R] each, in the wider dtype of gradient and e.
     """
     cos, sin = _factors(e, grads[0].shape[-1])  # [B, N, L, 1, R] each
     d_heads = []
@@ -138,7 +138,7 @@ def rotate_back(grads: tuple[Tensor, ...], e: Tensor) -> list[Tensor]:
 
 
 def state_gradient(grads: tuple[Tensor, ...], heads: tuple[Tensor, ...], e: Tensor) -> Tensor:
-    """Compute the gradient of e from those of rotated queries and keys, summed over the heads of each channel.
+    """Compute the gradient of e from those of rotated queries and keys, summing over the heads of each channel.
 
     Args:
         grads: Gradients of rotated heads, [B, N, H, R] each.
@@ -146,7 +146,7 @@ def state_gradient(grads: tuple[Tensor, ...], heads: tuple[Tensor, ...], e: Tens
         e: Position tensor [B, N, L, W].
 
     Returns:
-        Gradient of e, [B, N, L, W]. Products are in the wider dtype of a gradient and e.
+        Gradient of e, [B, N, L, W], multiplied in the wider dtype of gradient and e.
     """
     head_dim = heads[0].shape[-1]
     dtype = torch.promote_types(grads[0].dtype, e.dtype)
@@ -172,7 +172,7 @@ def state_gradient(grads: tuple[Tensor, ...], heads: tuple[Tensor, ...], e: Tens
 
 
 def _sum(parts: list[Tensor]) -> Tensor:
-    """Add tensors in their order."""
+    """Add tensors in order."""
     first, *others = parts
     return sum(others, first)
 
@@ -180,7 +180,7 @@ def _sum(parts: list[Tensor]) -> Tensor:
 def _factors(e: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     """Return the factors (c, c') and (-s, s') of the rotation (c, c') (x1, x2) + (-s, s') (x2, x1).
 
-    In this form it multiplies whole heads. PyTorch on a CPU is slow in rows as short as half a head.
+    This form multiplies whole heads, because PyTorch on a CPU is slow for rows as short as half a head.
 
     Args:
         e: Position tensor [B, N, L, W].

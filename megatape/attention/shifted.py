@@ -1,9 +1,9 @@
-"""Shifted sparse attention (S2-Attn of LongLoRA, arXiv 2309.12307): a token only sees the earlier tokens of its group.
+"""Shifted sparse attention (S2-Attn of LongLoRA, arXiv 2309.12307): a token only sees earlier tokens in its group.
 
 Groups have G tokens. For the first half of the model's key/value heads they begin at tokens 0, G, 2G, ..., for the second half
-at 0, G/2, 3G/2, 5G/2, ..., so that groups which one layer keeps apart meet in the next. The authors roll the tokens of the
-second half by G/2 instead. That joins the last G/2 tokens of a sample and its first ones in one group, where the first ones see
-the last: the future. Here each of them is a group of its own.
+at 0, G/2, 3G/2, 5G/2, ..., so information crosses group borders in the next layer. The authors instead roll the second half's
+tokens by G/2. That puts the last G/2 tokens of a sample into one group with its first tokens, which then see the future. Here
+both are separate groups.
 
 Shapes as in model/transformer.py.
 """
@@ -22,13 +22,13 @@ from megatape.distributed.mesh import Axis
 
 @dataclass(frozen=True)
 class ShiftedSparse:
-    """Attention within groups of tokens, which replaces `attend`.
+    """Attention within groups of tokens, replacing `attend`.
 
     Attributes:
         num_groups: Number of groups N / G. N is a multiple of twice this number.
-        num_unshifted: Number of this rank's key/value heads, its first ones, that are in the first half of the model's
-            (`num_unshifted_heads`).
-        attend: Dense attention, which computes each group.
+        num_unshifted: Number of key/value heads on this rank belonging to the first half (`num_unshifted_heads`). They come
+            first.
+        attend: Dense attention for computing each group.
     """
 
     num_groups: int
@@ -46,8 +46,8 @@ class ShiftedSparse:
         document_starts: DocumentStarts,
         moves_state: bool,
     ) -> tuple[Tensor, None]:
-        """Compute attention within the groups. Arguments as in `attend`, without a bias and without moving the state."""
-        # The configuration refuses encodings with either.
+        """Compute attention within groups. Same arguments as `attend`, but no bias and no moving state."""
+        # The configuration refuses encodings with a bias or a moving state.
         assert bias is None and not moves_state
         q, k = rotate_qk(q, k, state)
         group_size = q.shape[1] // self.num_groups
@@ -56,7 +56,7 @@ class ShiftedSparse:
         k_unshifted, k_shifted = k.tensor_split([self.num_unshifted], dim=2)
         v_unshifted, v_shifted = v.tensor_split([self.num_unshifted], dim=2)
 
-        # A tensor-parallel rank may have heads of one half only.
+        # A tensor-parallel rank may only have heads from one half.
         outputs = []
         if q_unshifted.numel():
             outputs.append(self._attend_in_groups(q_unshifted, k_unshifted, v_unshifted, 0, group_size, document_starts))
@@ -76,14 +76,14 @@ class ShiftedSparse:
     ) -> Tensor:
         """Compute attention within groups, [B, N, heads, R].
 
-        Groups of one size become samples of a batch, so any backend computes no more scores than those of the groups.
+        Groups of equal size become samples in a batch, so no backend computes scores across groups.
 
         Args:
             q: Rotated queries [B, N, heads, R].
             k: Rotated keys.
             v: Values.
-            first_size: Number of tokens in the first group, 0 for groups of equal size.
-            group_size: Number of tokens in the groups after it. The last group has the rest.
+            first_size: Tokens in the first group, 0 for groups of equal size.
+            group_size: Tokens per following group. The last group has the remaining tokens.
             document_starts: Index of the first token of each token's document, [B, N], or None.
         """
         batch_size, length = q.shape[:2]
@@ -123,9 +123,9 @@ class ShiftedSparse:
 
 
 def num_unshifted_heads(num_kv_heads: int, tensor_axis: Axis, sequence_axis: Axis) -> int:
-    """Return how many of this rank's key/value heads, the first ones, are not shifted in shifted sparse attention.
+    """Return the number of unshifted key/value heads on this rank. They come first.
 
-    The second half of the whole model's heads is shifted, whatever share of them a rank holds.
+    Shifted heads are the second half of the whole model's heads, independent of how ranks distribute them.
     """
     num_own = num_kv_heads // (tensor_axis.size * sequence_axis.size)
     first = (tensor_axis.rank * sequence_axis.size + sequence_axis.rank) * num_own
@@ -142,6 +142,6 @@ def num_pairs(length: int, num_groups: int) -> int:
 
 
 def _fold_groups(x: Tensor, group_size: int) -> Tensor:
-    """Make groups samples: [B, n, ...] -> [B n / group_size, group_size, ...]. A smaller n is a single group."""
+    """Turn groups into samples, [B, n, ...] -> [B n / group_size, group_size, ...]. A smaller n is a single group."""
     size = min(group_size, x.shape[1])
     return x.unflatten(1, (-1, size)).flatten(0, 1)

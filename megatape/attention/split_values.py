@@ -1,15 +1,12 @@
-"""Attention over content and position state by kernels that limit the width of values.
-
-Shapes as in model/transformer.py.
-"""
+"""Attention over content and position state in calls that limit the width of values. Shapes as in model/transformer.py."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-# Largest width of values for which PyTorch's kernels have a backward pass. Beyond it, cuDNN takes the forward pass and has no
-# backward pass, and the tiles of flex_attention need more shared memory than a GPU has.
+# Maximum width of values with a backward pass in PyTorch's kernels. For wider ones, cuDNN only has a forward pass, and tiles of
+# flex_attention exceed the GPU's shared memory.
 MAX_VALUE_WIDTH = 128
 
 
@@ -18,15 +15,15 @@ def attend_v_and_e(
     e: Tensor | None,
     attend: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute A v and A e in as few calls as the kernels allow. Every call computes the scores again.
+    """Compute A v and A e in as few calls as possible, because every call computes the scores again.
 
-    If [v | e] is not wider than MAX_VALUE_WIDTH, a single call computes both. Otherwise one call computes A v, and one call
-    each computes the parts of A e, which are not wider than MAX_VALUE_WIDTH or v.
+    A single call computes both if [v | e] is at most MAX_VALUE_WIDTH wide. Otherwise one call computes A v, and further calls
+    compute parts of A e as wide as allowed.
 
     Args:
         v: Values [B, N, L, R].
         e: Position tensor [B, N, L, W], or None.
-        attend: Function that computes A values [B, N, H, width] from values [B, N, L, width].
+        attend: Function computing A values [B, N, H, width] from values [B, N, L, width].
 
     Returns:
         A v [B, N, H, R], and A e [B, N, H, W] or None.

@@ -1,7 +1,7 @@
 """Smoke tests of attention backends and our own Triton kernels.
 
-Each test runs forward and backward passes on the actual device before training relies on them. Backends declare what they do not
-support (Backend.unsupported_reason). The tests find everything else: a missing backward pass, a missing compiler, tiles
+Each test runs forward and backward passes on the actual device before training relies on them. Backends declare what they do
+not support (Backend.unsupported_reason). The tests find everything else: a missing backward pass, a missing compiler, tiles
 exceeding the GPU's shared memory, wrong results.
 """
 

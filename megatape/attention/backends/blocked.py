@@ -1,4 +1,4 @@
-"""Attention by blocks of query rows in plain PyTorch: the backend that supports every encoding on every device.
+"""Attention by blocks of query rows in plain PyTorch: the backend supporting every encoding on every device.
 
 The computation is in attention/blocked/. Shapes as in model/transformer.py.
 """
@@ -14,13 +14,13 @@ from megatape.distributed.mesh import SINGLE, Axis
 
 
 class Blocked(Backend):
-    """Attention by blocks of query rows, in float32 whatever the dtype of its arguments.
+    """Attention by blocks of query rows, computing in float32 for arguments of any dtype.
 
-    It is the only backend for several context-parallel ranks, where it supports no bias.
+    The only backend for several context-parallel ranks, where it supports no bias.
 
     Args:
-        context_axis: Context-parallel ranks, which divide the tokens of a sample.
-        min_block_rows: Minimum number of query rows in a block.
+        context_axis: Context-parallel ranks splitting each sample.
+        min_block_rows: Minimum number of query rows per block.
     """
 
     def __init__(self, context_axis: Axis = SINGLE, min_block_rows: int = BLOCK) -> None:

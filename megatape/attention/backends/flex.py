@@ -1,4 +1,4 @@
-"""Attention on GPUs by torch's flex_attention, compiled: with a bias by distance, and within documents.
+"""Attention on GPUs by torch's compiled flex_attention, with biases by distance and within documents.
 
 Shapes as in model/transformer.py.
 """
@@ -23,19 +23,19 @@ from megatape.utils.torch_internals import limit_recompilations
 # The compiler does not support smaller heads.
 MIN_HEAD_DIM = 16
 
-# torch chooses tiles by the width of the queries alone. Wider values make the forward pass spill registers, so it gets the
-# tiles of heads as wide as the values.
+# torch chooses tiles by the query width alone. Wider values make the forward pass spill registers, so it gets the tiles for heads
+# as wide as the values.
 WIDER_VALUES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
-# torch does not count the bias either. A stage of the pipeline holds a float32 bias for each score, and three stages need more
-# shared memory than an H100 has.
+# torch does not count the bias either. Each pipeline stage holds a float32 bias per score, and three stages exceed an H100's
+# shared memory.
 BIASED = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 2, "bwd_num_stages": 2}
 
 
 class Flex(RotatingBackend):
     """Attention by flex_attention, with document masks. A bias by distance is a lookup, fused into the scores by the compiler.
 
-    A bias by pair is not supported: every weight of its network contributes to every score, so the fused gradient would be one
-    atomic addition per weight and score.
+    Biases by pair are not supported: every weight of their networks contributes to every score, so the fused gradient would
+    need one atomic addition per weight and score.
     """
 
     def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
@@ -79,8 +79,8 @@ def flex_values(
 ) -> Tensor:
     """Compute causal attention to values in one call.
 
-    The kernel looks up the bias when it computes a score, and skips masked blocks, so nothing of size N x N exists. On a CPU,
-    where only tests run it, the same code is not compiled and does make an N x N tensor.
+    The kernel looks up the bias when computing a score, and skips masked blocks, so nothing of size N x N exists. On a CPU, where
+    only tests run it, the code is not compiled and does make an N x N tensor.
 
     Args:
         q: Rotated queries [B, N, H, R].
@@ -134,7 +134,7 @@ def flex_values(
 
 
 def _kernel_options(q: Tensor, v: Tensor, biased: bool) -> dict[str, int] | None:
-    """Return the tiles of the kernel. None for float32, for which torch chooses small tiles."""
+    """Return the kernel's tiles, or None for float32 to let torch choose small ones."""
     if v.dtype.itemsize != 2:
         return None
     if biased:
@@ -150,10 +150,7 @@ def _attend_on_meta(
     values: Tensor,
     by_distance: Tensor | None,
 ) -> Tensor:
-    """Stand in for flex_attention on the meta device, which it does not support.
-
-    This operator reads, writes and keeps as much.
-    """
+    """Stand in for flex_attention on the meta device, by an operator that reads, writes and saves as much."""
     if by_distance is None:
         return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
     mask = by_distance[:, None].to(queries.dtype)
@@ -164,8 +161,8 @@ def _attend_on_meta(
 def _compiled_flex_attention() -> Callable[..., Any]:
     """Return flex_attention, compiled for each shape.
 
-    A run has few shapes. Kernels for any length are slower, and torch would make them at the second length that it sees. Code
-    that cannot be compiled is an error, because uncompiled it would make an N x N tensor.
+    A run has few shapes. At the second length torch would switch to kernels for any length, which are slower. Failing to
+    compile is an error, because uncompiled code would make an N x N tensor.
     """
     limit_recompilations()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)

@@ -1,7 +1,6 @@
-"""Attention by our own Triton kernels, on GPUs: one pass for content and position state, without copying either.
+"""Attention by our own Triton kernels on GPUs, in one pass over content and position state without copying either.
 
-Shapes as in model/transformer.py; W is the width of the position tensor e. The kernels are imported when the first layer runs,
-so triton need not be installed elsewhere.
+Shapes as in model/transformer.py. Kernels are imported by the first layer, so triton is only needed on GPUs.
 """
 
 from importlib.util import find_spec
@@ -22,8 +21,8 @@ DTYPES = (torch.float32, torch.bfloat16)
 class Fused(Backend):
     """Attention by fused kernels on NVIDIA GPUs, with document masks and grouped queries.
 
-    Supports plain attention, a bias by distance, and attention that moves the state. A bias by pair is not supported: FIRE's
-    network of 32 units, for example, would take about twelve times as long as attention itself (docs/kernels.md).
+    Supports plain attention, biases by distance, and moving the state. Biases by pair are not supported: FIRE's network of 32
+    units, for example, would take about twelve times as long as attention itself (docs/kernels.md).
     """
 
     def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
@@ -42,7 +41,7 @@ class Fused(Backend):
         return super().unsupported_reason(requirements)
 
     def is_preferred_for(self, requirements: AttentionRequirements) -> bool:
-        """Whether these kernels are faster than flex_attention, and than one call of sdpa, which has to copy [v | e]."""
+        """Whether these kernels are faster than flex_attention, and than one call of sdpa copying [v | e]."""
         if requirements.dtype != torch.bfloat16:
             return False
         moves_in_one_call = requirements.moves_state and 2 * requirements.head_dim <= MAX_VALUE_WIDTH
@@ -61,9 +60,8 @@ class Fused(Backend):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute causal attention, see Backend.
 
-        Usually a single pass over v and e, which rotates queries and keys while it loads them. Some ablations have an e wider
-        than the heads: then queries and keys are rotated beforehand, and e is split into parts as wide as a head, each of which
-        takes a pass.
+        Usually takes a single pass over v and e, rotating queries while loading them. Some ablations have an e wider than the
+        heads: then queries and keys are rotated beforehand, and e is split into parts as wide as a head, taking a pass each.
         """
         from megatape.attention.kernels.attention import fused_attention
 

@@ -17,12 +17,12 @@ from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import MAX_VALUE_WIDTH, attend_v_and_e
 from megatape.utils.torch_internals import attention_kernel, prefer_attention_kernels
 
-# GPU kernels load heads in pieces of this size.
+# Size of the pieces in which GPU kernels load heads
 ALIGNMENT_BYTES = 16
-# Largest head size for which a CPU moves the state faster by one padded call than `blocked` does. Relative time, forward and
-# backward: 0.53 with 16 channels and 128 tokens, 0.89 with 32 and 256, but 1.18 with 64 and 512.
+# Maximum head size for which one padded call on a CPU is faster than `blocked` when moving the state. Relative time, forward
+# and backward: 0.53 with 16 channels and 128 tokens, 0.89 with 32 and 256, but 1.18 with 64 and 512.
 MAX_PADDED_HEAD_DIM = 32
-# Compute capabilities of the GPUs on which cuDNN's kernels are the fastest: Hopper and Blackwell in data centers.
+# Compute capabilities of GPUs with cuDNN as the fastest kernels: Hopper and Blackwell in data centers
 CUDNN_CAPABILITIES = ((9, 0), (10, 0), (10, 3))
 
 
@@ -107,7 +107,7 @@ class Sdpa(RotatingBackend):
 
 
 def kernel_order(capability: tuple[int, int]) -> list[SDPBackend]:
-    """Return PyTorch's kernels, the fastest first, for GPUs of a compute capability.
+    """Return PyTorch's kernels for GPUs of a compute capability, fastest first.
 
     Published measurements (docs/results/speed.md): cuDNN's kernels are 1.3 to 1.6 times as fast as FlashAttention-2's on
     Hopper, and slower elsewhere.
@@ -120,15 +120,12 @@ def kernel_order(capability: tuple[int, int]) -> list[SDPBackend]:
 
 @cache
 def prefer_fast_kernels(device: torch.device) -> None:
-    """Set the order of kernels in this process.
-
-    PyTorch's own order depends on its version, on cuDNN's version and on environment variables.
-    """
+    """Set this process's order of kernels. PyTorch's own order depends on versions and environment variables."""
     prefer_attention_kernels(kernel_order(torch.cuda.get_device_capability(device)))
 
 
 def visible(document_starts: Tensor) -> Tensor:
-    """Return a mask [B, N, N]: whether a query (row) sees a key (column), which is in its document and not later."""
+    """Return whether a query (row) sees a key (column) in its document, [B, N, N]. It sees no later keys."""
     index = torch.arange(document_starts.shape[1], device=document_starts.device)
     not_later = index <= index[:, None]
     in_document = index >= document_starts[..., None]
@@ -149,14 +146,14 @@ def _attend_by_document(
 ) -> Tensor:
     """Compute causal attention in one call per document, [B, H, N, ...] -> [B, N, H, ...].
 
-    A mask would have N x N elements, and a call with it takes the time of all pairs of tokens.
+    A mask would have N x N elements, and computing with it takes the time of all pairs of tokens.
 
     Args:
         queries: Queries [B, H, N, R].
         keys: Keys [B, H, N, R].
         values: Values [B, H, N, width].
         scale: Factor on the scores.
-        lengths: Number of tokens of each document of each sample.
+        lengths: Tokens per document, for each sample.
     """
     samples = []
     for q, k, v, sizes in zip(queries.split(1), keys.split(1), values.split(1), lengths, strict=True):
@@ -171,9 +168,9 @@ def _attend_by_document(
 
 
 def _document_lengths(document_starts: Tensor) -> list[list[int]]:
-    """Return the number of tokens of each document of each sample.
+    """Return the number of tokens per document, for each sample.
 
-    Fake and meta tensors have a shape but no values: each of their samples counts as one document.
+    Samples of fake and meta tensors, which have no values, count as one document.
     """
     num_samples, num_tokens = document_starts.shape
     if type(document_starts) is not Tensor or document_starts.is_meta:
@@ -186,14 +183,14 @@ def _document_lengths(document_starts: Tensor) -> list[list[int]]:
 
 
 def _padded(heads: Tensor, e: Tensor | None) -> Tensor:
-    """Pad queries or keys [B, N, heads, R] to [B, N, heads, R + W], if a CPU moves the state."""
+    """Pad queries or keys [B, N, heads, R] to [B, N, heads, R + W] when moving the state on a CPU."""
     if e is None or heads.device.type != "cpu":
         return heads
     return F.pad(heads, (0, e.shape[-1]))
 
 
 def _for_each_query_head(heads: Tensor, num_heads: int) -> Tensor:
-    """Repeat keys or values for the query heads that share them, [B, N, L, width] -> [B, H, N, width].
+    """Repeat keys or values for the query heads sharing them, [B, N, L, width] -> [B, H, N, width].
 
     Not every kernel of scaled_dot_product_attention supports grouped queries.
     """

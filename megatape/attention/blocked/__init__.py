@@ -1,1 +1,1 @@
-"""Attention in blocks of rows by PyTorch alone, also over a ring of context-parallel ranks."""
+"""Attention by blocks of rows in plain PyTorch, also around a ring of context-parallel ranks."""

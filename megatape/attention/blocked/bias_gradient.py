@@ -1,4 +1,4 @@
-"""Gradient of a bias on the scores, block by block.
+"""Gradient of a score bias, computed block by block.
 
 B samples, L key/value heads of this rank, H query heads.
 """
@@ -12,15 +12,15 @@ from megatape.attention.bias import ScoreBias
 
 
 class BiasGradient:
-    """Recomputes the bias of each block, and sums the gradients of its weights over the blocks.
+    """Recomputes the bias of each block, and sums its weights' gradients over blocks.
 
     Args:
-        bias: The bias.
-        weights: Weights of the bias, as saved for the backward pass.
+        bias: Bias on the scores.
+        weights: Bias weights saved for the backward pass.
         needs_grad: Whether each weight needs a gradient.
 
     Attributes:
-        gradients: Gradient of each weight, None for a weight that needs none.
+        gradients: Gradient of each weight, or None if it needs none.
     """
 
     def __init__(self, bias: ScoreBias, weights: Sequence[Tensor], needs_grad: Sequence[bool]) -> None:
@@ -55,11 +55,11 @@ class BiasGradient:
         self._d_block[:, heads] = d_scores
 
     def finish_block(self) -> None:
-        """Add the gradients of the weights from the current block."""
+        """Add this block's gradients to those of the weights."""
         if not self._block.requires_grad:
             return
         # Weights that the block does not read get zeros.
-        found = torch.autograd.grad(self._block, self.trained, self._d_block, materialize_grads=True)
+        gradients = torch.autograd.grad(self._block, self.trained, self._d_block, materialize_grads=True)
         totals = [total for total in self.gradients if total is not None]
-        for total, gradient in zip(totals, found, strict=True):
+        for total, gradient in zip(totals, gradients, strict=True):
             total += gradient

@@ -1,4 +1,4 @@
-"""Layout of queries, keys and values in blocked attention: query heads that share a key/value head lie apart.
+"""Layout of queries, keys and values in blocked attention, which separates query heads sharing a key/value head.
 
 Shapes as in model/transformer.py; W is the width of the position tensor e. G = H / L query heads share a key/value head. A
 batch has S = B * L sequences of keys.

@@ -1,18 +1,18 @@
 """Causal attention by blocks of query rows, as one differentiable function.
 
-TAPE on a CPU: PyTorch's flash attention does not support values wider than the keys there, and calling it once for v and once
-for e would compute every score twice, forward and backward. Here the scores of a block of rows are computed once and used for
-[v | e]. Two choices keep memory near that of rotary attention: nothing of size N x N is saved, and queries and keys are saved
-before their rotation, which the backward pass repeats.
+TAPE on a CPU: PyTorch's flash attention does not support values wider than keys there, and calling it separately for v and e
+would compute every score twice, forward and backward. Here each block's scores are computed once and used for [v | e]. Two
+choices keep memory near that of rotary attention: nothing of size N x N is saved, and queries and keys are saved before
+rotating them, which the backward pass repeats.
 
-Bias on the scores: the bias of a block is computed where it is added, and again in the backward pass, so the bias of all pairs
-never exists.
+Bias on the scores: each block's bias is computed when adding it, and again in the backward pass, so the bias of all pairs never
+exists.
 
-Ring attention of P context-parallel ranks (Liu et al., arXiv 2310.01889): distributed/layout.py divides the tokens in a zigzag,
-and the computation is the same over more blocks. Rotated keys and [v | e] of each rank travel around the ring in the compute
-precision, overlapped with the scores of the previous ones, and each block of rows merges its attention to the keys of all ranks
-by their log-sum-exp. In the backward pass they travel again. The sum of their gradients follows one step later, until it is
-back at their rank.
+Ring attention on P context-parallel ranks (Liu et al., arXiv 2310.01889): distributed/layout.py splits tokens in a zigzag, and
+the computation is the same over more blocks. Each rank's rotated keys and [v | e] travel around the ring in compute precision,
+overlapping with the previous rank's scores, and each block of rows merges its attention to all ranks' keys by their
+log-sum-exp. In the backward pass they travel again. The sum of their gradients follows one step later, until it is back at its
+rank.
 
 Shapes as in model/transformer.py, where N is the N/P tokens of this rank; folded shapes as in folding.py.
 """
@@ -202,7 +202,7 @@ def _unfold_gradients(
     e: Tensor | None,
     delta: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of q, k, v and delta, in float32 but for that of delta.
+    """Return gradients of q, k, v and delta, in float32 except for delta.
 
     Args:
         d_queries: Gradient of the rotated queries, [G, S, N, R].

@@ -1,4 +1,4 @@
-"""Keys and values of context-parallel ranks on their way around a ring, and the gradients on their way back.
+"""Keys and values traveling around a ring of context-parallel ranks, and their gradients traveling back.
 
 S sequences of N keys on each rank (see folding.py); W is the width of the position tensor e, 0 without it.
 """
@@ -15,12 +15,12 @@ from megatape.distributed.mesh import Axis
 def keys_of_all_ranks(
     keys: Tensor, values: Tensor, dtype: torch.dtype, context_axis: Axis
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield each rank with its keys and values, this rank first. The next ones arrive while the caller computes.
+    """Yield each rank with its keys and values, starting with this rank. The next ones arrive while the caller computes.
 
     Args:
-        keys: Keys of this rank [S, N, R], float32.
-        values: Values of this rank [S, N, R + W], float32.
-        dtype: Data type in which they travel.
+        keys: This rank's keys, [S, N, R] in float32.
+        values: This rank's values, [S, N, R + W] in float32.
+        dtype: Data type for sending.
         context_axis: Context-parallel ranks.
     """
     num_ranks = context_axis.size
@@ -38,10 +38,10 @@ def keys_of_all_ranks(
 
 
 class KeyGradients:
-    """Sums the gradients of keys and values: this rank's here, and the other ranks' on their way back to them.
+    """Sums gradients of keys and values: this rank's locally, those of other ranks on the way back to them.
 
     Args:
-        dtype: Data type in which they travel.
+        dtype: Data type for sending.
         context_axis: Context-parallel ranks.
     """
 
@@ -54,10 +54,10 @@ class KeyGradients:
         self.returning: AsyncShift | None = None
 
     def add(self, key_rank: int, d_keys: Tensor, d_values: Tensor) -> None:
-        """Add the gradients that come from this rank's rows.
+        """Add gradients from this rank's rows.
 
         Args:
-            key_rank: Rank of the keys and values, in the order of keys_of_all_ranks.
+            key_rank: Rank holding the keys and values, in the order of `keys_of_all_ranks`.
             d_keys: Gradient of the keys, [S, N, R].
             d_values: Gradient of the values, [S, N, R + W].
         """

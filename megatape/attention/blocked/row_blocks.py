@@ -1,7 +1,4 @@
-"""Blocks of query rows, the keys that they see, and the masking of single scores.
-
-N tokens of this rank.
-"""
+"""Blocks of query rows, the keys they see, and masking of single scores. Each rank has N tokens."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,19 +10,19 @@ from megatape.attention.backend import DocumentStarts
 from megatape.distributed.layout import zigzag
 from megatape.distributed.mesh import Axis
 
-# Query rows of a block: the fastest of 64, 128, 256 and 512, with 512 and 1024 tokens and 12 heads of 64.
+# Query rows per block: the fastest of 64, 128, 256 and 512, measured with 512 and 1024 tokens and 12 heads of 64.
 BLOCK = 128
-# Maximum number of query rows of a block on context-parallel ranks, whose samples are so long that the time to start an
-# operation counts more.
+# Maximum number of query rows per block on context-parallel ranks. Their long samples have many blocks, and starting operations
+# takes time.
 LONG_BLOCK = 512
 
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """Division of a rank's query rows into blocks.
+    """Splits a rank's query rows into blocks.
 
     Attributes:
-        context_axis: Context-parallel ranks, which divide the tokens of a sample.
+        context_axis: Context-parallel ranks splitting each sample.
         min_rows: Minimum number of rows in a block.
     """
 
@@ -33,7 +30,7 @@ class RowBlocks:
     min_rows: int = BLOCK
 
     def rows_of(self, length: int) -> int:
-        """Return the number of rows in a block, for `length` tokens on each rank."""
+        """Return the number of rows per block, for `length` tokens on each rank."""
         if self.context_axis.size == 1:
             return self.min_rows
         return min(LONG_BLOCK, max(self.min_rows, length // 8))
@@ -46,14 +43,14 @@ class RowBlocks:
     ) -> list[tuple[slice, slice]]:
         """Return blocks of this rank's rows, each with the keys of rank `key_rank` that it sees.
 
-        A block of rows and its own keys form a square on the diagonal, half of which is masked later.
+        Rows and keys of the same tokens form a square on the diagonal, half of which is masked later.
 
-        Each rank has an early and a late chunk of a sample. Both chunks of a lower rank surround both of this rank's, so all
-        rows see its early chunk. Both chunks of a higher rank lie between this rank's, so only the late rows see its keys, all
-        of them. Either way, half of the scores are computed.
+        Each rank has an early and a late chunk of a sample. A lower rank's chunks surround this rank's, so all rows see its
+        early chunk. A higher rank's chunks lie between this rank's, so only the late rows see its keys, all of them. Either
+        way, half of the scores are computed.
 
-        Documents on a CPU let the keys begin at the first document of the block, unless ranks divide samples. On a GPU they do
-        not: the host would have to wait for the values of `document_starts`.
+        On a CPU, keys begin at the block's first document, unless ranks split samples. On a GPU, the host would have to wait
+        for the values of `document_starts`.
 
         Args:
             length: Number of tokens on each rank.
@@ -85,17 +82,17 @@ class RowBlocks:
 
 
 def _has_values_on_cpu(document_starts: DocumentStarts) -> bool:
-    """Whether the values can be read without waiting for a device. Fake tensors, a subclass, have none."""
+    """Whether values can be read without waiting for a device. Fake tensors, a subclass, have none."""
     return type(document_starts) is Tensor and document_starts.device.type == "cpu"
 
 
 class CausalMask:
-    """Masks the scores of later tokens and of other documents, in place, for the keys of one context-parallel rank.
+    """Masks scores of later tokens and other documents in place, for the keys of one context-parallel rank.
 
     Args:
         document_starts: Index of the first token of each token's document, [B, N], or None.
         queries: Folded queries [G, S, N, R], for dtype and device.
-        row_blocks: Division of the rows into blocks.
+        row_blocks: Blocks of rows.
         key_rank: Context-parallel rank of the keys.
     """
 

@@ -1,6 +1,5 @@
-"""Attention by the kernels as one differentiable function.
+"""Attention by our kernels as one differentiable function. attention/backends/blocked.py does the same in plain PyTorch.
 
-The plain counterpart is attention/backends/blocked.py, which supports every encoding on every device.
 Shapes as in model/transformer.py.
 """
 
@@ -28,11 +27,11 @@ BY_DISTANCE = 6
 
 @dataclass(frozen=True)
 class Products:
-    """Number of matrix products for each pair of a query and a key.
+    """Number of matrix products per query-key pair.
 
     Attributes:
-        content: Products of attention to the content.
-        state: Additional products if attention moves the state.
+        content: Products for the content.
+        state: Additional products for moving the state.
     """
 
     content: int
@@ -56,7 +55,7 @@ def fused_attention(
     document_starts: DocumentStarts,
     moves_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute causal attention by the kernels. Arguments and results as in `attend`, where e is as wide as the heads.
+    """Compute causal attention by our kernels. Same results as `attend`, with e as wide as the heads.
 
     Args:
         q: Queries [B, N, H, R].
@@ -72,9 +71,9 @@ def fused_attention(
 
 
 class _FusedAttention(torch.autograd.Function):
-    """A v and A e [B, N, H, R], the second None unless attention moves the state.
+    """A v and A e [B, N, H, R], or None without moving the state.
 
-    Keeps its arguments, its results and one number per query. The backward pass recomputes rotated queries and keys.
+    Saves arguments, results and one number per query. The backward pass recomputes rotated queries and keys.
     """
 
     @staticmethod
@@ -237,14 +236,14 @@ def _rotated_keys(
 
 
 def _to_base_2(by_distance: Tensor | None) -> Tensor | None:
-    """Return a bias times log2(e): the kernels compute powers of two."""
+    """Return a bias times log2(e), because kernels compute powers of two."""
     if by_distance is None:
         return None
     return (by_distance * LOG2_E.value).contiguous()
 
 
 def _ends(starts: Tensor) -> Tensor:
-    """Return the token after the last one that sees each token, [B, N]. `starts` [B, N] never decreases within a sample."""
+    """Return the token after the last one seeing each token, [B, N]. `starts` [B, N] never decreases within a sample."""
     tokens = torch.arange(starts.shape[1], device=starts.device, dtype=starts.dtype)
     return torch.searchsorted(starts, tokens.expand_as(starts).contiguous(), right=True)
 
@@ -252,7 +251,7 @@ def _ends(starts: Tensor) -> Tensor:
 def _launch(kernel: Kernel, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
     """Run a kernel on every head.
 
-    keys_kernel runs on blocks of keys, distances_kernel on diagonals of square tiles, and the others on blocks of queries.
+    keys_kernel runs on key blocks, distances_kernel on diagonals of square tiles, the others on query blocks.
     """
     batch, length, heads, size = q.shape
     tile = select_tile(kernel, q)

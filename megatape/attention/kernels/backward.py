@@ -181,9 +181,9 @@ def keys_kernel(
 ):
     """Compute dk, dv and de.
 
-    A program computes KEYS keys of a channel of a sample. Programs whose keys are seen by the most queries come first.
+    Each program computes KEYS keys of one channel and sample. Programs with the most queries come first.
 
-    ends: Token after the last one that sees each token, [B, N], or None.
+    ends: Token after the last one seeing each token, [B, N], or None.
     row_sum, d_state: Outputs of queries_kernel.
     d_k, d_v, d_delta: Gradients, [B, N, L, R]. d_delta is None without delta.
     """

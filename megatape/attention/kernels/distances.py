@@ -1,7 +1,7 @@
 """Gradient of a bias by distance: dS of backward.py, summed over all pairs of a distance.
 
-Tiles along a diagonal have each distance in the same place. So a program that walks down a diagonal adds its tiles up as tiles,
-and only their sum is added up by distance. This needs no N x N memory and no atomic additions. Shapes as in forward.py.
+Tiles along a diagonal have each distance in the same place. So a program walking down a diagonal adds up whole tiles, and only
+their sum by distance. This needs neither N x N memory nor atomic additions. Shapes as in forward.py.
 """
 
 import triton
@@ -35,10 +35,10 @@ def distances_kernel(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Compute the gradient of the bias in two parts, because a distance is in two diagonals of tiles.
+    """Compute the bias gradient in two parts, because each distance is in two diagonals of tiles.
 
-    A program computes a diagonal of a head of a sample: the tiles of as many queries as keys that are program_id(0) tiles
-    apart. Programs with the longest diagonals come first.
+    Each program computes one diagonal of one head and sample: square tiles program_id(0) tiles below the main diagonal.
+    Programs with the longest diagonals come first.
 
     bias, row_sum: As in the backward pass.
     parts: Float32 [2, B, H, N], initially zero. The gradient is the sum over the first two dimensions.
@@ -78,8 +78,8 @@ def distances_kernel(
                 KEYS,
             )
 
-    # The distances are diagonal .. diagonal + KEYS - 1, and as many before. Every row has each of them once, in
-    # one half or the other.
+    # Distances are diagonal .. diagonal + KEYS - 1, and as many before. Every row has each of them once, in one half or the
+    # other.
     rows = tl.arange(0, QUERIES)[:, None]
     distances = tl.arange(0, KEYS)[None, :]
     by_distance = tl.gather(total, (rows - distances) & (KEYS - 1), 1)
@@ -118,7 +118,7 @@ def _d_scores(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Compute dS of the queries from `first` on and the keys from `start` on, [QUERIES, KEYS]. Zero for missing pairs."""
+    """Compute dS for queries from `first` on and keys from `start` on, [QUERIES, KEYS]. Missing pairs are zero."""
     channel = head // GROUP
     channels = heads // GROUP
     columns = head_columns(SIZE, WIDTH)

@@ -1,4 +1,4 @@
-"""Forward pass: causal attention over one or two values with the same weights, by blocks of keys.
+"""Forward pass: causal attention over one or two values with the same weights, one block of keys at a time.
 
 FlashAttention (Dao et al., arXiv 2205.14135), with an online softmax. Scores are multiplied by log2(e), so exponentials are
 powers of two. Shapes as in model/transformer.py. SIZE is R, and GROUP is the number of query heads per key/value head.
@@ -10,7 +10,7 @@ import triton.language as tl
 from megatape.attention.kernels.tiles import head_columns, joined, load, load_halves, load_state, rotate, store
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-# Precision of float32 products: three products of TF32 in tensor cores, as exact as one of float32.
+# Precision of float32 products: three TF32 products in tensor cores, as exact as one in float32.
 PRECISION = tl.constexpr("tf32x3")
 # Score of a masked key. Finite, because a row may have no visible key in its first block.
 HIDDEN = tl.constexpr(-1e30)
@@ -44,7 +44,7 @@ def forward_kernel(
 ):
     """Compute content = A v, attended_state = A e, and log_sum, the base-2 logarithms of the sums of exponentials.
 
-    A program computes QUERIES queries of a head of a sample. Programs whose queries see the most keys come first.
+    Each program computes QUERIES queries of one head and sample. Programs seeing the most keys come first.
 
     q: Queries [B, N, H, R]. Rotated here by initial + delta, unless initial is None.
     k: Rotated keys [B, N, L, R].

@@ -1,6 +1,6 @@
-"""Rotation of queries and keys by the position tensor, for kernels that read them more than once: one pass over their memory.
+"""Rotation of queries and keys by the position tensor in one pass over memory, before kernels that read them repeatedly.
 
-The plain counterpart is attention/rotation.py. Shapes as in model/transformer.py.
+attention/rotation.py does the same in plain PyTorch. Shapes as in model/transformer.py.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from megatape.attention.kernels.tiles import load_halves, load_state, rotate, rotate_back, store_halves, width
 from megatape.nn.kernels.launch import launch
 
-# Number of tokens and of warps of a program
+# Tokens and warps per program
 ROWS = 64
 WARPS = 4
 
@@ -124,7 +124,7 @@ def rotated_with_state(
 
 
 def _launch(kernel: Any, programs: Tensor, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
-    """Run a kernel on blocks of tokens of each head of `programs`."""
+    """Run a kernel on token blocks of each head in `programs`."""
     batch, length, heads, size = q.shape
     sizes: dict[str, Any] = {
         "length": length,
@@ -158,7 +158,7 @@ def rotate_kernel(
 ):
     """Compute rotated = x * e with GROUP heads of x for each channel of e, and state = e.
 
-    A program computes a block of tokens of a head of a sample.
+    Each program computes a token block of one head and sample.
 
     x, rotated: [B, N, heads, SIZE].
     initial: [B, N, 1, SIZE].
@@ -201,7 +201,7 @@ def _head_backward(
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Store the gradient of one head, and add the gradient of its rotation unless x is None."""
+    """Store the gradient of one head, and add the gradient of its rotation, unless x is None."""
     g1, g2 = load_halves(d_rotated, batch, first, head, length, heads, ROWS, SIZE, WIDTH)
     d1, d2 = rotate_back(g1, g2, cosines, sines)
     store_halves(d_x, d1, d2, batch, first, head, length, heads, ROWS, SIZE, WIDTH)
@@ -238,8 +238,8 @@ def rotate_backward_kernel(
 ):
     """Compute the gradients d_q and d_k = gradients * conj e, and d_delta unless delta is None.
 
-    d_delta is d_state plus the sum of gradients * conj (q, k) over the heads of a channel. A program computes a block of tokens
-    of a channel of a sample.
+    d_delta is d_state plus gradients * conj (q, k), summed over the heads of a channel. Each program computes a token block of
+    one channel and sample.
 
     Shapes as in rotate_kernel. A d_state of None counts as zero.
     """

@@ -1,4 +1,4 @@
-"""Sizes of the tiles of the attention kernels, by the width of a head and the shared memory of a GPU."""
+"""Tile sizes of the attention kernels, by head size and the GPU's shared memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from megatape.attention.kernels.forward import forward_kernel
 from megatape.attention.kernels.tiles import width
 from megatape.nn.kernels.launch import Kernel
 
-# Shared memory that a program can have
+# Maximum shared memory per program
 H100_SHARED_BYTES = 227 * 1024
 A100_SHARED_BYTES = 163 * 1024
 
@@ -25,9 +25,9 @@ class Tile:
     """Tile sizes of a Triton kernel.
 
     Attributes:
-        queries: Number of queries per program and step.
-        keys: Number of keys per program and step.
-        warps: Number of warps of a program.
+        queries: Queries per program and step.
+        keys: Keys per program and step.
+        warps: Warps per program.
         stages: Number of pipeline stages.
     """
 
@@ -37,8 +37,8 @@ class Tile:
     stages: int
 
 
-# Tiles by kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200. TAPE's attention takes 0.72 to 0.79 of
-# the time that it takes with tiles chosen by registers and shared memory alone (docs/kernels.md).
+# Tiles by kernel and head size in bfloat16: the fastest of up to 17, measured on an H200. TAPE's attention takes 0.72 to 0.79
+# times as long as with tiles chosen by registers and shared memory alone (docs/kernels.md).
 TILES = {
     (forward_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=3),
     (forward_kernel, 128): Tile(queries=128, keys=64, warps=8, stages=3),
@@ -49,8 +49,8 @@ TILES = {
     (distances_kernel, 64): Tile(queries=64, keys=64, warps=8, stages=2),
     (distances_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
 }
-# Tiles for devices with less shared memory. They are as large as it allows, and hardly spill a register inside the loops. They
-# were compiled for these devices, but not measured.
+# Tiles for devices with less shared memory, as large as it allows, hardly spilling registers inside the loops. They were compiled
+# for these devices, but not measured.
 TILES_BELOW_H100 = {
     (forward_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
     (queries_kernel, 128): Tile(queries=128, keys=32, warps=8, stages=2),
@@ -60,7 +60,7 @@ TILES_BELOW_A100 = TILES_BELOW_H100 | {
     (queries_kernel, 128): Tile(queries=64, keys=32, warps=4, stages=2),
     (keys_kernel, 128): Tile(queries=32, keys=64, warps=8, stages=2),
 }
-# Tile of all kernels in float32
+# Tile for float32, used by all kernels
 FLOAT_TILE = Tile(queries=32, keys=32, warps=8, stages=1)
 
 # Tiles to try, by name of the kernel
@@ -69,11 +69,11 @@ _trial_tiles: dict[str, Tile] = {}
 
 @contextmanager
 def trial_tile(kernel: str, tile: Tile) -> Iterator[None]:
-    """Run a kernel with another tile inside the block, in place of all tiles above.
+    """Run a kernel with another tile inside the `with` block.
 
     Args:
-        kernel: Name of the kernel.
-        tile: The tile.
+        kernel: Kernel name.
+        tile: Tile replacing all tiles above.
     """
     _trial_tiles[kernel] = tile
     try:
@@ -83,7 +83,7 @@ def trial_tile(kernel: str, tile: Tile) -> Iterator[None]:
 
 
 def select_tile(kernel: Kernel, x: Tensor) -> Tile:
-    """Return the tile of `kernel` for x, by the dtype, the head size and the device of x."""
+    """Return the tile of a kernel by dtype, head size and device of x."""
     if kernel.__name__ in _trial_tiles:
         return _trial_tiles[kernel.__name__]
     if x.dtype == torch.float32:
@@ -99,7 +99,7 @@ def select_tile(kernel: Kernel, x: Tensor) -> Tile:
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Return the bytes of shared memory that a program can have. The meta device stands in for an H100."""
+    """Return the shared memory available to a program, in bytes. The meta device stands in for an H100."""
     if device.type != "cuda":
         return H100_SHARED_BYTES
     # The stub of the properties lacks the field.

@@ -1,11 +1,11 @@
-"""Tiles: some rows of one head in the registers of a kernel, their location in memory, and the planes of a head.
+"""Tiles: some rows of one head in a kernel's registers, their location in memory, and rotating their planes.
 
-Tensors are contiguous, [B, N, heads, SIZE]. A tile of a whole head has WIDTH columns, a power of two. A tile of half a head has
+Tensors are contiguous, [B, N, heads, SIZE]. A whole head's tile has WIDTH columns, a power of two, and half a head's tile has
 WIDTH / 2. Each half is padded separately. Padding reads zero and is not written. Offsets within a tile have 32 bits, offsets of
-a tile 64 bits, because a tensor may have more than 2^31 elements.
+tiles 64 bits, because tensors may have more than 2^31 elements.
 
-Arguments of the functions below: x is a pointer to a tensor of `length` tokens (N) and `heads` heads. A tile has ROWS rows,
-from token `first` on, of one head of the sample `batch`.
+Arguments of the functions below: x points to a tensor with `length` tokens (N) and `heads` heads. A tile has ROWS rows, starting
+with token `first`, of one head in the sample `batch`.
 """
 
 import triton
@@ -16,13 +16,13 @@ MIN_WIDTH = 16
 
 
 def width(head_dim: int) -> int:
-    """Return the number of columns of a tile that holds a head."""
+    """Return the number of columns in a head's tile."""
     return max(MIN_WIDTH, triton.next_power_of_2(head_dim))
 
 
 @triton.jit
 def head_columns(SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the element of the head in each column of a tile, [WIDTH]. SIZE in columns of padding."""
+    """Return each tile column's element of the head, [WIDTH], or SIZE for padding."""
     columns = tl.arange(0, WIDTH)
     if SIZE != WIDTH:
         plane = columns % (WIDTH // 2)
@@ -32,7 +32,7 @@ def head_columns(SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def half_columns(HALF: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the element of the head in each column of a tile of its first half (HALF = 0) or its second (1), [WIDTH / 2]."""
+    """Return each column's element of the head, [WIDTH / 2], in the tile of its first (HALF = 0) or second half (1)."""
     plane = tl.arange(0, WIDTH // 2)
     columns = HALF * (SIZE // 2) + plane
     if SIZE != WIDTH:
@@ -72,7 +72,7 @@ def load(
     SIZE: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Load a tile [ROWS, columns]. With MASKED, some of the rows may lie beyond the sample; they read zero."""
+    """Load a tile [ROWS, columns]. With MASKED, rows beyond the sample read zero. Without, there must be none."""
     pointers, exist = locate(x, batch, first, head, length, heads, columns, ROWS, SIZE)
     if MASKED or columns.shape[0] != SIZE:
         return tl.load(pointers, mask=exist, other=0.0)
@@ -148,7 +148,7 @@ def load_state(
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Load cosines and sines of a channel of the position tensor e = initial + delta in float32, [ROWS, WIDTH / 2] each.
+    """Load cosines and sines for one channel of e = initial + delta in float32, [ROWS, WIDTH / 2] each.
 
     initial is [B, N, 1, SIZE], delta is [B, N, channels, SIZE] or None.
     """
@@ -170,7 +170,7 @@ def rotate(x1, x2, cosines, sines):
 def rotate_back(x1, x2, cosines, sines):
     """Rotate the planes back: (x1 + i x2)(c - i s).
 
-    For a gradient in place of x, it is the gradient of x before `rotate`. With x in place of (c, s), the gradient of (c, s).
+    With a gradient in place of x, this is the gradient of x before `rotate`. With x in place of (c, s), the gradient of (c, s).
     """
     return x1 * cosines + x2 * sines, x2 * cosines - x1 * sines
 
