@@ -23,8 +23,8 @@ from megatape.utils.torch_internals import limit_recompilations
 # The compiler does not support smaller heads.
 MIN_HEAD_DIM = 16
 
-# torch chooses tiles by the query width alone. Wider values make the forward pass spill registers, so it gets the tiles for heads
-# as wide as the values.
+# torch chooses tiles by the query width alone. Wider values make the forward pass spill registers, so it gets tiles for heads as
+# wide as the values.
 WIDER_VALUES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 # torch does not count the bias either. Each pipeline stage holds a float32 bias per score, and three stages exceed an H100's
 # shared memory.
@@ -79,8 +79,8 @@ def flex_values(
 ) -> Tensor:
     """Compute causal attention to values in one call.
 
-    The kernel looks up the bias when computing a score, and skips masked blocks, so nothing of size N x N exists. On a CPU, where
-    only tests run it, the code is not compiled and does make an N x N tensor.
+    The kernel looks up the bias when computing a score, and skips masked blocks, so nothing of size N x N exists. On a CPU,
+    where only tests run it, the code is not compiled and does make an N x N tensor.
 
     Args:
         q: Rotated queries [B, N, H, R].

@@ -49,8 +49,8 @@ TILES = {
     (distances_kernel, 64): Tile(queries=64, keys=64, warps=8, stages=2),
     (distances_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
 }
-# Tiles for devices with less shared memory, as large as it allows, hardly spilling registers inside the loops. They were compiled
-# for these devices, but not measured.
+# Tiles for devices with less shared memory, as large as it allows, hardly spilling registers inside the loops. They were
+# compiled for these devices, but not measured.
 TILES_BELOW_H100 = {
     (forward_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
     (queries_kernel, 128): Tile(queries=128, keys=32, warps=8, stages=2),

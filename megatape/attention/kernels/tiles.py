@@ -4,8 +4,8 @@ Tensors are contiguous, [B, N, heads, SIZE]. A whole head's tile has WIDTH colum
 WIDTH / 2. Each half is padded separately. Padding reads zero and is not written. Offsets within a tile have 32 bits, offsets of
 tiles 64 bits, because tensors may have more than 2^31 elements.
 
-Arguments of the functions below: x points to a tensor with `length` tokens (N) and `heads` heads. A tile has ROWS rows, starting
-with token `first`, of one head in the sample `batch`.
+Arguments of the functions below: x points to a tensor with `length` tokens (N) and `heads` heads. A tile has ROWS rows of
+one head in the sample `batch`, starting with token `first`.
 """
 
 import triton
