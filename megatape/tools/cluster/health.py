@@ -1,4 +1,4 @@
-"""Health check of a container: `python -m megatape.tools.cluster.health`. MEGATAPE_RUN is the run's folder."""
+"""Health check of a container: `python -m megatape.tools.cluster.health`. MEGATAPE_RUN is the run directory."""
 
 import os
 import sys
@@ -11,14 +11,14 @@ from megatape.utils.files import file_system_time
 MAX_STEP_SECONDS = 600.0
 
 
-def unhealthy_reason(run: Path) -> str:
-    """Return the reason why a run is unhealthy, or "" if it is healthy.
+def unhealthy_reason(run: Path) -> str | None:
+    """Return the reason why a run is unhealthy, or None if it is healthy.
 
-    The age of its last step is measured by the clock of its file system, which may differ from this host's. A run without
-    metrics counts as unhealthy. Container engines ignore that during the start period.
+    The age of the last step is measured with the clock of the file system, which may differ from this host's clock. A run
+    without metrics counts as unhealthy: container engines ignore that during their start period.
 
     Args:
-        run: Folder of the run.
+        run: Run directory.
     """
     log = RunFolder(run).metrics
     if not log.exists():
@@ -28,19 +28,20 @@ def unhealthy_reason(run: Path) -> str:
         return f"{log}: the last step is {-age:.0f} s in the future: the clock of the file system was set back"
     if age > MAX_STEP_SECONDS:
         return f"{log}: no step for {MAX_STEP_SECONDS:.0f} s"
-    return ""
+    return None
 
 
 def main() -> int:
-    """Print the reason why the run is unhealthy, or `healthy`. Returns the exit status, 1 for an unhealthy run."""
+    """Print why the run is unhealthy, or `healthy`. Returns the exit status, 1 for an unhealthy run."""
     run = os.environ.get("MEGATAPE_RUN")
-    reason = ""
+    reason = None
     if run:
         reason = unhealthy_reason(Path(run))
-    sys.stdout.write(f"{reason or 'healthy'}\n")
-    if reason:
-        return 1
-    return 0
+    if reason is None:
+        print("healthy")
+        return 0
+    print(reason)
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Policy for starting a run again that ended for a reason that may pass: a rank died, a device was lost, a disk was full.
+"""Policy for restarting a run after a failure that may pass: a rank died, a device was lost, a disk was full.
 
-`megatape supervise` asks `Restarts`. The batch script of a Slurm job runs where there may be no Python, so its constants and
-cases are rendered from the same policy (job.sh.jinja).
+`megatape supervise` uses `Restarts`. A Slurm job decides in its batch script, because the host that runs the script may lack
+Python. The constants and cases of the script are rendered from the same policy (job.sh.jinja).
 """
 
 import signal
@@ -11,13 +11,13 @@ from enum import Enum, auto
 
 from megatape.errors import ExitStatus
 
-# Exit status of a process that a signal killed, as shells number it, minus the signal's number.
+# Shells report a process killed by signal N with exit status KILLED_BY + N.
 KILLED_BY = 128
 
-# Slurm sends SIGUSR1 before the time limit. It kills a rank that is still starting and has no handler yet.
+# Slurm sends SIGUSR1 before the time limit. The signal kills a rank that is still starting and has no handler yet.
 KILLED_BY_USR1 = KILLED_BY + signal.SIGUSR1.value
 
-# Exit statuses after which a Slurm job is requeued -> reason in its log. After other errors it is requeued if a node is lost.
+# Exit status after which a Slurm job is requeued -> reason in its log. After other errors, it is requeued if a node is lost.
 REQUEUE_REASONS = {
     ExitStatus.UNFINISHED.value: "stopped before its end",
     KILLED_BY_USR1: "stopped before training began",
@@ -30,16 +30,16 @@ MAX_IDLE_STARTS = 3
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """Rules for starting a run again.
+    """Rules for restarting a run.
 
-    A run that has died is started again only if it has completed a checkpoint since its start: a run that dies at the same step
-    each time would die forever. A run that could not save its last checkpoint is started again without progress, a few times
-    and after a pause, because other jobs may free space on the disk.
+    A run that died is restarted only if it has completed a checkpoint since its last start. Otherwise a run that always dies at
+    the same step would be restarted forever. A run that could not save its last checkpoint is restarted without progress as
+    well, but only a few times and after a pause, in which other jobs may free space on the disk.
 
     Attributes:
-        final: Exit statuses after which a run is not started again. All others except NOT_SAVED are deaths.
-        max_unsaved_starts: Maximum number of restarts in a row after NOT_SAVED.
-        pause: Seconds before a restart after NOT_SAVED.
+        final: Exit statuses after which a run is not restarted. All others except NOT_SAVED mean that the run died.
+        max_unsaved_starts: Maximum number of consecutive restarts after NOT_SAVED.
+        pause: Seconds before restarting after NOT_SAVED.
     """
 
     final: tuple[int, ...] = (
@@ -58,23 +58,23 @@ JOB_POLICY = RestartPolicy(final=(*SUPERVISOR_POLICY.final, KILLED_BY_USR1))
 
 
 class Action(Enum):
-    """Reaction to the end of a start."""
+    """What to do after a run has ended."""
 
     # The status is final, or no restarts are left.
     END = auto()
-    # No checkpoint was completed since the start.
+    # The run has not completed a checkpoint since its last start.
     GIVE_UP = auto()
     RESTART = auto()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision after the end of a start.
+    """Decision after a run has ended.
 
     Attributes:
-        status: Exit status to report. It can differ from that of the command.
+        status: Exit status to report. It can differ from the command's.
         action: What to do next.
-        pause: Seconds to wait before a restart.
+        pause: Seconds to wait before restarting.
     """
 
     status: int
@@ -83,30 +83,33 @@ class Decision:
 
 
 class Restarts:
-    """The starts of one run, and the decisions between them.
+    """Decides after each start of a run whether to restart it.
 
     Args:
-        policy: Rules for starting the run again.
+        policy: Rules for restarting.
         max_restarts: Maximum number of restarts.
+
+    Attributes:
+        num_left: Number of restarts left.
     """
 
     def __init__(self, policy: RestartPolicy, max_restarts: int) -> None:
-        self.left = max_restarts
+        self.num_left = max_restarts
         self._policy = policy
-        # Number of starts in a row that ended with NOT_SAVED.
+        # Number of consecutive starts that ended with NOT_SAVED.
         self._num_unsaved = 0
 
     def decide(self, status: int, has_advanced: Callable[[], bool]) -> Decision:
-        """Decide whether to start the run again.
+        """Decide whether to restart the run.
 
         Args:
-            status: Exit status of the start that has ended.
-            has_advanced: Returns whether a checkpoint was completed since that start. Only called if it matters.
+            status: Exit status of the last start.
+            has_advanced: Function that returns whether the last start completed a checkpoint. Only called if it matters.
         """
         if self._num_unsaved and status == ExitStatus.USER_ERROR:
-            # A disk that is still full also fails the next start.
+            # If the disk is still full, the next start fails with USER_ERROR.
             status = ExitStatus.NOT_SAVED.value
-        if status in self._policy.final or not self.left:
+        if status in self._policy.final or not self.num_left:
             return Decision(status, Action.END)
 
         if status == ExitStatus.NOT_SAVED:
@@ -117,7 +120,7 @@ class Restarts:
         if not (may_free_space or has_advanced()):
             return Decision(status, Action.GIVE_UP)
 
-        self.left -= 1
+        self.num_left -= 1
         pause = 0
         if self._num_unsaved:
             pause = self._policy.pause

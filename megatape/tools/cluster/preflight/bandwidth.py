@@ -1,4 +1,4 @@
-"""Checks and times the collectives that training uses."""
+"""Checks the results and the speed of the collectives that training uses."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from megatape.distributed.topology import Topology
 
-# Numbers of float32 elements that a rank exchanges with all ranks.
+# Number of float32 elements that each rank exchanges with all ranks.
 ELEMENTS_GPU = 2**24
 ELEMENTS_CPU = 2**19
 # Timed repetitions of each collective.
@@ -24,8 +24,8 @@ class Rate:
 
     Attributes:
         name: Name of the collective.
-        correct: Whether every rank received the right values.
-        bandwidth: Bytes per second that a rank moved.
+        correct: Whether all ranks received the expected values.
+        bandwidth: Bytes per second moved by the slowest rank.
     """
 
     name: str
@@ -39,10 +39,10 @@ class _Case:
 
     Attributes:
         name: Name of the collective.
-        moved_bytes: Bytes that a rank moves.
-        run: The call, which writes into `output`. Only its first result must be right.
+        moved_bytes: Bytes moved by each rank.
+        run: Function that runs the collective. Only its first result has to equal `expected`.
         output: Tensor that receives the result.
-        expected: The right result.
+        expected: Expected result.
     """
 
     name: str
@@ -81,23 +81,22 @@ def _cases(device: torch.device, topology: Topology) -> list[_Case]:
     num_elements = ELEMENTS_CPU
     if device.type == "cuda":
         num_elements = ELEMENTS_GPU
-    # Number of elements for each receiving rank.
-    part = num_elements // world
-    moved_bytes = torch.float32.itemsize * part * (world - 1)
+    elements_per_receiver = num_elements // world
+    moved_bytes = torch.float32.itemsize * elements_per_receiver * (world - 1)
     sum_of_ranks = world * (world - 1) / 2
 
-    steps = torch.arange(part, device=device, dtype=torch.float32) % 1000
-    blocks = torch.cat([steps + receiver for receiver in range(world)])
-    # The timed calls only communicate: what they send is prepared here.
-    sent_part = steps + rank
+    # Prepare the inputs before the timed calls, which then only communicate.
+    counting = torch.arange(elements_per_receiver, device=device, dtype=torch.float32) % 1000
+    blocks = torch.cat([counting + receiver for receiver in range(world)])
+    sent_block = counting + rank
     sent_blocks = blocks + rank
     sent_to_each = blocks * world + rank
-    # Grows with each call, so that only the first result is the expected one.
+    # The sum grows with each call, so only the first result is the expected one.
     summed = sent_blocks.clone()
-    whole = torch.empty_like(blocks)
-    own_part = torch.empty_like(steps)
-    exchanged = torch.cat([(steps + rank) * world + sender for sender in range(world)])
-    reduced = world * (steps + rank) + sum_of_ranks
+    received_blocks = torch.empty_like(blocks)
+    received_block = torch.empty_like(counting)
+    exchanged = torch.cat([(counting + rank) * world + sender for sender in range(world)])
+    reduced = world * (counting + rank) + sum_of_ranks
     return [
         _Case(
             "all-reduce",
@@ -109,22 +108,22 @@ def _cases(device: torch.device, topology: Topology) -> list[_Case]:
         _Case(
             "all-gather",
             moved_bytes,
-            lambda: dist.all_gather_into_tensor(whole, sent_part),
-            whole,
+            lambda: dist.all_gather_into_tensor(received_blocks, sent_block),
+            received_blocks,
             blocks,
         ),
         _Case(
             "reduce-scatter",
             moved_bytes,
-            lambda: dist.reduce_scatter_tensor(own_part, sent_blocks),
-            own_part,
+            lambda: dist.reduce_scatter_tensor(received_block, sent_blocks),
+            received_block,
             reduced,
         ),
         _Case(
             "all-to-all",
             moved_bytes,
-            lambda: dist.all_to_all_single(whole, sent_to_each),
-            whole,
+            lambda: dist.all_to_all_single(received_blocks, sent_to_each),
+            received_blocks,
             exchanged,
         ),
     ]

@@ -1,8 +1,8 @@
-"""Checks all ranks before a run: which ranks start, what each of them finds, and whether and how fast collectives work.
+"""Checks all ranks before a run: whether they start, have equal software and data, and can communicate fast enough.
 
-The ranks first meet at a key-value store (rendezvous.py). Each one inspects its host, takes part in the collectives
-(bandwidth.py), and sends its report (rank_report.py) through the store. So a missing host, or a network on which collectives
-fail, leads to a table and a reason instead of a hang.
+All ranks first join a key-value store (rendezvous.py). Each rank then inspects its host, runs the collectives (bandwidth.py),
+and sends its report (rank_report.py) through the store. So a missing host, or a network on which collectives fail, leads to a
+table and a reason instead of a hang.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError
 from megatape.reliability.shared_folder import check_shared
 from megatape.tools.cluster.preflight.bandwidth import Rate, measure
-from megatape.tools.cluster.preflight.rank_report import RankReport, find_problems, format_report
+from megatape.tools.cluster.preflight.rank_report import RankReport, format_report, reasons_to_fix
 from megatape.tools.cluster.preflight.rendezvous import Rendezvous
 from megatape.tools.cluster.preflight.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from megatape.utils.software import source_hash, versions
@@ -36,19 +36,19 @@ from megatape.zero.distributed import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)
 
-# Number of digits of a hash in the table.
+# Number of hash digits in the table.
 HASH_DIGITS = 8
 
 
 def preflight(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> int:
-    """Check all ranks and print a table on rank 0.
+    """Check all ranks, and print a table on rank 0.
 
     Args:
         config: Configuration of the run.
         timeouts: Timeouts of the checks.
 
     Returns:
-        The exit status: 0, or 2 if there is something to fix.
+        Exit status: 0, or 2 if something has to be fixed.
     """
     prints_errors = True
     try:
@@ -64,11 +64,11 @@ def preflight(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> int:
     report = inspect_host(config, topology)
     rates = _test_collectives(Path(config.run.directory), report, topology, rendezvous.store, timeouts)
     reports = _collect_reports(rendezvous, report, timeouts)
-    problems = find_problems(reports)
+    reasons = reasons_to_fix(reports)
     if topology.is_main:
-        LOG.info(format_report(reports, rates, problems))
+        LOG.info(format_report(reports, rates, reasons))
     rendezvous.leave()
-    if problems:
+    if reasons:
         return ExitStatus.USER_ERROR
     return ExitStatus.DONE
 
@@ -88,20 +88,35 @@ def inspect_host(config: Config, topology: Topology) -> RankReport:
     if torch.cuda.is_available():
         interface_variable = "NCCL_SOCKET_IFNAME"
         report.device = ""
-        number = 0
-        if torch.cuda.device_count() > 1:
-            number = topology.local_rank
         with report.collecting(AssertionError, RuntimeError, context=f"no GPU for local rank {topology.local_rank}: "):
-            report.device = torch.cuda.get_device_name(number)
+            report.device = _gpu_name(topology.local_rank)
     with report.collecting(UserError):
-        name, address = choose_interface(os.environ["MASTER_ADDR"])
-        report.interface = f"{name} {address}"
-        given = os.environ.get(interface_variable)
-        if given:
-            report.interface = f"{given} (set)"
+        report.interface = _describe_interface(interface_variable)
     with report.collecting(UserError, OSError):
         open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
     return report
+
+
+def _gpu_name(local_rank: int) -> str:
+    """Return the name of the GPU that this rank trains on."""
+    number = 0
+    # A launcher may show each rank a single GPU.
+    if torch.cuda.device_count() > 1:
+        number = local_rank
+    return torch.cuda.get_device_name(number)
+
+
+def _describe_interface(variable: str) -> str:
+    """Return the network interface in this environment variable, or the one that leads to rank 0.
+
+    Raises:
+        UserError: No interface leads to rank 0.
+    """
+    name, address = choose_interface(os.environ["MASTER_ADDR"])
+    chosen_by_user = os.environ.get(variable)
+    if chosen_by_user:
+        return f"{chosen_by_user} (set)"
+    return f"{name} {address}"
 
 
 def _test_collectives(
@@ -110,14 +125,14 @@ def _test_collectives(
     """Run the checks that need all ranks, and add their results to the report.
 
     Args:
-        directory: Folder of the run.
+        directory: Run directory.
         report: Report of this rank.
         topology: All ranks.
         store: Store that all ranks have joined.
         timeouts: Timeouts of the checks.
 
     Returns:
-        The speed of the collectives that training uses, empty if they fail.
+        Speeds of the collectives that training uses, empty if they fail.
     """
     rates: list[Rate] = []
     try:
@@ -135,11 +150,9 @@ def _test_collectives(
         with report.collecting(OSError):
             check_shared(directory, topology, timeouts.file)
             report.free = shutil.disk_usage(directory).free
-            own_file = directory / f".preflight-{topology.rank}"
-            own_file.touch()
-            own_file.unlink()
+            _check_writable(directory, topology.rank)
     except UserError as error:
-        # Its own text says what to correct, such as too few GPUs. The network is not at fault.
+        # The error says what to correct, such as too few GPUs. The network is not at fault.
         report.faults.append(str(error))
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
@@ -152,8 +165,15 @@ def _test_collectives(
     return rates
 
 
+def _check_writable(directory: Path, rank: int) -> None:
+    """Create and remove a file. Raises OSError if the rank cannot write to the directory."""
+    test_file = directory / f".preflight-{rank}"
+    test_file.touch()
+    test_file.unlink()
+
+
 def _collect_reports(rendezvous: Rendezvous, report: RankReport, timeouts: Timeouts) -> list[RankReport]:
-    """Return the reports of all ranks. A rank that does not answer has a report that says so."""
+    """Return the reports of all ranks. The report of a rank that does not answer says so."""
     reports = []
     for rank, values in enumerate(rendezvous.collect("report", asdict(report))):
         if values is None:

@@ -1,4 +1,4 @@
-"""Preflight results of all ranks: what to fix, and the table that rank 0 prints."""
+"""Preflight results of all ranks: reasons why a run would fail, and the table that rank 0 prints."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from megatape.utils.units import format_bytes
 
 # Maximum seconds by which a clock may differ from rank 0's.
 MAX_CLOCK_OFFSET = 1.0
-# Minimum space in the run's folder.
+# Minimum free space in the run directory.
 MIN_FREE_BYTES = 5 * 2**30
 COLUMNS = ("rank", "host", "python/torch/deepspeed", "code", "config", "device", "interface", "clock", "run.directory")
 
@@ -21,16 +21,16 @@ class RankReport:
     """Preflight results of one rank.
 
     Attributes:
-        rank: Number of the rank.
-        host: Name of its host, "" if the rank did not answer.
+        rank: Rank.
+        host: Host name, "" if the rank did not answer.
         versions: Versions of Python, torch and DeepSpeed.
         code: Hash of the package's source.
         config: Hash of the configuration.
-        device: Name of its GPU, or "cpu".
+        device: GPU name, or "cpu".
         interface: Network interface, with its address.
-        clock: Seconds ahead of rank 0. None if the ranks could not exchange data.
-        free: Free bytes in the run's folder. None if the ranks could not exchange data, or if they do not share the folder.
-        faults: Errors of this rank.
+        clock: Seconds ahead of rank 0's clock. None if the ranks could not exchange data.
+        free: Free bytes in the run directory. None if the ranks could not exchange data or do not share the directory.
+        faults: Errors found by this rank.
     """
 
     rank: int
@@ -46,16 +46,16 @@ class RankReport:
 
     @property
     def has_answered(self) -> bool:
-        """Whether the report comes from the rank itself."""
+        """Whether the rank sent this report."""
         return bool(self.host)
 
     @contextmanager
     def collecting(self, *kinds: type[Exception], context: str = "") -> Iterator[None]:
-        """Add an error of the block to the faults, instead of raising it.
+        """Add errors raised in the block to the faults.
 
         Args:
             kinds: Types of errors to collect.
-            context: Text in front of the error's.
+            context: Text in front of the error message.
         """
         try:
             yield
@@ -68,9 +68,9 @@ class SharedValue:
     """Value that must be equal on all ranks.
 
     Attributes:
-        name: Name in messages.
-        read: Returns the value of a rank.
-        remedy: Action if the values differ.
+        name: Name of the value, in the plural.
+        read: Function that returns the value of a rank.
+        remedy: What to do if the values differ.
     """
 
     name: str
@@ -102,18 +102,18 @@ SHARED_VALUES = (
 )
 
 
-def find_problems(reports: Sequence[RankReport]) -> list[str]:
-    """Return the differences between ranks and the errors of single ranks, each with a remedy."""
+def reasons_to_fix(reports: Sequence[RankReport]) -> list[str]:
+    """Return the reasons why a run would fail: differences between ranks, and errors of single ranks, each with a remedy."""
     return [
         *_differences(reports),
-        *_late_clocks(reports),
+        *_clock_offsets(reports),
         *_full_disks(reports),
         *_faults(reports),
     ]
 
 
 def _differences(reports: Sequence[RankReport]) -> Iterator[str]:
-    """Yield the shared values that differ between the ranks that answered."""
+    """Yield the shared values that differ between ranks."""
     hosts = [report.host for report in reports]
     values_of_ranks: list[dict[str, str]] = []
     for report in reports:
@@ -127,26 +127,26 @@ def _differences(reports: Sequence[RankReport]) -> Iterator[str]:
             yield f"{shared.name} differ: {differences[shared.name]}: {shared.remedy}"
 
 
-def _late_clocks(reports: Sequence[RankReport]) -> Iterator[str]:
-    """Yield a problem if a clock differs from rank 0's."""
-    late = []
+def _clock_offsets(reports: Sequence[RankReport]) -> Iterator[str]:
+    """Yield a reason if a clock differs from rank 0's."""
+    offsets = []
     for report in reports:
         if report.clock is not None and abs(report.clock) > MAX_CLOCK_OFFSET:
-            late.append(f"{report.host} {report.clock:+.1f} s")
-    if late:
-        clocks = ", ".join(late)
+            offsets.append(f"{report.host} {report.clock:+.1f} s")
+    if offsets:
+        clocks = ", ".join(offsets)
         yield f"clocks differ from rank 0's ({clocks}): file times and logs will be misleading; start NTP or chrony"
 
 
 def _full_disks(reports: Sequence[RankReport]) -> Iterator[str]:
-    """Yield a problem if the run's folder has little space."""
+    """Yield a reason if the run directory has little free space."""
     known_free = [report.free for report in reports if report.free is not None]
     if known_free and min(known_free) < MIN_FREE_BYTES:
         yield f"only {format_bytes(min(known_free))} free in run.directory: free space for checkpoints"
 
 
 def _faults(reports: Sequence[RankReport]) -> Iterator[str]:
-    """Yield each error once, with the ranks that have it."""
+    """Yield each error once, with the ranks that found it."""
     hosts = [report.host for report in reports]
     ranks_by_fault: dict[str, list[int]] = {}
     for rank, report in enumerate(reports):
@@ -156,21 +156,21 @@ def _faults(reports: Sequence[RankReport]) -> Iterator[str]:
         yield f"{describe_ranks(ranks, hosts)}: {fault}"
 
 
-def format_report(reports: Sequence[RankReport], rates: Sequence[Rate], problems: Sequence[str]) -> str:
-    """Return the text that rank 0 prints: a row per rank, a row per collective, and what to fix."""
+def format_report(reports: Sequence[RankReport], rates: Sequence[Rate], reasons: Sequence[str]) -> str:
+    """Return the text that rank 0 prints: a row per rank, a row per collective, and the reasons why a run would fail."""
     lines = [columns([_row(report) for report in reports], COLUMNS)]
     if rates:
         lines.append(columns([_rate_row(rate) for rate in rates]))
-    if problems:
+    if reasons:
         lines.append("to fix:")
-        lines += [f"  {problem}" for problem in problems]
+        lines += [f"  {reason}" for reason in reasons]
     else:
         lines.append("all checks passed")
     return "\n".join(lines)
 
 
 def _row(report: RankReport) -> list[str]:
-    """Return the cells of a rank, for COLUMNS."""
+    """Return the cells of a rank, one per entry of COLUMNS."""
     clock = "not compared"
     if report.clock is not None:
         clock = f"{1000 * report.clock:+.0f} ms"
@@ -188,7 +188,7 @@ def _row(report: RankReport) -> list[str]:
 
 
 def _describe_folder(report: RankReport) -> str:
-    """Describe what a rank found out about the run's folder."""
+    """Return the cell about the run directory."""
     has_exchanged_data = report.clock is not None
     if not has_exchanged_data:
         return "not checked"
@@ -198,7 +198,7 @@ def _describe_folder(report: RankReport) -> str:
 
 
 def _rate_row(rate: Rate) -> tuple[str, str, str]:
-    """Return the cells of a collective: name, result, speed."""
+    """Return the cells of a collective: name, result and speed."""
     result = "WRONG"
     if rate.correct:
         result = "correct"

@@ -1,4 +1,4 @@
-"""Meeting of all ranks at a key-value store, which works where collectives do not."""
+"""Rendezvous of all ranks at a key-value store, which works even if collectives fail."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from megatape.utils.waiting import wait_until
 
 
 class Rendezvous:
-    """Store that all ranks have joined.
+    """A key-value store that all ranks have joined.
 
     Args:
         topology: All ranks.
         timeouts: Timeouts of the checks.
 
     Attributes:
-        store: The store. Rank 0 serves it.
+        store: Key-value store, served by rank 0.
 
     Raises:
         UserError: The address of rank 0 is invalid or does not answer, or ranks are missing. The message names them.
@@ -42,11 +42,11 @@ class Rendezvous:
         """Gather a JSON value from every rank.
 
         Args:
-            name: Name of the value, the same on all ranks.
+            name: Name of the value, equal on all ranks.
             value: Value of this rank, not None.
 
         Returns:
-            The values by rank, None for a rank that does not answer.
+            Value of each rank, None for ranks that do not answer.
         """
         self.store.set(f"{name}{self._topology.rank}", json.dumps(value))
         values = []
@@ -59,7 +59,7 @@ class Rendezvous:
         return values
 
     def leave(self) -> None:
-        """Wait until all ranks leave, or do not answer. Rank 0 serves the store, so it must be the last one."""
+        """Wait until all ranks leave or stop answering. Rank 0 serves the store, so it must be the last to end."""
         self.collect("end", True)
 
     def _connect(self) -> dist.Store:
@@ -74,7 +74,7 @@ class Rendezvous:
             ) from None
 
     def _wait_for_ranks(self) -> None:
-        """Announce this rank, and wait until the others have done so."""
+        """Announce this rank, and wait for all others."""
         self.store.set(f"host{self._topology.rank}", self._host)
         keys = [f"host{rank}" for rank in range(self._topology.world_size)]
         if wait_until(lambda: self.store.check(keys), self._timeouts.arrival, interval=0.1):

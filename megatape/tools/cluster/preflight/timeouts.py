@@ -10,10 +10,10 @@ class Timeouts:
     """Timeouts in seconds.
 
     Attributes:
-        name: Time in which the name of the main host may still become known.
-        arrival: Time for all ranks to arrive at the store.
-        file: Time for a new file to appear on other hosts.
-        answer: Time for an answer of another rank, or for a collective.
+        name: Waiting time until the main host's name resolves.
+        arrival: Waiting time until all ranks have joined the store.
+        file: Waiting time until a new file appears on other hosts.
+        answer: Waiting time for another rank's answer, and for each collective.
     """
 
     name: float = NAME_TIMEOUT

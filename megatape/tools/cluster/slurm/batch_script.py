@@ -1,4 +1,4 @@
-"""Batch scripts from templates of this folder."""
+"""Fills the templates of batch scripts in this folder."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ from megatape.errors import UserError
 from megatape.errors.text_checks import check_line
 from megatape.run_folder import RunFolder
 
-# Folder of a snapshot, for files given with --import.
+# Folder in a snapshot for the files given with --import.
 IMPORTS = "imports"
 
-# Value of an option of sbatch. None leaves the option to Slurm.
+# Value of an sbatch option. None omits the option, so that Slurm's default applies.
 Directive = str | int | Path | None
 
 
 def fill_script(template: str, snapshot: Path, directives: Mapping[str, Directive], **values: object) -> str:
-    """Return a batch script that runs the code of a snapshot, with the modules of --import.
+    """Return a batch script that runs the code in a snapshot, with the modules given with --import.
 
     Args:
         template: File name in this folder.
-        snapshot: Folder of the snapshot.
-        directives: Options of sbatch by name, in addition to those of every script.
-        values: Further values that the template names.
+        snapshot: Snapshot folder.
+        directives: sbatch options by name, in addition to those of every script.
+        values: Further values used by the template.
 
     Raises:
-        UserError: A value does not stay within its line.
+        UserError: A value contains a line break.
     """
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters["quoted"] = quoted
@@ -53,20 +53,20 @@ def fill_script(template: str, snapshot: Path, directives: Mapping[str, Directiv
 
 
 def quoted(value: object) -> str:
-    """Return a value as one word of a batch script.
+    """Return a value as a single word of a batch script.
 
     Raises:
-        UserError: The value does not stay within its line.
+        UserError: The value contains a line break.
     """
     return shlex.quote(check_line(str(value)))
 
 
 def log_prefix(directory: Path, name: str) -> Path:
-    """Return the beginning of the paths of a job's logs.
+    """Return the common prefix of the paths of a job's logs.
 
     Args:
-        directory: Folder of the run.
-        name: Name of the job.
+        directory: Run directory.
+        name: Job name.
 
     Raises:
         UserError: Slurm would write to other files.

@@ -1,4 +1,4 @@
-"""Job arrays that divide one command, such as `megatape study suite`, over tasks."""
+"""Job arrays that distribute one command, such as `megatape study suite`, over tasks."""
 
 import shlex
 import sys
@@ -8,17 +8,17 @@ from pathlib import Path
 from megatape.tools.cluster.slurm.batch_script import Directive, fill_script, log_prefix
 from megatape.tools.cluster.slurm.submission import submit
 
-# Seconds before the time limit at which Slurm sends SIGTERM, for writing checkpoints.
+# Slurm sends SIGTERM this many seconds before the time limit, so that checkpoints can be written.
 STOP_SECONDS = 120
 
 
 def submit_array(words: list[str], count: int, out: Path, sbatch: str) -> str:
-    """Submit `megatape WORDS --cell NUMBER` for the numbers from 0 to `count` - 1, with the present code.
+    """Submit `megatape WORDS --cell NUMBER` for all numbers from 0 to `count` - 1, with a snapshot of the current code.
 
     Args:
         words: Words of the command.
         count: Number of tasks.
-        out: Folder of the script and the logs.
+        out: Folder for the script and the logs.
         sbatch: Options of sbatch, such as "--partition gpu --time 60".
 
     Returns:
@@ -32,13 +32,13 @@ def submit_array(words: list[str], count: int, out: Path, sbatch: str) -> str:
 
 
 def render_array(words: list[str], count: int, out: Path, snapshot: Path) -> str:
-    """Return the batch script of `submit_array`.
+    """Return the batch script for `submit_array`.
 
     Args:
         words: Words of the command.
         count: Number of tasks.
-        out: Folder of the script and the logs.
-        snapshot: Folder of the snapshot, with the code.
+        out: Folder for the logs.
+        snapshot: Snapshot folder, with the code.
     """
     directives: dict[str, Directive] = {
         "job-name": "suite",

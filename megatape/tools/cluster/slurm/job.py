@@ -54,14 +54,14 @@ class Job(CommandOptions):
 
     @property
     def ranks_per_node(self) -> int:
-        """Number of ranks on each node: one per GPU, or the ranks without GPUs."""
+        """Number of ranks per node: one per GPU, or the number of ranks without GPUs."""
         ranks = self.gpus_per_node or self.cpu_ranks_per_node
         assert ranks is not None
         return ranks
 
     @property
     def requested_cpus(self) -> int | None:
-        """CPU cores per rank to request. None: Slurm's default, or all cores of an exclusive node."""
+        """Number of CPU cores to request per rank. None: Slurm's default, or all cores of an exclusive node."""
         if self.cpus_per_rank:
             return self.cpus_per_rank
         if self.gpus_per_node and not self.exclusive:

@@ -1,4 +1,4 @@
-"""Runs of a Slurm job: one configuration, or one per task of a job array."""
+"""Runs of a Slurm job: a single run, or one per task of a job array."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ class JobArray:
 
     Attributes:
         configs: Configurations by file name.
-        directory: Folder of the run, or of the runs of an array.
+        directory: Run directory, or parent folder of the run directories of an array.
         is_array: Whether each configuration is a task of a job array. Otherwise there is a single configuration.
     """
 
@@ -26,13 +26,13 @@ class JobArray:
 
 
 @path_errors()
-def plan_array(path: str, overrides: Sequence[str], changes: Path | None) -> JobArray:
-    """Return the run of a configuration, or one run per line of a file with changes.
+def plan_array(path: str, overrides: Sequence[str], study: Path | None) -> JobArray:
+    """Return the run of a configuration, or one run per line of a file with overrides.
 
     Args:
-        path: File of the configuration.
-        overrides: Changes `section.key=value` of all runs.
-        changes: File with a line of changes per run. Run i writes to run.directory/i.
+        path: Configuration file.
+        overrides: Overrides `section.key=value` for all runs.
+        study: File with overrides, one line per run. The run directory of run i is run.directory/i.
 
     Raises:
         UserError: A configuration or a line is invalid.
@@ -40,28 +40,28 @@ def plan_array(path: str, overrides: Sequence[str], changes: Path | None) -> Job
     """
     base = load_config(path, overrides)
     directory = Path(base.run.directory)
-    if changes is None:
+    if study is None:
         return JobArray({"config.json": base}, directory, is_array=False)
 
     configs = {}
-    for number, changes_of_run in enumerate(_read_changes(changes)):
-        if any(change.startswith("run.directory=") for change in changes_of_run):
-            raise UserError(f"{changes}, run {number}: run.directory is always {directory}/{number}: remove it")
-        own_directory = f"run.directory={directory / str(number)}"
-        with content_errors(f"{changes}, run {number}", "correct its line", UserError):
-            config = load_config(path, [*overrides, *changes_of_run, own_directory])
+    for number, run_overrides in enumerate(_read_overrides(study)):
+        if any(override.startswith("run.directory=") for override in run_overrides):
+            raise UserError(f"{study}, run {number}: run.directory is always {directory}/{number}: remove it")
+        run_directory = f"run.directory={directory / str(number)}"
+        with content_errors(f"{study}, run {number}", "correct its line", UserError):
+            config = load_config(path, [*overrides, *run_overrides, run_directory])
         configs[f"config-{number}.json"] = config
     if not configs:
-        raise UserError(f"{changes}: no runs: write a line of section.key=value overrides for each run")
+        raise UserError(f"{study}: no runs: write a line of section.key=value overrides for each run")
     return JobArray(configs, directory, is_array=True)
 
 
-def _read_changes(file: Path) -> list[list[str]]:
-    """Return the changes on each line of a file, without empty lines and comments."""
+def _read_overrides(file: Path) -> list[list[str]]:
+    """Return the overrides on each line of a file, without empty lines and comments."""
     lines = []
     with content_errors(str(file), "write section.key=value overrides in UTF-8, with closed quotes"):
         for text in file.read_text(encoding="utf-8").splitlines():
-            # shlex would begin a comment at any #, also inside a word.
+            # shlex would start a comment at any #, even inside a word.
             without_comment = re.sub(r"(^|\s)#.*", "", text)
             words = shlex.split(without_comment)
             if words:

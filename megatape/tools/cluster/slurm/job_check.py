@@ -1,4 +1,4 @@
-"""Checks of a job before its submission."""
+"""Checks a job before it is submitted."""
 
 from pathlib import Path
 
@@ -13,16 +13,16 @@ from megatape.tools.cluster.slurm.time_limit import parse_time_limit
 
 
 def check_array(array: JobArray, job: Job, resume: bool) -> None:
-    """Check rank count, data, folders and time limit before a job is submitted.
+    """Check rank count, data, run directories and time limit before submitting a job.
 
     Args:
         array: Runs of the job.
         job: Resources of the job.
-        resume: Whether the runs may resume from checkpoints in their folders.
+        resume: Whether runs may resume from checkpoints in their run directories.
 
     Raises:
-        UserError: The job would fail at its start.
-        OSError: Data or a folder cannot be read.
+        UserError: The job would fail when starting.
+        OSError: A data or run directory cannot be read.
     """
     for config in array.configs.values():
         config.accumulation(job.nodes * job.ranks_per_node)
@@ -36,6 +36,6 @@ def check_array(array: JobArray, job: Job, resume: bool) -> None:
     minutes = parse_time_limit(job.time)
     if minutes and minutes * 60 <= job.checkpoint_seconds:
         raise UserError(
-            f"time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
-            "before the time limit (`checkpoint_seconds`)"
+            f"time {job.time} leaves no time to train: the last checkpoint is written {job.checkpoint_seconds} s before the "
+            "limit: give a longer `time`, or fewer `checkpoint_seconds`"
         )

@@ -1,8 +1,8 @@
 """Batch script of a run, or of an array of runs.
 
-The script (job.sh.jinja) starts one task per rank with srun. If a rank dies, it may start the tasks again. It requeues the job
-if the run was stopped before its end (time limit, preemption), could not save its last checkpoint, or lost a node, as long as
-the run advances. `--resume auto` then continues from the newest checkpoint.
+The script (job.sh.jinja) starts one task per rank with srun, and can restart them if a rank dies. As long as the run advances,
+the script requeues the job if the run was stopped early (time limit, preemption), could not save its last checkpoint, or lost a
+node. `--resume auto` then continues from the newest checkpoint.
 """
 
 import sys
@@ -22,11 +22,11 @@ def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy 
     Args:
         array: Runs of the job.
         job: Resources of the job.
-        snapshot: Folder of the snapshot, with the code and the configurations.
-        policy: Rules for starting a run again in the same job.
+        snapshot: Snapshot folder, with the code and the configurations.
+        policy: Rules for restarting a run within the job.
 
     Raises:
-        UserError: A value cannot stand in a batch script.
+        UserError: A value is not allowed in a batch script.
     """
     task = "%j"
     array_range = None
@@ -38,7 +38,7 @@ def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy 
     memory = job.mem or None
     cpus: int | str | None = job.requested_cpus
     if job.exclusive:
-        # To Slurm, 0 is all memory of the node.
+        # For Slurm, 0 means all memory of the node.
         memory = job.mem or "0"
         cpus = job.requested_cpus or f"$((SLURM_CPUS_ON_NODE / {job.ranks_per_node}))"
     directives: dict[str, Directive] = {
@@ -76,10 +76,10 @@ def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy 
 
 
 def _python_command(array: JobArray, job: Job) -> str:
-    """Return the command that runs Python: this environment's interpreter, or that of a container image.
+    """Return the command that runs Python: this environment's interpreter, or the one in a container image.
 
     Raises:
-        UserError: The image's name would be read as an option, or a folder cannot be mounted.
+        UserError: The image name would be read as an option, or a folder cannot be mounted.
     """
     image = job.pyxis or job.apptainer
     if image is None:
@@ -99,10 +99,10 @@ def _python_command(array: JobArray, job: Job) -> str:
 
 
 def _mounted_folders(array: JobArray) -> list[str]:
-    """Return the folders that a container needs: those of data, their copies, initial weights and runs, and the current one.
+    """Return the folders to mount in a container: data, data caches, initial weights, run directories and current folder.
 
     Raises:
-        UserError: The name of a folder cannot stand in a list of mounts.
+        UserError: A folder name is not allowed in a list of mounts.
     """
     folders = {Path.cwd(), array.directory.absolute()}
     for config in array.configs.values():

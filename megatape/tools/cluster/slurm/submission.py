@@ -1,4 +1,4 @@
-"""Submits a batch script together with a snapshot of the code."""
+"""Submits a batch script with a snapshot of the code."""
 
 import shutil
 import subprocess
@@ -20,8 +20,8 @@ class Submission:
     """Submitted job.
 
     Attributes:
-        job_id: Slurm's id of the job.
-        snapshot: Folder of the snapshot: batch script, code and configurations.
+        job_id: Slurm's job id.
+        snapshot: Snapshot folder, with batch script, code and configurations.
     """
 
     job_id: str
@@ -32,20 +32,20 @@ class Submission:
 def submit(
     directory: Path, configs: dict[str, Config], render: Callable[[Path], str], options: Sequence[str] = ()
 ) -> Submission:
-    """Take the snapshot, write the batch script into it, and submit the script. If sbatch refuses it, remove the snapshot.
+    """Take a snapshot, write the batch script into it, and submit the script. If sbatch rejects it, remove the snapshot.
 
     Args:
-        directory: Folder of the run.
+        directory: Run directory.
         configs: Configurations by file name.
-        render: Returns the batch script, given the folder of the snapshot.
-        options: Options of sbatch, which override those of the script.
+        render: Function of the snapshot folder that returns the batch script.
+        options: Options of sbatch, which override those in the script.
 
     Raises:
-        UserError: sbatch is missing, or it refuses the job. The message has its reason.
+        UserError: sbatch is missing, or it rejects the job. The message contains sbatch's reason.
     """
     if shutil.which("sbatch") is None:
         raise UserError("no sbatch is installed here: run this on a login node of the Slurm cluster")
-    # Absolute, because sbatch would read a relative path starting with - as an option.
+    # Make the path absolute, because sbatch would read a relative path starting with - as an option.
     run = RunFolder(directory.absolute())
     snapshot = run.submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     text = render(snapshot)
@@ -53,19 +53,19 @@ def submit(
     run.job_logs.mkdir(exist_ok=True)
     script = snapshot / "job.sbatch"
     script.write_text(text, encoding="utf-8")
-    done = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
-    if done.returncode:
+    sbatch = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
+    if sbatch.returncode:
         shutil.rmtree(snapshot)
-        raise UserError(f"Slurm refused the job: {done.stderr.strip()}")
-    job_id, _, _ = done.stdout.strip().partition(";")
+        raise UserError(f"Slurm refused the job: {sbatch.stderr.strip()}")
+    job_id, _, _ = sbatch.stdout.strip().partition(";")
     return Submission(job_id, snapshot)
 
 
 def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:
-    """Write code/, imports/ (the files given with --import) and the resolved configurations into a new folder.
+    """Write code/, imports/ (files given with --import) and the resolved configurations into a new folder.
 
     Args:
-        folder: Folder of the snapshot.
+        folder: Snapshot folder.
         configs: Configurations by file name.
 
     Raises:

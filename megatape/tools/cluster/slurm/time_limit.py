@@ -7,7 +7,7 @@ TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 def parse_time_limit(time: str) -> float | None:
-    """Return the minutes of a Slurm time limit, or None if its format is unknown. 0 means no limit."""
+    """Return a Slurm time limit in minutes, where 0 means no limit, or None if its format is unknown."""
     match = TIME_LIMIT.fullmatch(time)
     if match is None:
         return None

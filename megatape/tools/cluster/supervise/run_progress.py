@@ -1,4 +1,4 @@
-"""Checkpoints and events that a run completes and records while its command runs."""
+"""Progress of a run while its command is running: new checkpoints and events."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class RecordedEvent:
     """Line of events.jsonl.
 
     Attributes:
-        kind: Kind of the event, such as "stopped".
-        step: Number of the last completed step.
+        kind: Kind of event, such as "stopped".
+        step: Last completed step.
     """
 
     kind: str
@@ -27,12 +27,12 @@ class RecordedEvent:
 class CompletedCheckpoint:
     """Checkpoint with a valid manifest.
 
-    Steps alone would not show that a run advances: a run that resumes from an older checkpoint, because newer ones are
-    corrupted or led to a spike, writes smaller steps.
+    The step alone would not show whether a run advances: if the newest checkpoints are corrupted or led to a spike, the run
+    resumes from an older one and writes the same steps again.
 
     Attributes:
-        name: Name of its folder.
-        completion_time: Time at which it was completed, in nanoseconds.
+        name: Folder name.
+        completion_time: Time of completion in nanoseconds.
     """
 
     name: str
@@ -43,10 +43,10 @@ class RunProgress:
     """Progress of a run since this object was created.
 
     Args:
-        folder: Folder of the run.
+        folder: Run directory.
 
     Raises:
-        OSError: The folder cannot be read for some time.
+        OSError: The run directory stays unreadable despite retries.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -58,12 +58,12 @@ class RunProgress:
         """Whether a checkpoint was completed.
 
         Raises:
-            OSError: The folder cannot be read for some time.
+            OSError: The run directory stays unreadable despite retries.
         """
         return bool(_completed(self._folder) - self._earlier_checkpoints)
 
     def last_event(self) -> RecordedEvent | None:
-        """Return the newest event, None if there is none."""
+        """Return the newest event, or None."""
         events = _events(self._folder)[self._num_earlier_events :]
         if not events:
             return None
@@ -72,14 +72,14 @@ class RunProgress:
 
 def _completed(folder: RunFolder) -> set[CompletedCheckpoint]:
     def list_completed() -> set[CompletedCheckpoint]:
-        found = set()
+        completed = set()
         for path in folder.list_checkpoints():
-            # Skip checkpoints that are corrupted, stray or removed meanwhile.
+            # Skip checkpoints that are corrupted or incomplete, or were removed meanwhile.
             with suppress(ValueError, FileNotFoundError):
                 load_manifest(path)
                 completion_time = (path / MANIFEST).stat().st_mtime_ns
-                found.add(CompletedCheckpoint(path.name, completion_time))
-        return found
+                completed.add(CompletedCheckpoint(path.name, completion_time))
+        return completed
 
     return retry_transient_errors(list_completed)
 

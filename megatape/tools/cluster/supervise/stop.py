@@ -1,4 +1,4 @@
-"""Request to stop a supervised run, and the exit status that follows from it."""
+"""Request to stop a supervised run, and the resulting exit status."""
 
 import signal
 from types import FrameType
@@ -10,7 +10,7 @@ from megatape.tools.cluster.supervise.supervised_command import EndedCommand, Su
 
 
 class StopRequest:
-    """A signal to stop, which is passed on to the running command.
+    """Handles signals to stop, and passes them on to the running command.
 
     Attributes:
         is_received: Whether a signal has arrived.
@@ -23,7 +23,7 @@ class StopRequest:
         self._command: SupervisedCommand | None = None
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Handle a signal, as signal.signal calls it."""
         self.is_received = True
         if number == signal.SIGINT:
             # The terminal has sent it to the command as well.
@@ -32,7 +32,7 @@ class StopRequest:
             self._command.send(number)
 
     def pass_on_to(self, command: SupervisedCommand) -> None:
-        """Pass signals on to a command that has just been started, including one that arrived before."""
+        """Pass signals on to a newly started command, including one that arrived earlier."""
         self._command = command
         if self.is_received:
             command.send(signal.SIGTERM)
@@ -41,14 +41,14 @@ class StopRequest:
 def status_of_stop(ended: EndedCommand, last_event: RecordedEvent | None, by_user: bool, policy: RestartPolicy) -> int:
     """Return the exit status of a run after a request to stop.
 
-    The signal often ends the launcher as well, or makes it report 1, while its ranks write their checkpoint. In this case the
-    last event recorded by the ranks decides.
+    Often the signal also ends the launcher, or makes it report status 1, while its ranks are still writing their checkpoint. In
+    this case, the last event recorded by the ranks decides.
 
     Args:
         ended: Exit statuses of the command and its orphans.
-        last_event: Last event recorded by the run since the start of the command.
+        last_event: Last event that the run recorded since the command started.
         by_user: Whether the user pressed Ctrl-C.
-        policy: Rules for starting the run again.
+        policy: Rules for restarting the run.
     """
     status = ended.status
     if ExitStatus.UNFINISHED in ended.orphan_statuses:

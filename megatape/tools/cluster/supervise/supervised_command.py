@@ -1,4 +1,4 @@
-"""A command that ends when its supervisor ends, and whose orphans are waited for."""
+"""A command that stops if its supervisor ends. The supervisor also waits for the command's orphans."""
 
 import ctypes
 import logging
@@ -16,11 +16,11 @@ from megatape.utils.python_process import PR_SET_PDEATHSIG, launcher_environment
 
 LOG = logging.getLogger(__name__)
 
-# Option of prctl(2), on Linux only.
+# Option of prctl(2), which only exists on Linux.
 PR_SET_CHILD_SUBREAPER = 36
-# Seconds of waiting for the command's orphans before a warning.
+# Seconds of waiting for orphans before a warning is printed.
 ORPHAN_NOTICE = 10.0
-# Maximum seconds of waiting for the command's orphans, which may be writing a checkpoint.
+# Maximum seconds of waiting for orphans, which may be writing a checkpoint.
 ORPHAN_TIMEOUT = 1800.0
 
 
@@ -30,7 +30,7 @@ class EndedCommand:
 
     Attributes:
         status: Exit status of the command.
-        orphan_statuses: Exit statuses of the processes that it left, without those that were killed.
+        orphan_statuses: Exit statuses of its orphans, except those killed after ORPHAN_TIMEOUT.
     """
 
     status: int
@@ -41,7 +41,7 @@ class SupervisedCommand:
     """A running command. It gets SIGTERM when this process ends in any way, SIGKILL included.
 
     Args:
-        words: The command.
+        words: Command line.
 
     Raises:
         UserError: The command cannot be started.
@@ -50,11 +50,11 @@ class SupervisedCommand:
     def __init__(self, words: Sequence[str]) -> None:
         self._prctl = ctypes.CDLL(None).prctl
         supervisor = os.getpid()
-        # The kernel gives orphans of the command to this process.
+        # Become the parent of the command's orphans.
         self._prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self._others = set(psutil.Process().children())
+        self._earlier_children = set(psutil.Process().children())
 
-        def bind() -> None:
+        def end_with_supervisor() -> None:
             self._prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             has_ended_meanwhile = os.getppid() != supervisor
             if has_ended_meanwhile:
@@ -64,13 +64,13 @@ class SupervisedCommand:
             self._process = subprocess.Popen(
                 words,
                 env=launcher_environment(words),
-                preexec_fn=bind,  # noqa: PLW1509 (it needs no lock of another thread)
+                preexec_fn=end_with_supervisor,  # noqa: PLW1509 (it needs no lock of another thread)
             )
         except OSError as error:
             raise UserError(f"{words[0]!r} cannot be started ({error}): give the command that starts the ranks") from None
 
     def send(self, number: int) -> None:
-        """Send the command a signal, unless it has ended."""
+        """Send a signal to the command, unless it has ended."""
         self._process.send_signal(number)
 
     def wait(self) -> EndedCommand:
@@ -86,16 +86,16 @@ class SupervisedCommand:
         return EndedCommand(status, orphan_statuses)
 
     def _is_orphan(self, process: psutil.Process) -> bool:
-        """Whether the command started this child. Daemons have process groups of their own."""
-        return process not in self._others and os.getpgid(process.pid) == os.getpgrp()
+        """Whether the command started this child and it is no daemon, which would have a process group of its own."""
+        return process not in self._earlier_children and os.getpgid(process.pid) == os.getpgrp()
 
 
 def _wait_for(orphans: Sequence[psutil.Process]) -> list[int]:
-    """Wait for processes, kill them after ORPHAN_TIMEOUT, and return the statuses of those that ended before."""
+    """Wait for processes, and kill those still running after ORPHAN_TIMEOUT. Returns the exit statuses of the others."""
     ended, running = psutil.wait_procs(orphans, ORPHAN_NOTICE)
     if running:
         pids = ", ".join(str(process.pid) for process in running)
-        LOG.warning("the command has ended, waiting for processes that it left: %s", pids)
+        LOG.warning("the command has ended, waiting for its processes that are still running: %s", pids)
         ended_later, running = psutil.wait_procs(running, ORPHAN_TIMEOUT)
         ended += ended_later
     for process in running:
@@ -104,7 +104,7 @@ def _wait_for(orphans: Sequence[psutil.Process]) -> list[int]:
 
 
 def _shell_status(code: int) -> int:
-    """Return the exit status as shells number it, from that of subprocess, which is negative after a signal."""
+    """Convert an exit status of subprocess, which is negative after a signal, to that of a shell."""
     if code < 0:
         return KILLED_BY - code
     return code

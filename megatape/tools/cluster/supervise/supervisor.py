@@ -1,4 +1,4 @@
-"""Starts a run again after failures, for `megatape supervise`."""
+"""Restarts a run after failures, for `megatape supervise`."""
 
 import logging
 from collections.abc import Sequence
@@ -22,26 +22,26 @@ def supervise(
     ends_process: bool = False,
     policy: RestartPolicy = SUPERVISOR_POLICY,
 ) -> int:
-    """Run a command that trains in `folder` and resumes, and start it again up to `restarts` times.
+    """Run a command that trains and resumes a run, and restart it up to `restarts` times.
 
-    A signal is passed on to the command, and ends the supervision, too.
+    A signal is passed on to the command, and also ends the supervision.
 
     Args:
-        words: The command.
-        folder: Folder of the run.
+        words: Command line.
+        folder: Run directory.
         restarts: Maximum number of restarts.
-        ends_process: Whether this process ends afterwards. It then ignores further signals.
-        policy: Rules for starting the run again.
+        ends_process: Whether this process ends afterwards, so that further signals are ignored.
+        policy: Rules for restarting.
 
     Returns:
         The exit status of the last start.
 
     Raises:
         UserError: The command cannot be started.
-        OSError: The folder cannot be read.
+        OSError: The run directory cannot be read.
     """
     stop = StopRequest()
-    starts = Restarts(policy, restarts)
+    restart_decisions = Restarts(policy, restarts)
     with handled(stop.receive, *STOPPING, ends_process=ends_process):
         while True:
             progress = RunProgress(folder)
@@ -55,16 +55,16 @@ def supervise(
             is_launcher_dead = status in policy.final and any(ended.orphan_statuses)
             if is_launcher_dead:
                 status = ExitStatus.DIED
-            decision = starts.decide(status, progress.has_advanced)
+            decision = restart_decisions.decide(status, progress.has_advanced)
             status = decision.status
             if decision.action is Action.END:
                 return status
             if decision.action is Action.GIVE_UP:
                 LOG.warning("supervise: status %d, and no checkpoint was completed since the start: not started again", status)
                 return status
-            after = ""
+            delay = ""
             if decision.pause:
-                after = f" in {decision.pause} s"
-            LOG.warning("supervise: status %d: started again%s, %d restarts left", status, after, starts.left)
+                delay = f" in {decision.pause} s"
+            LOG.warning("supervise: status %d: started again%s, %d restarts left", status, delay, restart_decisions.num_left)
             if wait_until(lambda: stop.is_received, decision.pause, interval=1.0):
                 return status

@@ -1,4 +1,4 @@
-"""Problems and table of a preflight, from the reports of the ranks."""
+"""Preflight reports: reasons why a run would fail, and the table of all ranks."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from megatape.tools.cluster.preflight.bandwidth import Rate
-from megatape.tools.cluster.preflight.rank_report import RankReport, find_problems, format_report
+from megatape.tools.cluster.preflight.rank_report import RankReport, format_report, reasons_to_fix
 
 
 def report(rank: int, **changes: Any) -> RankReport:
@@ -17,7 +17,7 @@ def report(rank: int, **changes: Any) -> RankReport:
 
 def test_nothing_to_fix() -> None:
     reports = [report(0), report(1, clock=-0.3)]
-    assert find_problems(reports) == []
+    assert reasons_to_fix(reports) == []
     text = format_report(reports, [Rate("all-reduce", True, 2**30)], [])
     assert (
         text.splitlines()[-1] == "all checks passed" and "all-reduce  correct  1.00 GiB/s a rank" in text and "-300 ms" in text
@@ -29,12 +29,12 @@ def test_ranks_that_could_not_exchange_data_compare_nothing() -> None:
     """A rank without an answer or a network must not read as one whose clock is wrong or whose folder is not shared."""
     silent = RankReport(1, faults=["no answer within 20 s"])
     reports = [report(0), silent, report(2, clock=None, free=None), report(3, free=None)]
-    problems = find_problems(reports)
-    lines = format_report(reports, [], problems).splitlines()
+    reasons = reasons_to_fix(reports)
+    lines = format_report(reports, [], reasons).splitlines()
     assert "+0 ms" in lines[1] and "shared, 1.00 TiB free" in lines[1]
     assert all("not compared" in line and line.rstrip().endswith("not checked") for line in lines[2:4])
     assert "+0 ms" in lines[4] and "NOT SHARED" in lines[4]
-    assert "nan" not in "\n".join(lines) and problems == ["rank 1 (): no answer within 20 s"]
+    assert "nan" not in "\n".join(lines) and reasons == ["rank 1 (): no answer within 20 s"]
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_ranks_that_could_not_exchange_data_compare_nothing() -> None:
     ],
 )
 def test_each_fault_is_named_with_its_ranks(changes: dict[str, Any], message: str) -> None:
-    [problem] = find_problems([report(0), report(1, **changes), report(2)])
-    assert problem.startswith(message)
+    [reason] = reasons_to_fix([report(0), report(1, **changes), report(2)])
+    assert reason.startswith(message)
