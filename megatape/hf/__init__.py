@@ -1,17 +1,17 @@
-"""Models between MegaTAPE and transformers.
+"""Conversion between MegaTAPE's models and transformers.
 
-exporting/     a checkpoint becomes a folder that transformers loads
-importing/     a folder of transformers becomes the start of a run
-loading/       a folder of any kind becomes a model that is ready to run
-generation/    such a model continues texts and answers in conversations
+exporting/     writes checkpoints as folders that transformers loads
+importing/     prepares pretrained transformers models for training
+loading/       loads models from any kind of model folder
+generation/    generates text with loaded models
 
 model_folder.py
-               the kinds of folders that hold a model, and their weights
+               kinds of model folders, and access to their weights
 architecture.py, config_json.py, pretrained.py
-               models in folders of transformers
+               reading transformers models
 
-families/      our models in the terms of transformers' architectures: names, configuration, code
-modeling/      the code that exports carry for models that transformers has no class for
-weights/       weights in checkpoints and in folders of transformers, by our names of parameters
+families/      mapping of our models to architectures of transformers: names, configuration, code
+modeling/      model code that exports carry if transformers has no class for a model
+weights/       weights in checkpoints and transformers folders, by our parameter names
 adapters/      LoRA adapters in peft's format
 """

@@ -1,7 +1,7 @@
-"""Architecture of a model in a folder of transformers, as a model section.
+"""Reads the architecture of a transformers model as a model section.
 
-config.json fills the configuration of an installed class. Its instructions to transformers, such as code to run, are ignored.
-Unsupported settings are errors before any tensor is read.
+The configuration of an installed class is filled from config.json. Instructions to transformers, such as code to run, are
+ignored. Unsupported settings are errors before any tensor is read.
 """
 
 from pathlib import Path
@@ -11,16 +11,16 @@ from transformers import PreTrainedConfig
 
 from megatape.config import ModelConfig, parse_model
 from megatape.errors import MissingPath, UserError
-from megatape.hf.config_json import FAULTS, read_config, reason
+from megatape.hf.config_json import CONFIG_ERRORS, error_summary, read_config
 from megatape.hf.families import family_named
 from megatape.hf.families.family import Family
 from megatape.hf.weights.tensor_headers import INDEX, SINGLE, read_object
 from megatape.imports import check_given
 from megatape.registry import ENCODINGS
 
-# File names of other formats of weights -> description and remedy.
-LAYOUTS = {
-    "pytorch_model*.bin": "pickled weights, and unpickling runs code: convert them on a machine that may run it, by "
+# File names of other weight formats -> description and remedy.
+OTHER_FORMATS = {
+    "pytorch_model*.bin": "pickled weights, and unpickling runs code: convert them on a machine that may run it, with "
     "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)",
     "consolidated*.pth": "weights in Meta's layout: convert them with convert_llama_weights_to_hf.py of transformers",
     "*.gguf": "GGUF weights, which are converted or quantized: take the model's original folder",
@@ -31,13 +31,13 @@ QUANTIZED = ("quantization_config", "compression_config")
 
 
 class Architecture(NamedTuple):
-    """A model that both transformers and MegaTAPE run.
+    """A model that both transformers and MegaTAPE can run.
 
     Attributes:
-        family: Family of the model.
-        config: Configuration of the model in transformers.
-        model: Model section of the same model.
-        window: Number of last tokens that a token attends to, None for all.
+        family: Model family.
+        config: Configuration for transformers.
+        model: Model section for MegaTAPE.
+        window: Attention window in tokens, None if tokens attend to all tokens before them.
     """
 
     family: Family
@@ -47,10 +47,7 @@ class Architecture(NamedTuple):
 
 
 def read_architecture(folder: Path) -> Architecture:
-    """Read the architecture of a model from config.json.
-
-    Args:
-        folder: Folder of the model.
+    """Read the architecture of the model in a transformers folder from config.json.
 
     Raises:
         FileNotFoundError: The folder has no safetensors files or no config.json.
@@ -68,26 +65,26 @@ def read_architecture(folder: Path) -> Architecture:
         config = read_config(family, fields)
         section = family.model_fields(config)
         window = family.window(config)
-    except FAULTS as error:
-        raise UserError(f"{path}: {reason(error)}") from None
+    except CONFIG_ERRORS as error:
+        raise UserError(f"{path}: {error_summary(error)}") from None
     return Architecture(family, config, parse_model(section, str(path)), window)
 
 
 def _check_layout(folder: Path) -> None:
-    """Raise MissingPath if a folder has no safetensors files. The message names weights of other formats."""
+    """Raise MissingPath if a folder has no safetensors files. The message names weights in other formats."""
     if not folder.is_dir():
         raise MissingPath(f"{folder}: no such folder")
     if (folder / SINGLE).exists() or (folder / INDEX).exists():
         return
-    for pattern, description in LAYOUTS.items():
-        found = sorted(folder.glob(pattern))
-        if found:
-            raise MissingPath(f"{folder}: no {SINGLE}; {found[0].name} holds {description}")
+    for pattern, description in OTHER_FORMATS.items():
+        matches = sorted(folder.glob(pattern))
+        if matches:
+            raise MissingPath(f"{folder}: no {SINGLE}; {matches[0].name} holds {description}")
     raise MissingPath(f"{folder}: neither {SINGLE} nor {INDEX}: give a folder as transformers' save_pretrained writes it")
 
 
 def _find_family(fields: dict[str, Any]) -> Family:
-    """Return the family of a config.json. Raises UserError if it is not supported, or the model is quantized."""
+    """Return the model family for the fields of config.json. Raises UserError if there is none, or the model is quantized."""
     for name in QUANTIZED:
         if fields.get(name) is not None:
             raise UserError(f"{name} is set: quantized weights cannot be trained, take the model's unquantized folder")

@@ -1,4 +1,4 @@
-"""Configurations of transformers from the fields of a config.json, and checks of these fields."""
+"""Checks the fields of config.json, and makes a configuration of transformers from them."""
 
 from typing import Any
 
@@ -8,33 +8,33 @@ from megatape.config.run import DTYPES
 from megatape.errors import UserError
 from megatape.hf.families.family import Family
 
-# Errors that the classes of transformers raise for values that make no sense.
-FAULTS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
+# Errors raised by transformers' configuration and model classes for meaningless values.
+CONFIG_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
 
 # Largest number allowed in the config.json of an export.
 MAX_NUMBER = 2**63 - 1
-# Fields of an export that only from_pretrained needs.
+# Fields of an export that only from_pretrained uses.
 IGNORED = {"auto_map"}
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 # Fields that may be null, although their default is not.
 OPTIONAL_FIELDS = ("sliding_window", "dtype")
-# Fields of transformers before version 5, which its classes still read.
+# Fields written by transformers before version 5, which its classes still read.
 EARLIER_FIELDS = {"rope_theta", "rope_scaling", "original_max_position_embeddings", "torch_dtype"}
 
 
 def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
-    """Make a configuration of transformers from the fields of a config.json.
+    """Make a configuration of transformers from the fields of config.json.
 
-    transformers takes a field that the class does not declare for an instruction, such as attn_implementation. An export of
-    MegaTAPE has no such field. In folders of other models, where other programs write them, they are ignored.
+    transformers interprets fields that the class does not declare as instructions, such as attn_implementation. In an export of
+    MegaTAPE, such a field is an error. In other models, it is ignored, because other programs write such fields.
 
     Args:
-        family: Family of the model.
+        family: Model family.
         fields: Content of config.json.
 
     Raises:
         UserError: A field is not supported.
-        Exception: One of FAULTS, by the configuration class, for values that make no sense.
+        Exception: The configuration class raises one of CONFIG_ERRORS for a meaningless value.
     """
     defaults = family.config_class().to_dict()
     declared = defaults.keys() | family.undeclared
@@ -51,8 +51,8 @@ def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
     return family.config_class(**{name: value for name, value in fields.items() if name in allowed})
 
 
-def reason(error: BaseException) -> str:
-    """Return the first line of an exception's text, or the name of its type."""
+def error_summary(error: BaseException) -> str:
+    """Return the first line of an error message, or the error's type if the message is empty."""
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__
@@ -60,7 +60,7 @@ def reason(error: BaseException) -> str:
 
 
 def _check_fields(fields: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Raise UserError if a field of an export has another type than its default."""
+    """Raise UserError if a field of an export does not have the type of its default."""
     values = list(fields.items())
     rope = fields.get("rope_parameters")
     if isinstance(rope, dict):
@@ -82,7 +82,7 @@ def _check_fields(fields: dict[str, Any], defaults: dict[str, Any]) -> None:
 
 
 def _check_token(name: str, value: Any) -> None:
-    """Raise UserError if the value is no token id, list of token ids, or null."""
+    """Raise UserError unless the value is a token id, a list of token ids, or null."""
     tokens = value
     if not isinstance(value, list):
         tokens = [value]
@@ -92,7 +92,7 @@ def _check_token(name: str, value: Any) -> None:
 
 
 def _check_type(name: str, value: Any, expected: type) -> None:
-    """Raise UserError if the value has another type. An integer is a valid float."""
+    """Raise UserError if the value does not have the expected type. An integer is a valid float."""
     if type(value) is expected:
         return
     if expected is float and type(value) is int:
@@ -128,7 +128,7 @@ def _check_rotary(fields: dict[str, Any]) -> None:
 
 
 def _scaling(rope: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that scale rotary frequencies, with the type under its present name."""
+    """Return the settings for scaling rotary frequencies, with the type under its current name."""
     settings = {name: value for name, value in rope.items() if name not in ("type", "rope_type", "rope_theta")}
     settings["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
     return settings

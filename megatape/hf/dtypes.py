@@ -1,4 +1,4 @@
-"""Precisions of exported weights, and their names."""
+"""Precision of exported weights, and names of precisions."""
 
 from typing import cast
 
@@ -7,17 +7,17 @@ import torch
 from megatape.config import ExportConfig, TrainingConfig
 from megatape.config.run import Dtype
 
-# Name of a precision in safetensors files -> precision, for those that we read.
+# Name in safetensors files -> precision, for all supported precisions.
 SAFETENSORS_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def stored_dtype(export: ExportConfig, training: TrainingConfig) -> torch.dtype:
-    """Return the precision in which the weights of a run are exported: that of training, unless `export.dtype` is set."""
+    """Return the precision of a run's exported weights: `export.dtype` if it is set, or else the training precision."""
     return dtype_named(export.dtype or training.precision)
 
 
 def dtype_named(name: Dtype) -> torch.dtype:
-    """Return the precision with this name in configurations and records."""
+    """Return the precision with a given name in configurations and records."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 

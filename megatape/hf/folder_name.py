@@ -1,11 +1,11 @@
-"""Names of model folders, checked before torch and transformers are imported, which takes seconds."""
+"""Checks the names of model folders before importing torch and transformers, which takes seconds."""
 
 import re
 from pathlib import Path
 
 from megatape.errors import MissingPath
 
-# Id of a model on the Hugging Face hub.
+# Id of a model or dataset on the Hugging Face hub.
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 # Descriptions of the expected folder, for error messages.
@@ -15,22 +15,22 @@ PRETRAINED = "one as transformers' save_pretrained writes it"
 ADAPTER = "an adapter that `megatape export` wrote"
 
 
-def check_model_folder(path: Path, wanted: str = MODEL) -> None:
+def check_model_folder(path: Path, expected: str = MODEL) -> None:
     """Check that a folder exists. Its content is checked when it is read.
 
     Args:
-        path: The folder.
-        wanted: Description of the expected content, for the error.
+        path: Model folder.
+        expected: Description of the expected content, for the error message.
 
     Raises:
-        MissingPath: There is no such folder.
+        MissingPath: The folder is missing.
     """
     if not path.is_dir():
-        raise MissingPath(f"{path}: no such folder: give {wanted}{how_to_get(path)}")
+        raise MissingPath(f"{path}: no such folder: give {expected}{download_hint(path)}")
 
 
-def how_to_get(path: Path) -> str:
-    """Return the end of an error about a missing folder: the command that downloads it, if its name may be an id of the hub."""
+def download_hint(path: Path) -> str:
+    """Return the end of a message about a missing folder: how to download it, if its name may be an id on the hub."""
     if not HUB_ID.fullmatch(str(path)) or path.parent.exists():
         return ""
     return f"; a model of the Hugging Face hub is downloaded first: hf download {path} --local-dir {path.name}"

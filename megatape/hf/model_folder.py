@@ -1,6 +1,6 @@
-"""Folders that hold a model: what kind each one is, and its weights.
+"""Model folders: their kinds, and access to their weights.
 
-This module does not import transformers, which takes seconds, unless the weights are in a folder of transformers.
+Importing transformers takes seconds, so this module imports it only if the weights are in a transformers folder.
 """
 
 from dataclasses import dataclass
@@ -19,26 +19,26 @@ from megatape.utils.json_files import read_json
 
 
 class FolderKind(Enum):
-    """Kinds of folders that hold a model."""
+    """Kinds of model folders."""
 
     CHECKPOINT = "checkpoint"
-    # A record that refers to a folder of transformers.
+    # Record that refers to a transformers folder.
     IMPORT = "import"
-    # A folder of transformers with the code of its model.
+    # Transformers folder with its own model code.
     EXPORT = "export"
-    # A folder of any other model of transformers. Exported rotary models are of this kind, too.
+    # Any other transformers folder, including exported rotary models.
     TRANSFORMERS = "transformers"
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder that holds a model.
+    """A folder that contains a model.
 
     Attributes:
-        kind: Kind of the folder.
-        path: The folder.
+        kind: Kind of folder.
+        path: Path of the folder.
         files: Folder with the model's files. For an import, the folder that it refers to.
-        base: Present folder of a checkpoint's base if it was moved, else None.
+        base: New folder of a checkpoint's frozen base model, or None if it has not moved.
     """
 
     kind: FolderKind
@@ -47,27 +47,27 @@ class ModelFolder:
     base: Path | None = None
 
     def weights(self) -> ModelWeights:
-        """Open the weights. Only headers and records are read.
+        """Open the weights, reading only headers and records.
 
         Raises:
-            FileNotFoundError, UserError: Something is missing, corrupted or not supported.
+            FileNotFoundError, UserError: A file is missing, corrupted or not supported.
         """
         if self.kind is FolderKind.CHECKPOINT:
             return CheckpointWeights(self.path, self.base)
         if self.kind is FolderKind.IMPORT:
             return open_import(self.path)
-        # Imports transformers.
+        # Import transformers only in this case.
         from megatape.hf.pretrained import read_pretrained
 
         return read_pretrained(self.files).weights
 
 
 def open_model_folder(path: Path, base: Path | None = None) -> ModelFolder:
-    """Find out what kind of model folder this is. The content is checked when it is read.
+    """Determine the kind of a model folder. The content is checked when it is read.
 
     Args:
-        path: The folder.
-        base: Present folder of a checkpoint's base if it was moved.
+        path: Model folder.
+        base: New folder of a checkpoint's frozen base model, if it has moved.
 
     Raises:
         FileNotFoundError: The folder is missing, or the folder that an import refers to.
@@ -86,12 +86,12 @@ def open_model_folder(path: Path, base: Path | None = None) -> ModelFolder:
 
 
 def open_weights(path: Path, base: Path | None = None) -> ModelWeights:
-    """Open the weights in a model folder. Raises as `open_model_folder` and `ModelFolder.weights`."""
+    """Open the weights in a model folder. Raises the errors of `open_model_folder` and `ModelFolder.weights`."""
     return open_model_folder(path, base).weights()
 
 
 def _has_code(path: Path) -> bool:
-    """Whether the model in a folder of transformers belongs to a family that is exported with its code."""
+    """Whether the model in a transformers folder belongs to a family whose exports contain model code."""
     try:
         model_type = read_json(path / "config.json")["model_type"]
         return FAMILIES[model_type].encodings is None

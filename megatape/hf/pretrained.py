@@ -1,4 +1,4 @@
-"""Models in folders of transformers: architecture and weights."""
+"""Opens transformers models: architecture and weights."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -8,26 +8,18 @@ from megatape.hf.weights.folder_weights import FolderWeights, find_weights
 
 
 class PretrainedModel(NamedTuple):
-    """Model in a folder of transformers, of which only config.json and the headers of the weights are read.
-
-    Attributes:
-        architecture: Architecture of the model.
-        weights: Weights of the model.
-    """
+    """Model in a transformers folder. Weights are read when they are used."""
 
     architecture: Architecture
     weights: FolderWeights
 
 
 def read_pretrained(folder: Path) -> PretrainedModel:
-    """Read the architecture of a model, and find its weights.
-
-    Args:
-        folder: Folder of the model.
+    """Read config.json and the headers of the weights in a transformers folder.
 
     Raises:
         FileNotFoundError: A file is missing.
-        UserError: A setting or a tensor is not supported, or they do not fit each other.
+        UserError: A setting or tensor is not supported, or they contradict each other.
     """
     architecture = read_architecture(folder)
     weights = find_weights(folder, architecture.model, architecture.family)

@@ -8,15 +8,15 @@ from megatape.hf.exporting.sentencepiece import read_proto
 
 
 class SpecialTokens(NamedTuple):
-    """Ids of the control tokens, named as in transformers' configurations. None stands for a missing token.
+    """Ids of the control tokens, named as in transformers' configurations. None: the tokenizer has no such token.
 
-    Our own tokenizers pad with `<unk>`: byte fallback never produces it, so padding takes no trained token away. The end token
-    would be a bad choice: fine-tuning masks padding out of the loss, and with it the real ends of documents.
+    Our tokenizers pad with `<unk>`, which byte fallback never produces, so that no trained token doubles as padding. Padding
+    with the end token would be a mistake: fine-tuning masks padding out of the loss, and thereby the real ends of documents.
 
     Attributes:
-        bos_token_id: Token at the beginning of a document.
+        bos_token_id: Token at the beginning of documents.
         eos_token_id: Token or tokens that end a text.
-        pad_token_id: Token for padding.
+        pad_token_id: Padding token.
     """
 
     bos_token_id: int | None
@@ -25,7 +25,7 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
-    """Return the ids of the control tokens of an exported model. Raises UserError if the tokenizer cannot be exported."""
+    """Return the control token ids of an exported model. Raises UserError if the tokenizer cannot be exported."""
     if isinstance(tokenizer, JsonTokenizer):
         ends: int | list[int] = tokenizer.stop_ids
         if len(tokenizer.stop_ids) == 1:

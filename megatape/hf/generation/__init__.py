@@ -1,4 +1,4 @@
-"""Text generation by a loaded model, after a prompt or in a conversation."""
+"""Generates text with a loaded model, from prompts or in conversations."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Continuation of prompts by a loaded model.
+"""Continues prompts with a loaded model.
 
-transformers' TextIteratorStreamer is not used: it streams one text at a time, drops spaces after line ends with tokenizers that
-put a space before a text, and shows the beginning of a stop string. StopStringCriteria is not used either: it also ends a text
-at a stop string that begins in the prompt.
+transformers' TextIteratorStreamer does not fit: it streams only one text, shows the beginning of stop strings, and drops spaces
+after line ends if the tokenizer puts a space before texts. StopStringCriteria does not fit either: it also ends a text at a
+stop string that begins in the prompt.
 """
 
 from collections.abc import Callable
@@ -24,47 +24,51 @@ def continue_prompts(
 ) -> list[list[Continuation]]:
     """Continue prompts in one batch, padded on the left.
 
-    Without sampling, each continuation is the one that its prompt has alone. Samples are drawn by torch's generator, which the
-    caller seeds.
+    At temperature 0, continuations do not depend on the other prompts in the batch. Samples are drawn with torch's default
+    generator, which the caller seeds.
 
     Args:
-        loaded: The model.
+        loaded: Loaded model.
         prompts: Prompts to continue.
-        sampling: Options of the continuations.
-        show: Receives the text of the first continuation in parts, as it is generated.
+        sampling: Sampling options.
+        show: Receives the text of the first continuation in pieces, while it is generated.
 
     Returns:
-        `sampling.samples` continuations of each prompt.
+        `sampling.samples` continuations for each prompt.
     """
     model = loaded.model
     ends = _end_tokens(model.generation_config.eos_token_id)
     pad = model.generation_config.pad_token_id
     if pad is None:
-        # Any token: padding is masked.
+        # Any token will do, because padding is masked.
         pad = min(ends, default=0)
+    tokens, mask = _padded_batch(prompts, pad, model.device)
+    texts = []
+    for prompt in prompts:
+        for _ in range(sampling.samples):
+            texts.append(StreamedText(loaded.tokenizer, ends | prompt.ends, sampling.stop))
 
+    reader = _TokenReader(texts, tokens.shape[1], show)
+    model.generate(tokens, attention_mask=mask, pad_token_id=pad, stopping_criteria=[reader], **sampling.keywords())
+    continuations = [text.finished() for text in texts]
+    reader.show_new_text()
+    return [continuations[begin : begin + sampling.samples] for begin in range(0, len(texts), sampling.samples)]
+
+
+def _padded_batch(prompts: list[Prompt], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return token ids padded on the left, and the attention mask, both int64 [prompts, longest prompt]."""
     width = max(len(prompt.ids) for prompt in prompts)
     rows = []
     masks = []
-    texts = []
     for prompt in prompts:
         num_padding = width - len(prompt.ids)
         rows.append([pad] * num_padding + prompt.ids)
         masks.append([0] * num_padding + [1] * len(prompt.ids))
-        for _ in range(sampling.samples):
-            texts.append(StreamedText(loaded.tokenizer, ends | prompt.ends, sampling.stop))
-    tokens = torch.tensor(rows, device=model.device)
-    mask = torch.tensor(masks, device=model.device)
-
-    reader = _TokenReader(texts, width, show)
-    model.generate(tokens, attention_mask=mask, pad_token_id=pad, stopping_criteria=[reader], **sampling.keywords())
-    continuations = [text.finished() for text in texts]
-    reader.show_rest()
-    return [continuations[begin : begin + sampling.samples] for begin in range(0, len(texts), sampling.samples)]
+    return torch.tensor(rows, device=device), torch.tensor(masks, device=device)
 
 
 def _end_tokens(eos_token_id: int | list[int] | None) -> set[int]:
-    """Return the end tokens of a generation_config.json."""
+    """Return the end tokens in generation_config.json as a set."""
     if eos_token_id is None:
         return set()
     if isinstance(eos_token_id, int):
@@ -73,12 +77,12 @@ def _end_tokens(eos_token_id: int | list[int] | None) -> set[int]:
 
 
 class _TokenReader(StoppingCriteria):
-    """Passes new tokens from `generate` to their texts, and ends the texts that are complete.
+    """Passes new tokens from `generate` to their texts, and stops generating the finished ones.
 
     Args:
-        texts: One text for each row of the batch.
-        width: Number of tokens of the padded prompts.
-        show: Receives the first text in parts, None to show nothing.
+        texts: Texts, one per row of the batch.
+        width: Length of the padded prompts in tokens.
+        show: Receives the first text in pieces. None shows nothing.
     """
 
     def __init__(self, texts: list[StreamedText], width: int, show: Callable[[str], object] | None) -> None:
@@ -93,11 +97,11 @@ class _TokenReader(StoppingCriteria):
             for token in ids:
                 text.add(token)
         self._num_read = input_ids.shape[1]
-        self.show_rest()
-        return torch.tensor([bool(text.end) for text in self._texts], device=input_ids.device)
+        self.show_new_text()
+        return torch.tensor([text.end is not None for text in self._texts], device=input_ids.device)
 
-    def show_rest(self) -> None:
-        """Show the part of the first text that is settled and not shown yet."""
+    def show_new_text(self) -> None:
+        """Show the settled part of the first text that was not shown before."""
         if self._show is None:
             return
         text = self._texts[0]

@@ -1,4 +1,4 @@
-"""Prompts in tokens, made from texts and conversations."""
+"""Tokenizes prompts and conversations."""
 
 import logging
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Prompt(NamedTuple):
 
     Attributes:
         ids: Token ids.
-        ends: Token ids that end the continuation, besides those of the model's generation_config.json.
+        ends: Token ids that end the continuation, in addition to those in generation_config.json.
     """
 
     ids: list[int]
@@ -26,12 +26,12 @@ class Prompt(NamedTuple):
 
 
 def read_prompt(loaded: LoadedModel, text: str) -> Prompt:
-    """Tokenize a text, with the beginning token if the model's texts have one. An empty text is the beginning token alone.
+    """Tokenize a text, after a begin token if the model uses one. An empty text consists of the begin token.
 
     Raises:
-        UserError: The text is empty, and the model has no beginning token.
+        UserError: The text is empty, and the model has no begin token.
     """
-    # verbose=False, because we print our own warning about long texts.
+    # verbose=False, because check_room prints a warning about long texts.
     ids: list[int] = loaded.tokenizer(text, verbose=False)["input_ids"]
     if not ids:
         tokenizer = loaded.text_tokenizer()
@@ -43,16 +43,16 @@ def read_prompt(loaded: LoadedModel, text: str) -> Prompt:
 
 
 def check_room(loaded: LoadedModel, num_tokens: int, sampling: Sampling, hint: str = "") -> None:
-    """Warn if a prompt and its continuation are longer than the texts that the model is made for.
+    """Warn if a prompt and its continuation may exceed the text length that the model was made for.
 
     Args:
-        loaded: The model.
-        num_tokens: Number of tokens of the prompt.
-        sampling: Options of the continuation.
+        loaded: Loaded model.
+        num_tokens: Length of the prompt in tokens.
+        sampling: Sampling options, for the maximum length of the continuation.
         hint: End of the warning.
 
     Raises:
-        UserError: The model cannot have so many tokens.
+        UserError: The model does not support so many tokens.
     """
     total = num_tokens + sampling.max_new_tokens
     loaded.check_length(total)
@@ -64,13 +64,13 @@ def check_room(loaded: LoadedModel, num_tokens: int, sampling: Sampling, hint: s
 
 
 class ConversationPrompts:
-    """Makes prompts from conversations by the model's chat template. Without a template, as fine-tuning does.
+    """Turns conversations into prompts, with the model's chat template or, if it has none, in the format of fine-tuning.
 
     Args:
-        loaded: The model.
+        loaded: Loaded model.
 
     Raises:
-        UserError: The chat template is not Jinja.
+        UserError: The chat template is not valid Jinja.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:

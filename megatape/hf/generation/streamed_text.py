@@ -1,4 +1,4 @@
-"""Decoding of generated text, token by token."""
+"""Decodes generated text token by token."""
 
 from typing import Any, NamedTuple
 
@@ -9,8 +9,8 @@ class Continuation(NamedTuple):
     """Text after a prompt.
 
     Attributes:
-        text: The text.
-        end: Reason for its end: "end token", "stop string" or "length".
+        text: Generated text, without the end token or stop string.
+        end: Why the text ended: "end token", "stop string" or "length".
     """
 
     text: str
@@ -18,26 +18,26 @@ class Continuation(NamedTuple):
 
 
 class StreamedText:
-    """Continuation that is generated token by token.
+    """Text being generated token by token.
 
     Args:
-        tokenizer: Tokenizer of transformers.
+        tokenizer: Transformers tokenizer.
         ends: Token ids that end the text.
-        stop: Strings that end the text before them.
+        stop: Stop strings. The text ends before them.
 
     Attributes:
         text: Text so far, without an incomplete character at its end.
-        end: Reason for its end (`Continuation`), "" until then.
+        end: Why the text ended (see Continuation), None until then.
     """
 
     def __init__(self, tokenizer: Any, ends: set[int], stop: tuple[str, ...]) -> None:
         self.text = ""
-        self.end = ""
+        self.end: str | None = None
         self._tokenizer = tokenizer
         self._ends = ends
         self._stop = stop
-        # Last tokens, of which the first `num_decoded` are in the text. They start with a token before the text, because a
-        # tokenizer may drop a space at the beginning of a decoded text.
+        # Latest tokens. The first `num_decoded` of them are already in the text. Before the first token of the text, there is
+        # an unrelated one, because a tokenizer may drop a space at the beginning of a decoded text.
         self._ids: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
         self._num_decoded = len(self._ids)
 
@@ -53,14 +53,14 @@ class StreamedText:
         self._decode(is_complete=False)
 
     def finished(self) -> Continuation:
-        """End the text, and return it."""
+        """End the text because of its length, unless it has ended, and return it."""
         if not self.end:
             self._decode(is_complete=True)
         self.end = self.end or "length"
         return Continuation(self.text, self.end)
 
     def num_settled(self) -> int:
-        """Return the number of characters that no later token can change. The rest may be the beginning of a stop string."""
+        """Return the number of characters that later tokens cannot change. Those after them may begin a stop string."""
         if self.end:
             return len(self.text)
         num_open = 0
@@ -72,10 +72,10 @@ class StreamedText:
         return len(self.text) - num_open
 
     def _decode(self, is_complete: bool) -> None:
-        """Decode the tokens after the last whole character, and look for stop strings.
+        """Decode the tokens after the last complete character, and search for stop strings.
 
         Args:
-            is_complete: Whether no more tokens follow. Then an incomplete character is decoded as well.
+            is_complete: Whether no more tokens follow, so that an incomplete character is decoded as well.
         """
         before = self._tokenizer.decode(self._ids[: self._num_decoded], skip_special_tokens=True)
         now = self._tokenizer.decode(self._ids, skip_special_tokens=True)
@@ -86,8 +86,7 @@ class StreamedText:
             self._ids = self._ids[self._num_decoded :]
             self._num_decoded = len(self._ids)
 
-        found = [self.text.find(stop) for stop in self._stop]
-        starts = [start for start in found if start >= 0]
-        if starts:
-            self.text = self.text[: min(starts)]
+        stop_begins = [self.text.find(stop) for stop in self._stop if stop in self.text]
+        if stop_begins:
+            self.text = self.text[: min(stop_begins)]
             self.end = "stop string"

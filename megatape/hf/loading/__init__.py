@@ -1,4 +1,4 @@
-"""Loading of trained models from any kind of model folder, ready to run."""
+"""Loads trained models from any kind of model folder."""
 
 from typing import TYPE_CHECKING
 

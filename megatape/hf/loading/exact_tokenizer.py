@@ -1,4 +1,4 @@
-"""Tokenizers of loaded models, with the ids and texts of training."""
+"""Tokenizers of loaded models, which produce the same ids and texts as in training."""
 
 from pathlib import Path
 from typing import Any
@@ -13,31 +13,28 @@ from megatape.data.tokenizers.tokenizer import JSON_FILE
 
 
 class ExactTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
-    """Tokenizer that keeps valid characters beside a stray byte token.
+    """Tokenizer that decodes valid characters next to a stray byte token correctly.
 
     Attributes:
-        exact_decoder: Decoder for texts with replacement characters; None if the tokenizer's own decoder is exact.
+        exact_decoder: Decoder for texts with replacement characters. None if the tokenizer's usual decoder is exact.
     """
 
     exact_decoder: Decoder | None = None
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
-        """Return the text of token ids, or the texts of a batch. See PreTrainedTokenizerFast."""
-        found = super().decode(token_ids, skip_special_tokens, **options)
-        texts = found
-        if isinstance(found, str):
-            texts = [found]
+        """Decode token ids to a text, or a batch of token ids to texts. See PreTrainedTokenizerFast."""
+        decoded = super().decode(token_ids, skip_special_tokens, **options)
+        texts = decoded
+        if isinstance(decoded, str):
+            texts = [decoded]
         if self.exact_decoder is None or not any(REPLACEMENT in text for text in texts):
-            return found
+            return decoded
         with decoding_by(self.backend_tokenizer, self.exact_decoder):
             return super().decode(token_ids, skip_special_tokens, **options)
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a model. It gives the ids of training: special tokens in a text are text.
-
-    Args:
-        folder: Folder of the model.
+    """Load the tokenizer in a model folder. As in training, special tokens written in a text are ordinary text.
 
     Raises:
         FileNotFoundError, UserError: A file is missing or corrupted.

@@ -1,7 +1,7 @@
-"""Models that run by the installed class of their family, filled from the files of a folder.
+"""Loads models into the installed class of their family, checking every field of config.json and every tensor.
 
-No code in the folder runs, and nothing is downloaded. from_pretrained would follow what the folder names: code, adapters,
-kernels, repositories. Here every field of config.json and every tensor is checked.
+No code from the folder is run, and nothing is downloaded. from_pretrained would load whatever the folder refers to: code,
+adapters, kernels, repositories.
 """
 
 from pathlib import Path
@@ -12,28 +12,23 @@ from transformers.initialization import no_init_weights
 from megatape.data.tokenizers.files import json_tokenizer
 from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import UserError
-from megatape.hf.config_json import FAULTS, reason
+from megatape.hf.config_json import CONFIG_ERRORS, error_summary
 from megatape.hf.pretrained import read_pretrained
 from megatape.hf.special_tokens import special_tokens
 
 
 def read_model(folder: Path) -> PreTrainedModel:
-    """Load a model on the CPU, in the precision of its weights. It runs by the installed class of its family.
-
-    Only the special tokens of its generation settings are used.
-
-    Args:
-        folder: Folder of the model.
+    """Load a model on the CPU, in the precision of its weights. Of its generation settings, only special tokens are used.
 
     Raises:
-        FileNotFoundError, UserError: Something is missing, corrupted or not supported.
+        FileNotFoundError, UserError: A file is missing, corrupted or not supported.
     """
     architecture, weights = read_pretrained(folder)
     try:
         with no_init_weights():
             model: PreTrainedModel = architecture.family.model_class._from_config(architecture.config, dtype=weights.dtype)
-    except FAULTS as error:
-        raise UserError(f"{folder / 'config.json'}: {reason(error)}") from None
+    except CONFIG_ERRORS as error:
+        raise UserError(f"{folder / 'config.json'}: {error_summary(error)}") from None
     model.tie_weights()
     parameters = dict(model.named_parameters())
     for name, location in weights.tensors.items():

@@ -1,10 +1,11 @@
-"""Loading of trained models from every kind of folder that holds one.
+"""Loads trained models from any kind of model folder.
 
-Models run by installed classes (installed_model.py), unless the user trusts the code in their folder.
+Models run in installed classes (installed_model.py), unless the user trusts the code in their folder.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,18 +23,17 @@ from megatape.hf.loading.installed_model import read_model
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.hf.model_folder import FolderKind, open_model_folder
 
-# Files of a model in addition to its weights.
+# Files of an exported model in addition to its weights.
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 @path_errors()
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
-    """Load a model from an export or another folder of transformers, on the GPU if there is one.
+    """Load a model from an export or another transformers folder, on the GPU if there is one. Nothing is downloaded.
 
     Args:
-        folder: Folder of the model.
-        trust_remote_code: Whether transformers loads the model, running the Python files in the folder. Nothing is downloaded
-            either way.
+        folder: Model folder.
+        trust_remote_code: Whether to load the model with transformers, running the Python files in the folder.
 
     Raises:
         FileNotFoundError, UserError: A file is missing or not supported, or a tensor is missing, unexpected or not finite.
@@ -55,7 +55,9 @@ def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
     num_tokens = len(tokenizer)
     vocab_size = model.config.vocab_size
     if num_tokens > vocab_size:
-        raise UserError(f"{folder}: its tokenizer has {num_tokens} tokens, its model {vocab_size}: they are not of one export")
+        raise UserError(
+            f"{folder}: the tokenizer has {num_tokens} tokens, the model only {vocab_size}: copy both from the same export"
+        )
     device = "cpu"
     if torch.cuda.is_available():
         device = "cuda"
@@ -63,17 +65,16 @@ def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
 
 
 def _load_remote_model(folder: Path) -> Any:
-    """Load a model by transformers, running the code in its folder."""
+    """Load a model with transformers, running the code in its folder."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, trust_remote_code=True, local_files_only=True, use_safetensors=True, output_loading_info=True
     )
     model, info = loaded
-    for fault in ("missing_keys", "unexpected_keys"):
-        names = sorted(info[fault])
+    for kind in ("missing_keys", "unexpected_keys"):
+        names = sorted(info[kind])
         if names:
-            raise UserError(
-                f"{folder}: {fault.replace('_', ' ')} in its weights: {', '.join(names[:3])}: copy the folder again"
-            )
+            keys = kind.replace("_", " ")
+            raise UserError(f"{folder}: {keys} in its weights: {', '.join(names[:3])}: copy the folder again")
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise UserError(f"{folder}: tensor {name} has values that are NaN or infinite: copy the folder again")
@@ -88,35 +89,40 @@ def load_trained(
     base: Path | None = None,
     adapter: Path | None = None,
 ) -> Iterator[LoadedModel]:
-    """Load a model from any kind of model folder. Files are verified by the hashes that are on record.
+    """Load a model from any kind of model folder, verifying all recorded hashes of files.
 
-    A checkpoint is exported to a temporary folder. An import stands for the model that it refers to.
+    A checkpoint is exported to a temporary folder first. For an import, the model that it refers to is loaded.
 
     Args:
-        folder: Folder of the model.
-        model: Model configuration that replaces the checkpoint's own, e.g. to scale RoPE frequencies. The weights must fit.
+        folder: Model folder.
+        model: Model section that replaces the checkpoint's, e.g. to scale RoPE frequencies. The weights must fit.
         trust_remote_code: See `load_exported`.
-        base: Present folder of a checkpoint's base if it was moved.
+        base: New folder of a checkpoint's frozen base model, if it has moved.
         adapter: Exported adapter to merge into the model, see `merge_adapter`.
 
     Raises:
-        FileNotFoundError, UserError: Something is missing, corrupted or not supported.
+        FileNotFoundError, UserError: A file is missing, corrupted or not supported.
     """
-    opened = open_model_folder(folder, base)
-    name = str(folder)
-    files = opened.files
     with TemporaryDirectory() as temporary:
-        if opened.kind is FolderKind.CHECKPOINT:
-            checkpoint = verified_checkpoint(folder, base)
-            files = Path(temporary) / f"export_{checkpoint.step}"
-            export(checkpoint, files, model=model)
-        elif opened.kind is FolderKind.IMPORT:
-            opened.weights().verify()
+        files = _transformers_folder(folder, base, model, Path(temporary))
+        name = str(folder)
         if adapter is not None:
             name = f"{folder} with {adapter}"
             merged = Path(temporary) / "merged"
             merge_adapter(adapter, files, merged)
             files = merged
         loaded = load_exported(files, trust_remote_code)
-        loaded.name = name
-        yield loaded
+        yield replace(loaded, name=name)
+
+
+def _transformers_folder(folder: Path, base: Path | None, model: ModelConfig | None, temporary: Path) -> Path:
+    """Return a verified transformers folder with the model. A checkpoint is exported below `temporary`."""
+    opened = open_model_folder(folder, base)
+    if opened.kind is FolderKind.CHECKPOINT:
+        checkpoint = verified_checkpoint(folder, base)
+        exported = temporary / f"export_{checkpoint.step}"
+        export(checkpoint, exported, model=model)
+        return exported
+    if opened.kind is FolderKind.IMPORT:
+        opened.weights().verify()
+    return opened.files

@@ -1,4 +1,4 @@
-"""Models that are ready to run."""
+"""A loaded model: computes logits and continues prompts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,13 @@ from megatape.errors import UserError
 
 @dataclass
 class LoadedModel:
-    """Model that is ready to generate.
+    """A loaded model.
 
     Attributes:
-        name: Name in messages: the folder that it was loaded from.
-        model: Model of transformers.
-        tokenizer: Tokenizer of transformers.
-        folder: Folder of the files. It exists while `load_trained` holds it.
+        name: Name for messages: the folder that the model was loaded from.
+        model: Transformers model.
+        tokenizer: Transformers tokenizer.
+        folder: Folder of the files, which may be temporary: it exists until the context of `load_trained` ends.
     """
 
     name: str
@@ -30,9 +30,9 @@ class LoadedModel:
     folder: Path = Path()
 
     def text_tokenizer(self) -> JsonTokenizer:
-        """Open the tokenizer as training does, with its chat template. Raises UserError if it is corrupted."""
+        """Open the tokenizer as in training, with its chat template. Raises UserError if it is corrupted."""
         tokenizer = json_tokenizer(self.folder / JSON_FILE)
-        # The folder may be temporary.
+        # Messages must not name a temporary folder.
         tokenizer.origin = self.name
         return tokenizer
 
@@ -43,14 +43,14 @@ class LoadedModel:
 
     @property
     def max_positions(self) -> int:
-        """Length in tokens of the longest text that the model is made for."""
+        """Maximum text length in tokens that the model was made for."""
         return int(self.model.config.max_position_embeddings)
 
     def check_length(self, num_tokens: int) -> None:
-        """Check that the model can have a text of this length.
+        """Check that the model supports a text of this length.
 
         Raises:
-            UserError: Its encoding draws a different position for each token, and has fewer positions.
+            UserError: The encoding draws a different position for each token, but has too few positions.
         """
         encoding = getattr(self.model.base_model, "encoding", None)
         if encoding is None:
@@ -72,21 +72,21 @@ class LoadedModel:
             float32 [B, N, V], on the model's device.
 
         Raises:
-            UserError: As `check_length`.
+            UserError: The texts are too long for the encoding, see `check_length`.
         """
         self.check_length(tokens.shape[1])
         logits: Tensor = self.model(input_ids=tokens.to(self.model.device), use_cache=False).logits
         return logits.float()
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
-        """Continue prompts by the likeliest token each time.
+        """Continue prompts, always choosing the likeliest token.
 
         Args:
-            prompts: Token ids of each prompt. All prompts have the same length, so that nothing is padded.
-            num_tokens: Number of new tokens.
+            prompts: Token ids of each prompt. All prompts have the same length, because there is no padding.
+            num_tokens: Maximum number of new tokens.
 
         Returns:
-            New token ids of each prompt, fewer if the model ends the text.
+            New token ids for each prompt, fewer if the model ends the text.
         """
         tokens = torch.tensor(prompts, device=self.model.device)
         mask = torch.ones_like(tokens)
