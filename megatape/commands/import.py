@@ -42,14 +42,14 @@ def run(options: Options) -> None:
 
     disable_progress_bar()
     folder = options.folder
-    hub = ""
+    hub_id = None
     if options.download is not None:
         check_absent(options.out)
         folder = Path(options.download or options.folder.name)
-        hub = str(options.folder)
-        download_model(hub, folder)
+        hub_id = str(options.folder)
+        download_model(hub_id, folder)
         print(f"downloaded {options.folder} to {folder}")
-    record = import_model(folder, options.out, options.encoding, options.length, hub)
+    record = import_model(folder, options.out, options.encoding, options.length, hub_id)
     print(f"{record.family}: logits differ from transformers' own by {record.difference:.1e} of the largest")
     print(f"wrote {options.out}, which refers to the weights in {record.source}; now, for example:")
     if {"tokenizer.json", "tokenizer.model"} & set(record.tokenizer):

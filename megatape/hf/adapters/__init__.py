@@ -1,1 +1,1 @@
-"""LoRA adapters in peft's format: exporting and merging them."""
+"""Exports LoRA adapters in peft's format, and merges them into their base."""

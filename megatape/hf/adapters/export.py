@@ -1,6 +1,6 @@
-"""Export of the weights that a LoRA run trained, as peft's PeftModel.from_pretrained(base, out) reads them.
+"""Exports the trained weights of a LoRA run for peft's PeftModel.from_pretrained(base, out).
 
-peft itself is not used: it would need the whole base in memory to write these files.
+peft is not used for writing the files, because it would need the whole base model in memory.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ from megatape.utils.atomic import new_folder
 
 @path_errors()
 def export_adapter(checkpoint: Checkpoint, out: Path, dtype: Dtype | None = None) -> None:
-    """Write the adapters of a run and all other weights that it trained, and the hashes of the weights that it did not train.
+    """Write the adapters of a run, its other trained weights, and the hashes of its frozen weights.
 
     Args:
         checkpoint: Checkpoint of the run.
@@ -36,13 +36,12 @@ def export_adapter(checkpoint: Checkpoint, out: Path, dtype: Dtype | None = None
 
     Raises:
         FileExistsError: `out` exists.
-        UserError: The run has no LoRA, trained a weight that has an adapter, or has values that the export's precision cannot
-            hold.
+        UserError: The run has no LoRA, trained a weight that has an adapter, or has values out of range for the precision.
     """
     config = checkpoint.config
     if config.model.lora is None:
         raise UserError(
-            f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without `adapter`"
+            f"{checkpoint.directory} is from a run without model.lora, so it has no adapter: export it without `adapter`"
         )
     shapes = check_parameters(checkpoint, config.model)
     family = family_of(without_adapters(config.model), config.export.family)
@@ -82,7 +81,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path, dtype: Dtype | None = None
 
 
 def _saved_modules(config: ModelConfig, training: TrainingConfig, family: Family) -> dict[str, str]:
-    """Return the modules that peft stores whole because one of their weights was trained: our path -> transformers' path."""
+    """Return the modules with trained weights, which peft stores completely: our path -> path in transformers."""
     model = meta_model(config)
     freeze(model, training.trainable, training.frozen)
     parameters = dict(model.named_parameters())
@@ -101,7 +100,7 @@ def _saved_modules(config: ModelConfig, training: TrainingConfig, family: Family
 
 
 def _peft_name(name: str, family: Family) -> str:
-    """Return the name of a parameter in peft's files, without the prefix."""
+    """Return a parameter's name in peft's files, without PREFIX."""
     layer, adapter, matrix = name.partition(".adapter.")
     if not adapter:
         return family.parameter_name(name)

@@ -1,4 +1,4 @@
-"""Files of an exported adapter, as peft reads them, and the record of its base."""
+"""Files of an exported adapter in peft's format, and the record of its base."""
 
 import hashlib
 from typing import Literal
@@ -12,22 +12,22 @@ from megatape.hf.weights.weight_files import checked
 
 # Prefix of every name in peft's files.
 PREFIX = "base_model.model."
-# Files of an adapter: weights, settings, and the frozen weights that it belongs to.
+# Files of an adapter: weights, settings, and the record of its base.
 WEIGHTS = "adapter_model.safetensors"
 SETTINGS = "adapter_config.json"
 BASE = "base.json"
-# Our name of an adapter's matrix -> its name in peft.
+# Our name of an adapter matrix -> its name in peft.
 MATRICES = {"a": "lora_A", "b": "lora_B"}
 
 
 class AdapterBase(Section):
-    """Content of base.json: the base that an adapter belongs to.
+    """Content of base.json: record of the base model that an adapter belongs to.
 
     Attributes:
         format: Version of the file.
         trained_from: training.init_from of the run.
         dtype: Precision of the hashed weights.
-        sha256: Name in transformers -> hash, for every weight that was not trained.
+        sha256: Name in transformers -> hash, for every frozen weight.
     """
 
     format: Literal[1]
@@ -37,7 +37,7 @@ class AdapterBase(Section):
 
 
 def hash_of(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    """Return the sha256 of a weight as an export in this precision stores it. Arguments and errors as in `checked`."""
+    """Return the sha256 of a weight as stored in an export with a given precision. Same arguments and errors as `checked`."""
     stored = checked(name, tensor, shape, dtype)
     content = stored.reshape(-1).view(torch.uint8).numpy().data
     return hashlib.sha256(content).hexdigest()

@@ -1,6 +1,6 @@
-"""LoRA adapters in exports: weights with their adapters merged.
+"""Merges LoRA adapters into weights.
 
-export.py writes adapters as files of peft, and merge.py merges such files into their base.
+export.py writes adapters to files in peft's format, merge.py merges such files into their base.
 """
 
 from torch import Tensor
@@ -10,17 +10,17 @@ from megatape.hf.exporting.checkpoint import Checkpoint
 
 
 def without_adapters(model: ModelConfig) -> ModelConfig:
-    """Return the section of the same model without LoRA."""
+    """Return a model section without LoRA."""
     return model.model_copy(update={"lora": None})
 
 
 def merged_weight(checkpoint: Checkpoint, lora: LoraConfig, name: str) -> Tensor:
-    """Read a weight of a checkpoint in float32, with the adapter of its layer merged if it has one.
+    """Read a weight of a checkpoint in float32, and merge the adapter of its layer if there is one.
 
     Args:
         checkpoint: Checkpoint of a run with LoRA.
-        lora: Settings of the adapters.
-        name: Name of the weight.
+        lora: Adapter settings.
+        name: Parameter name.
     """
     weight = checkpoint.tensor(name)
     layer, _, kind = name.rpartition(".")
@@ -32,5 +32,5 @@ def merged_weight(checkpoint: Checkpoint, lora: LoraConfig, name: str) -> Tensor
 
 
 def merged(weight: Tensor, a: Tensor, b: Tensor, alpha: float, rank: int) -> Tensor:
-    """Merge an adapter into the weight of its layer: W + (alpha / rank) B A."""
+    """Return the weight of a layer with its adapter merged: W + (alpha / rank) B A."""
     return weight + alpha / rank * (b @ a)

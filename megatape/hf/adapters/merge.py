@@ -1,6 +1,6 @@
-"""Merging of an exported adapter into its base.
+"""Merges an exported adapter into its base.
 
-peft's merge_and_unload is not used: it does not verify the base by hashes, and holds the whole base in memory, not one shard.
+peft's merge_and_unload does not verify the hashes of the base, and needs the whole base in memory instead of one shard.
 """
 
 import shutil
@@ -31,10 +31,10 @@ class _Adapter:
     """Settings of an exported adapter.
 
     Attributes:
-        folder: Folder of the adapter.
-        record: Record of its base.
-        alpha: Scale of the adapter.
-        rank: Rank of the adapter.
+        folder: Adapter folder.
+        record: Record of the base.
+        alpha: LoRA alpha.
+        rank: LoRA rank.
     """
 
     folder: Path
@@ -44,22 +44,22 @@ class _Adapter:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the adapter and of the hashed weights of its base."""
+        """Precision of the adapter, and of the hashed base weights."""
         return dtype_named(self.record.dtype)
 
 
 @path_errors()
 def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
-    """Write a model with an adapter merged into its weights. Sums are in float32 and stored in the adapter's precision.
+    """Write a model with an adapter merged into its weights. Sums are float32, and stored in the adapter's precision.
 
     Args:
         adapter: Folder of an exported adapter.
-        base: Folder of the model that it was trained on.
+        base: Folder of the model that the adapter was trained on.
         out: Folder to write. It must not exist.
 
     Raises:
         FileExistsError: `out` exists.
-        FileNotFoundError, UserError: A folder is not an exported adapter, or not its base.
+        FileNotFoundError, UserError: `adapter` is not an exported adapter, or `base` is not its base.
     """
     opened = _read_adapter(adapter)
     weights = read_pretrained(base).weights
@@ -71,7 +71,7 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
 
 
 def _read_adapter(folder: Path) -> _Adapter:
-    """Read the settings of an exported adapter. Raises MissingPath or UserError for another folder."""
+    """Read the settings of an exported adapter. Raises MissingPath or UserError if the folder is not one."""
     if not (folder / BASE).is_file():
         raise MissingPath(f"{folder}: no {BASE}, so it is no adapter that `megatape export --adapter` wrote")
     settings = read_object(folder / SETTINGS)
@@ -83,7 +83,7 @@ def _read_adapter(folder: Path) -> _Adapter:
 
 
 def _copy_other_files(base: Path, folder: Path, record: AdapterBase) -> None:
-    """Copy all files of a model but its weights, and write the new precision into config.json."""
+    """Copy all files of a model except its weights, and write the new precision into config.json."""
     for path in sorted(base.iterdir()):
         if path.is_file() and ".safetensors" not in path.name and path.name != "config.json":
             shutil.copyfile(path, folder / path.name)
@@ -94,11 +94,11 @@ def _copy_other_files(base: Path, folder: Path, record: AdapterBase) -> None:
 
 
 class _Merger:
-    """Reader of merged weights.
+    """Reads base weights, and merges the adapter into them.
 
     Args:
-        adapter: Settings of the adapter.
-        file: Open file of the adapter's weights.
+        adapter: Adapter settings.
+        file: Open file with the adapter's weights.
         base: Folder of the base, for messages.
         weights: Weights of the base.
     """
@@ -108,7 +108,7 @@ class _Merger:
         self._file = file
         self._base = base
         self._weights = weights
-        self._held: set[str] = set(file.keys())
+        self._adapter_tensors: set[str] = set(file.keys())
 
     def name_of(self, parameter: str) -> str:
         """Return the name of a parameter in transformers."""
@@ -118,36 +118,36 @@ class _Merger:
         """Check that the tensors of the adapter belong to the base.
 
         Raises:
-            UserError: The adapter has a tensor that the base has no place for, or lacks one and its hash.
+            UserError: The base lacks the layer of an adapter tensor, or the adapter has neither a base weight nor its hash.
         """
-        fault = f"{self._base} is not the base of {self._adapter.folder}"
+        reason = f"{self._base} is not the base of {self._adapter.folder}"
         names = {location.name for location in self._weights.tensors.values()}
         layers = {name.removesuffix(".weight") for name in names}
-        for key in sorted(self._held):
+        for key in sorted(self._adapter_tensors):
             name = key.removeprefix(PREFIX)
-            # An adapter has a tied output matrix, and the base has not.
+            # Adapters store a tied output matrix, although the base does not.
             if name in names or name == "lm_head.weight":
                 continue
             module, _, matrix = name.removesuffix(".weight").rpartition(".")
             if matrix not in MATRICES.values() or module not in layers:
-                raise UserError(f"{fault}: it has no {name}: give the model that it was trained on")
+                raise UserError(f"{reason}: it has no {name}: give the model that it was trained on")
         for name in sorted(names):
-            if PREFIX + name not in self._held and name not in self._adapter.record.sha256:
-                raise UserError(f"{fault}: that lacks {name}: give the model that it was trained on")
+            if PREFIX + name not in self._adapter_tensors and name not in self._adapter.record.sha256:
+                raise UserError(f"{reason}: that lacks {name}: give the model that it was trained on")
 
     def read(self, ours: str) -> Tensor:
-        """Read a weight in float32: the trained one, or that of the base with its adapter merged.
+        """Read a weight in float32: the trained one, or the base weight with its adapter merged.
 
         Args:
-            ours: MegaTAPE's name of the parameter.
+            ours: MegaTAPE's parameter name.
 
         Raises:
-            UserError: The base has another value than the one that the adapter was trained with.
+            UserError: The base weight has other values than when the adapter was trained.
         """
         name = self.name_of(ours)
         record = self._adapter.record
         shape = self._weights.tensors[ours].shape
-        if PREFIX + name in self._held:
+        if PREFIX + name in self._adapter_tensors:
             return self._trained(name, shape)
 
         weight = self._weights.tensor(ours)
@@ -160,7 +160,7 @@ class _Merger:
         module, _, kind = name.rpartition(".")
         name_of_a = f"{module}.{MATRICES['a']}.weight"
         name_of_b = f"{module}.{MATRICES['b']}.weight"
-        if kind != "weight" or PREFIX + name_of_a not in self._held:
+        if kind != "weight" or PREFIX + name_of_a not in self._adapter_tensors:
             return weight
         rows, columns = weight.shape
         a = self._trained(name_of_a, (self._adapter.rank, columns))
@@ -168,7 +168,7 @@ class _Merger:
         return merged(weight, a, b, self._adapter.alpha, self._adapter.rank)
 
     def _trained(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of the adapter in float32."""
+        """Read an adapter tensor in float32."""
         tensor: Tensor = self._file.get_tensor(PREFIX + name).float()
         if tuple(tensor.shape) != shape:
             raise UserError(

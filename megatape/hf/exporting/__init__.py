@@ -1,1 +1,1 @@
-"""Export of checkpoints to folders that transformers loads."""
+"""Exports checkpoints to folders that transformers loads."""

@@ -1,4 +1,4 @@
-"""Interface of checkpoints that can be exported, and the check of their parameters."""
+"""Interface of checkpoints for exports, and a check of their parameters."""
 
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ from megatape.hf.weights.model_weights import MAX_NAMES, Shapes, parameter_shape
 
 
 class Checkpoint(Protocol):
-    """The part of megatape.checkpoint.reader.CheckpointReader that exports need."""
+    """Checkpoint to export: a part of megatape.checkpoint.reader.CheckpointReader."""
 
     directory: Path
     step: int
@@ -30,10 +30,10 @@ def check_parameters(checkpoint: Checkpoint, model: ModelConfig) -> Shapes:
 
     Args:
         checkpoint: Checkpoint of a run.
-        model: Model section with the adapters of the run.
+        model: Model section of the run, including adapters.
 
     Raises:
-        UserError: It has others.
+        UserError: The checkpoint has other parameters.
     """
     shapes = parameter_shapes(model)
     different = sorted(shapes.keys() ^ set(checkpoint.names()))

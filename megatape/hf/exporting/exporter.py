@@ -1,12 +1,13 @@
-"""Export of a checkpoint to a folder that transformers loads."""
+"""Exports a checkpoint to a folder that transformers loads."""
 
 from functools import partial
 from pathlib import Path
 
 from transformers import GenerationConfig
 
-from megatape.config import ModelConfig
+from megatape.config import Config, ModelConfig
 from megatape.config.run import Dtype
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.hf.adapters.lora import merged_weight
 from megatape.hf.exporting.checkpoint import Checkpoint, check_parameters
@@ -30,14 +31,14 @@ def export(
     model: ModelConfig | None = None,
     dtype: Dtype | None = None,
 ) -> None:
-    """Write a model as transformers reads it: weights, configuration, code, tokenizer, generation settings and model card.
+    """Export a model for transformers: weights, configuration, code, tokenizer, generation settings and model card.
 
     Args:
         checkpoint: Checkpoint to export.
-        out: Folder to write. It has a temporary name until it is complete. It must not exist.
-        merge: Whether to merge LoRA adapters into the weights. Otherwise they are left out.
+        out: Folder to write. It must not exist, and has a temporary name until it is complete.
+        merge: Whether to merge LoRA adapters into the weights. Otherwise they are dropped.
         shard_bytes: Maximum size of a weight file with several tensors.
-        model: Model section that replaces the checkpoint's own, e.g. to scale RoPE frequencies. The weights must fit.
+        model: Model section that replaces the checkpoint's, e.g. to scale RoPE frequencies. The weights must fit.
         dtype: Precision of the stored weights, by default that of the run.
 
     Raises:
@@ -45,18 +46,9 @@ def export(
         FileNotFoundError, UserError: The checkpoint cannot be exported.
     """
     with new_folder(out) as folder:
-        config = checkpoint.config
-        if model is not None:
-            config = config.model_copy(update={"model": model})
-        if dtype is not None:
-            config = config.model_copy(update={"export": config.export.model_copy(update={"dtype": dtype})})
+        config = _exported_config(checkpoint.config, model, dtype)
         check_parameters(checkpoint, config.model)
-        tokenizer = checkpoint.tokenizer()
-        if tokenizer.vocab_size > config.model.vocab_size:
-            raise UserError(
-                f"{tokenizer.origin} has {tokenizer.vocab_size} tokens, but model.vocab_size is {config.model.vocab_size}: "
-                "the checkpoint holds another run's tokenizer, put the right one there"
-            )
+        tokenizer = _fitting_tokenizer(checkpoint, config.model)
         special = special_tokens(tokenizer)
         exported = ExportedModel.of_run(config, special)
         family = family_of(exported.model, config.export.family)
@@ -76,3 +68,24 @@ def export(
         origins = origins_of(config.training.init_from, config.data.paths)
         card = model_card(exported, family, training, describe_tokenizer(tokenizer), origins)
         (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _exported_config(config: Config, model: ModelConfig | None, dtype: Dtype | None) -> Config:
+    """Return the configuration of a run with another model section or another precision of its export."""
+    if model is not None:
+        config = config.model_copy(update={"model": model})
+    if dtype is not None:
+        export_section = config.export.model_copy(update={"dtype": dtype})
+        config = config.model_copy(update={"export": export_section})
+    return config
+
+
+def _fitting_tokenizer(checkpoint: Checkpoint, model: ModelConfig) -> Tokenizer:
+    """Open the tokenizer of a checkpoint. Raises UserError if it has more tokens than the model."""
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer.vocab_size > model.vocab_size:
+        raise UserError(
+            f"{tokenizer.origin} has {tokenizer.vocab_size} tokens, but model.vocab_size is {model.vocab_size}: "
+            "the checkpoint holds another run's tokenizer, put the right one there"
+        )
+    return tokenizer

@@ -1,4 +1,4 @@
-"""Model card of an export: its README.md, from the template in model_card.md."""
+"""Fills the template model_card.md, the README.md of an export."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +18,13 @@ BASE_MODEL_NOTE = " It is a base model: it continues text and has had no\ninstru
 
 
 class TrainingSummary(NamedTuple):
-    """Training of a model, as its card describes it.
+    """Training of a model, as described in its card.
 
     Attributes:
         steps: Number of optimizer steps.
         tokens: Number of training tokens.
-        init_from: Model whose weights training started from, None for a new model.
-        samples: Kind of the training samples (data.samples).
+        init_from: Model that training started from, None for random initial weights.
+        samples: Kind of training samples (data.samples).
     """
 
     steps: int
@@ -43,11 +43,11 @@ def model_card(
     """Return the README.md of an exported model.
 
     Args:
-        exported: The model.
+        exported: Exported model.
         family: Family of the exported model.
-        training: Summary of its training.
+        training: Summary of the training.
         tokenizer: Paragraph about the tokenizer.
-        origins: Model and data sets that it was made from.
+        origins: Base model, license and data sets.
     """
     model = exported.model
     encoding = ENCODINGS[model.encoding].description
@@ -71,7 +71,7 @@ def model_card(
     imports = ""
     if exported.imports:
         names = ", ".join(f"`{name}`" for name in exported.imports)
-        imports = f"| trained with modules of a user's own | {names} |\n"
+        imports = f"| trained with modules of the user | {names} |\n"
 
     return TEMPLATE.read_text(encoding="utf-8").format(
         tags=family.config_class.model_type,
@@ -104,11 +104,11 @@ def model_card(
 
 
 def _metadata(origins: Origins) -> str:
-    """Return the lines of YAML about a model's origins, in the hub's terms."""
+    """Return the lines of YAML metadata about a model's origins, with the keys of the Hugging Face hub."""
     lines = []
-    if origins.base_model:
+    if origins.base_model is not None:
         lines.append(f"base_model: {origins.base_model}\n")
-    if origins.license:
+    if origins.license is not None:
         lines.append(f"license: {origins.license}\n")
     if origins.data_sets:
         lines.append("datasets:\n")
@@ -117,15 +117,15 @@ def _metadata(origins: Origins) -> str:
 
 
 def _base_model_row(origins: Origins) -> str:
-    """Return the row of the table about the model that training started from, "" if it is unknown."""
+    """Return the table row about the base model, "" if it is unknown."""
     name = origins.base_model
-    if not name:
+    if name is None:
         return ""
     return f"| started from | [{name}]({HUB_URL}/{name}) |\n"
 
 
 def _data_sets_row(origins: Origins) -> str:
-    """Return the row of the table about the data sets, "" if they are unknown."""
+    """Return the table row about the data sets, "" if they are unknown."""
     if not origins.data_sets:
         return ""
     links = ", ".join(f"[{name}]({HUB_URL}/datasets/{name})" for name in origins.data_sets)
@@ -133,11 +133,11 @@ def _data_sets_row(origins: Origins) -> str:
 
 
 def _unknown(origins: Origins) -> str:
-    """Return what the user must add to the card, as the subject of a sentence."""
+    """Return the beginning of the sentence about what the user has to add to the card."""
     unknown = []
     if not origins.data_sets:
         unknown.append("the texts that the model was trained on")
-    if not origins.license:
+    if origins.license is None:
         unknown.append("its license")
     subject = ", ".join(unknown)
     if not subject:

@@ -1,13 +1,13 @@
-"""Conversion of SentencePiece BPE models to tokenizer.json, with the same ids for every text.
+"""Converts SentencePiece BPE models to tokenizer.json, with the same ids for every text.
 
-transformers' own conversion changes ids, so tokenizer.json is built here:
+transformers' converter changes ids, so tokenizer.json is built here:
 
 * SentencePiece merges the adjacent pair whose union is the piece with the best score, leftmost first. tokenizer.json ranks
   pairs instead: all ways to split a piece into two pieces get the piece's rank. Control and byte pieces never merge.
-* Pieces of SentencePiece write a space as U+2581. Here they contain the space itself. A U+2581 in the text is no piece and
-  falls back to bytes, as in training (megatape/data/tokenizers/sentencepiece.py).
-* `<s>` and `</s>` written out in a text are text. tokenizer.json lists no added tokens, and split_special_tokens in
-  tokenizer_config.json keeps transformers from matching the ones that it adds itself.
+* SentencePiece writes a space as U+2581. In tokenizer.json, pieces contain the space itself. A U+2581 in the text matches no
+  piece and falls back to bytes, as in training (megatape/data/tokenizers/sentencepiece.py).
+* `<s>` and `</s>` written in a text are ordinary text. tokenizer.json lists no added tokens, and split_special_tokens in
+  tokenizer_config.json keeps transformers from matching the tokens that it adds itself.
 """
 
 import tokenizers
@@ -28,7 +28,7 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
     """Read the SentencePiece model of a tokenizer.
 
     Raises:
-        UserError: tokenizer.json cannot express what it does. The message says which part.
+        UserError: tokenizer.json does not support a part of the model. The message names the part.
     """
     proto = ModelProto.FromString(tokenizer.files[SENTENCEPIECE_FILE])
     trainer = proto.trainer_spec
@@ -40,7 +40,7 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
             other_pieces.append(piece.piece)
         if piece.type == _Kind.NORMAL and len(piece.piece) > 1:
             merged_scores.append(piece.score)
-    faults = {
+    reasons = {
         "it is not of type BPE": trainer.model_type != trainer.BPE,
         "it has no byte fallback": not trainer.byte_fallback,
         "it normalizes text": bool(normalizer.precompiled_charsmap),
@@ -51,17 +51,17 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
         "two merged pieces have the same score": len(set(merged_scores)) != len(merged_scores),
         "it has no <unk>, <s> or </s>": min(trainer.unk_id, trainer.bos_id, trainer.eos_id) < 0,
     }
-    for fault, present in faults.items():
-        if present:
+    for reason, applies in reasons.items():
+        if applies:
             raise UserError(
-                f"{tokenizer.origin}: {fault}, so tokenizer.json could not give the same ids: prepare the data with the "
+                f"{tokenizer.origin}: {reason}, so tokenizer.json could not give the same ids: prepare the data with the "
                 "tokenizer.json of the same model if it has one, or train the tokenizer with `megatape data tokenizer`"
             )
     return proto
 
 
 def build_tokenizer(proto: ModelProto) -> tokenizers.Tokenizer:
-    """Build the tokenizer of a SentencePiece model from `read_proto`. It begins each text with `<s>`."""
+    """Build the tokenizer for a SentencePiece model read by `read_proto`. It puts `<s>` before each text."""
     vocabulary = {piece.piece.replace(SPACE_MARK, " "): index for index, piece in enumerate(proto.pieces)}
     begin_id = proto.trainer_spec.bos_id
     begin = proto.pieces[begin_id].piece
@@ -69,8 +69,8 @@ def build_tokenizer(proto: ModelProto) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(BPE(vocabulary, _merges(proto), unk_token=unknown, byte_fallback=True))
     decoding = byte_decoders()
     if proto.normalizer_spec.add_dummy_prefix:
-        # Add a space before the text and after each U+2581, unless nothing or another U+2581 follows: training encodes the
-        # parts between them one by one.
+        # Add a space at the beginning and after each U+2581, unless nothing or another U+2581 follows, because training encodes
+        # the parts between U+2581 one by one.
         tokenizer.normalizer = normalizers.Replace(Regex(rf"(?:\A|(?<={SPACE_MARK}))(?=[^{SPACE_MARK}])"), " ")
         decoding.append(decoders.Strip(" ", 1, 0))
     tokenizer.decoder = decoders.Sequence(decoding)
@@ -81,7 +81,7 @@ def build_tokenizer(proto: ModelProto) -> tokenizers.Tokenizer:
 
 
 def _merges(proto: ModelProto) -> list[tuple[str, str]]:
-    """Return the pairs of pieces that merge, best first."""
+    """Return the pairs of pieces to merge, best first."""
     scores = {}
     for piece in proto.pieces:
         if piece.type == _Kind.NORMAL:

@@ -1,6 +1,6 @@
-"""Tokenizer files of exports, which transformers' AutoTokenizer reads.
+"""Writes the tokenizer files of exports for transformers' AutoTokenizer.
 
-An imported tokenizer is copied, a SentencePiece model is converted.
+Imported tokenizers are copied, SentencePiece models are converted.
 """
 
 import json
@@ -12,12 +12,12 @@ from megatape.hf.exporting.sentencepiece import build_tokenizer, read_proto
 
 
 def write_tokenizer(tokenizer: Tokenizer, max_length: int, folder: Path) -> None:
-    """Write the files of a tokenizer. The end tokens of generation_config.json are in `special_tokens`.
+    """Write the files of a tokenizer, except generation_config.json, whose end tokens `special_tokens` returns.
 
     Args:
         tokenizer: Tokenizer to export.
-        max_length: Number of positions that the model is made for. transformers warns about longer texts.
-        folder: Folder to write into.
+        max_length: Number of positions that the model was made for. transformers warns about longer texts.
+        folder: Folder to write to.
 
     Raises:
         UserError: The tokenizer cannot be exported.

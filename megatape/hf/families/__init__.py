@@ -1,4 +1,4 @@
-"""Families: architectures of transformers that hold our models, a file each. megatape/registry.py lists them."""
+"""Model families: architectures of transformers that our models can be exported to. megatape/registry.py lists them."""
 
 from megatape.config import ModelConfig, families_with
 from megatape.errors import UserError
@@ -7,14 +7,14 @@ from megatape.registry import FAMILIES
 
 
 def family_of(model: ModelConfig, name: str | None = None) -> Family:
-    """Return the family as which a model is exported.
+    """Return the family to export a model to.
 
     Args:
         model: Model section.
-        name: Name of the family to export to, None for the first one that holds such models.
+        name: Name of the family, None for the first one that supports the model.
 
     Raises:
-        UserError: No family holds such a model.
+        UserError: No family supports the model.
     """
     possible = families_with(model)
     if not possible:
@@ -23,18 +23,18 @@ def family_of(model: ModelConfig, name: str | None = None) -> Family:
 
 
 def family_named(model_type: object) -> Family:
-    """Return the family with this `model_type` in config.json.
+    """Return the family for the `model_type` in a config.json.
 
     Raises:
-        UserError: It is not registered.
+        UserError: There is no such family.
     """
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise UserError(f"model_type is {model_type!r}; models of {', '.join(FAMILIES)} are run without code of the folder")
+        raise UserError(f"model_type is {model_type!r}; only {', '.join(FAMILIES)} run without code from the model folder")
     return FAMILIES[model_type].load()()
 
 
 def export_obstacle(model: ModelConfig, name: str | None = None) -> str | None:
-    """Return the reason why a model cannot be exported, or None if it can. Arguments as in `family_of`."""
+    """Return the reason why a model cannot be exported, or None if it can. Same arguments as `family_of`."""
     try:
         family_of(model, name).code(model)
     except (UserError, OSError) as error:

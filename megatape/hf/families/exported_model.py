@@ -1,4 +1,4 @@
-"""Exported models, as their config.json and their model card describe them."""
+"""Description of an exported model, for config.json and the model card."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,15 @@ from megatape.hf.special_tokens import SpecialTokens
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """Model of a run, as it is exported.
+    """Exported model of a run.
 
     Attributes:
         model: Model section, without adapters.
         dtype: Precision of the stored weights.
         special: Control tokens of the tokenizer.
-        sample_length: Length of a training sample in tokens.
-        seed: Seed of training, from which some encodings draw positions.
-        imports: Modules of the user's own that the run imported.
+        sample_length: Tokens per training sample.
+        seed: Training seed, used by encodings that draw positions.
+        imports: User modules that the run imported.
     """
 
     model: ModelConfig
@@ -32,12 +32,7 @@ class ExportedModel:
 
     @classmethod
     def of_run(cls, config: Config, special: SpecialTokens) -> "ExportedModel":
-        """Describe the model of a run.
-
-        Args:
-            config: Configuration of the run.
-            special: Control tokens of its tokenizer.
-        """
+        """Describe the model of a run, given the control tokens of its tokenizer."""
         return cls(
             model=without_adapters(config.model),
             dtype=stored_dtype(config.export, config.training),

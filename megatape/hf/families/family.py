@@ -10,8 +10,8 @@ from megatape.encodings.rope import rotated_size, scaled_base
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.modeling.configuration_tape import OLDEST_TRANSFORMERS, TapeConfig
 
-# Our parameters, and the modules of our layers -> their names in transformers' Llama and its relatives. Both rotate halves of
-# queries and keys, so weights need no permutation.
+# Our parameter and module names -> names in transformers' Llama and its relatives. They rotate halves of queries and keys like
+# our models, so weights need no permutation.
 TOP = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
 LAYER = {
     "attention_norm": "input_layernorm",
@@ -26,10 +26,10 @@ LAYER = {
     "mlp.up": "mlp.up_proj",
     "mlp.down": "mlp.down_proj",
 }
-# Field of Llama's configuration -> field of our model section.
+# Field of LlamaConfig -> field of our model section.
 FIELDS = {"vocab_size": "vocab_size", "hidden_size": "hidden_size"}
 FIELDS |= {theirs: ours for ours, theirs in TapeConfig.attribute_map.items()}
-# Requirements of every family, stated in model cards.
+# Requirements of all families, stated in model cards.
 REQUIREMENTS = f"PyTorch and transformers {OLDEST_TRANSFORMERS} or later"
 # Field of rope_parameters -> field of model.scaling.
 _SAME = ("factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "low_freq_factor", "high_freq_factor")
@@ -40,10 +40,9 @@ class Family:
     """Architecture of transformers.
 
     Attributes:
-        remote_code: Whether the exported folder contains the code of the model. Without MegaTAPE, loading it then takes
-            trust_remote_code.
-        model_class: Installed class that runs an exported model.
-        undeclared: Fields that the class reads although its configuration does not declare them.
+        remote_code: Whether exported folders contain model code. If so, transformers needs trust_remote_code to load them.
+        model_class: Installed class of exported models.
+        undeclared: Fields that the model class reads although its configuration class does not declare them.
     """
 
     remote_code: ClassVar[bool] = False
@@ -52,30 +51,30 @@ class Family:
 
     @property
     def config_class(self) -> type[PreTrainedConfig]:
-        """Class of the configurations."""
-        found = self.model_class.config_class
-        assert found is not None
-        return found
+        """Configuration class of `model_class`."""
+        config_class = self.model_class.config_class
+        assert config_class is not None
+        return config_class
 
     @property
     def code_note(self) -> str:
-        """Paragraph of model cards about the code that runs the model."""
+        """Paragraph about the model code, for model cards."""
         return f"It is a plain {type(self).__name__}: it needs {REQUIREMENTS}, and no code of its own."
 
     def parameter_name(self, name: str) -> str:
-        """Return the name of one of our parameters in an exported model."""
+        """Return the name of our parameter in an exported model."""
         if name in TOP:
             return TOP[name]
-        _, layer, rest = name.split(".", 2)
-        return f"model.layers.{layer}.{self.layer_name(rest)}"
+        _, layer, name_in_layer = name.split(".", 2)
+        return f"model.layers.{layer}.{self.layer_name(name_in_layer)}"
 
     def layer_name(self, name: str) -> str:
-        """Return the name of a parameter of a layer in the layer of transformers."""
+        """Return the name of our layer's parameter within the layer of an exported model."""
         module, _, kind = name.rpartition(".")
         return f"{LAYER[module]}.{kind}"
 
     def config(self, exported: ExportedModel) -> PreTrainedConfig:
-        """Return the configuration of an exported model.
+        """Return transformers' configuration of an exported model.
 
         Raises:
             UserError: The architecture does not support the model.
@@ -83,7 +82,7 @@ class Family:
         raise NotImplementedError
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
-        """Return our model section of a model with this configuration: the inverse of `config`.
+        """Return the fields of our model section for transformers' configuration. This is the inverse of `config`.
 
         Raises:
             UserError: A setting is not supported.
@@ -91,11 +90,11 @@ class Family:
         raise NotImplementedError
 
     def window(self, config: PreTrainedConfig) -> int | None:
-        """Return the number of last tokens that a token attends to, None for all."""
+        """Return the attention window in tokens, or None if tokens attend to all tokens before them."""
         return None
 
     def code(self, model: ModelConfig) -> dict[str, str]:
-        """Return the Python files that an export of this model carries: name -> code.
+        """Return the Python files that an export carries: file name -> code.
 
         Raises:
             UserError: The model needs code that exports cannot carry.
@@ -103,11 +102,11 @@ class Family:
         return {}
 
     def write_code(self, model: ModelConfig, folder: Path) -> None:
-        """Write the Python files that the model needs into the exported folder."""
+        """Write the Python files of `code` into an exported folder."""
 
 
 def llama_fields(exported: ExportedModel) -> dict[str, Any]:
-    """Return the fields of transformers' LlamaConfig, which its relatives have under the same names."""
+    """Return the fields of LlamaConfig, which the configurations of its relatives share."""
     model = exported.model
     fields = {theirs: getattr(model, ours) for theirs, ours in FIELDS.items()}
     fields["head_dim"] = model.head_dim
@@ -117,7 +116,7 @@ def llama_fields(exported: ExportedModel) -> dict[str, Any]:
 
 
 def _rope_parameters(model: ModelConfig) -> dict[str, Any]:
-    """Return the rotary base and the scaling of a model in transformers' terms."""
+    """Return transformers' rope_parameters, with rotary base and scaling."""
     scaling = model.scaling
     if scaling is None:
         return {"rope_type": "default", "rope_theta": model.rotary_base}

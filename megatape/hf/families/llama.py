@@ -6,7 +6,7 @@ from megatape.hf.families.relative import Relative
 
 
 class Llama(Relative):
-    """The family of LlamaForCausalLM."""
+    """Family of LlamaForCausalLM."""
 
     model_class = LlamaForCausalLM
     fixed = Relative.fixed | {"mlp_bias": False, "pretraining_tp": 1}

@@ -1,4 +1,4 @@
-"""Family of transformers' Mistral: a Llama that may attend to the last tokens only. Our samples are not longer than that."""
+"""Family of transformers' Mistral: a Llama with an optional attention window. Our samples are never longer than the window."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from megatape.hf.families.relative import Relative
 
 
 class Mistral(Relative):
-    """The family of MistralForCausalLM."""
+    """Family of MistralForCausalLM."""
 
     model_class = MistralForCausalLM
 

@@ -1,4 +1,4 @@
-"""Family of transformers' Qwen2, which Qwen 2.5 uses as well: a Llama whose queries, keys and values have a bias."""
+"""Family of transformers' Qwen2, also used by Qwen 2.5: a Llama with biases for queries, keys and values."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from megatape.hf.families.relative import Relative
 
 
 class Qwen2(Relative):
-    """The family of Qwen2ForCausalLM."""
+    """Family of Qwen2ForCausalLM."""
 
     model_class = Qwen2ForCausalLM
     undeclared = frozenset({"head_dim"})

@@ -1,4 +1,4 @@
-"""Family of transformers' Qwen3: a Llama whose query and key heads are normalized."""
+"""Family of transformers' Qwen3: a Llama with normalized queries and keys."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from megatape.hf.families.relative import Relative
 
 
 class Qwen3(Relative):
-    """The family of Qwen3ForCausalLM."""
+    """Family of Qwen3ForCausalLM."""
 
     model_class = Qwen3ForCausalLM
 

@@ -1,4 +1,4 @@
-"""Base class of transformers' Llama and its relatives: converts their configurations to our model section and back."""
+"""Base class of the families of Llama and its relatives: converts their configurations to our model section and back."""
 
 import math
 from typing import Any, ClassVar
@@ -11,9 +11,9 @@ from megatape.errors import UserError
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
 
-# Settings from which yarn's attention factor is derived if it is not given.
+# YaRN settings that determine the attention factor if it is not set.
 DERIVED_SETTINGS = {"mscale", "mscale_all_dim"}
-# Rotary settings that transformers reads itself or ignores.
+# Rotary settings that have no counterpart in model.scaling.
 OTHER_SETTINGS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 ROPE_TYPES = ("default", "linear", "yarn", "llama3")
 
@@ -22,13 +22,13 @@ class Relative(Family):
     """A decoder-only transformer with rotary positions, RMSNorm and SwiGLU.
 
     Attributes:
-        fixed: Fields of the configuration -> the only value that our models support.
+        fixed: Field of the configuration -> only value that our models support.
     """
 
     fixed: ClassVar[dict[str, Any]] = {"hidden_act": "silu", "attention_dropout": 0.0}
 
     def window(self, config: PreTrainedConfig) -> int | None:
-        """Return the sliding window if any layer has one. Mistral's configurations name no layers, since all have it."""
+        """Return the sliding window if any layer has one. Mistral's configuration has no layer_types: all layers have one."""
         layer_types = getattr(config, "layer_types", ["sliding_attention"])
         if "sliding_attention" not in layer_types:
             return None
@@ -41,21 +41,21 @@ class Relative(Family):
         return self.config_class(**shared | own, architectures=[self.model_class.__name__])
 
     def own_fields(self, model: ModelConfig) -> dict[str, Any]:
-        """Return the fields that not all relatives of Llama share. By default the bias, which most have."""
+        """Return the fields of the configuration that relatives of Llama do not share. Most have attention_bias."""
         return {"attention_bias": model.attention_bias == "qkvo"}
 
     def features(self, config: PreTrainedConfig) -> dict[str, Any]:
-        """Return the fields of our model section that follow from `own_fields`."""
+        """Return the fields of our model section that correspond to `own_fields`."""
         if config.attention_bias:
             return {"attention_bias": "qkvo"}
         return {"attention_bias": "none"}
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
         for name, value in self.fixed.items():
-            found = getattr(config, name)
-            is_unset = found is None and not value
-            if found != value and not is_unset:
-                raise UserError(f"{name} is {found!r}; only {value!r} is supported")
+            actual = getattr(config, name)
+            is_unset = actual is None and not value
+            if actual != value and not is_unset:
+                raise UserError(f"{name} is {actual!r}; only {value!r} is supported")
         fields = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
         fields["encoding"] = "rope"
         fields["head_dim"] = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -63,10 +63,10 @@ class Relative(Family):
 
 
 def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the fields rotary_base and scaling of our model section.
+    """Return the fields `rotary_base` and `scaling` of our model section.
 
     Raises:
-        UserError: Our rotary frequencies do not support a setting.
+        UserError: A rotary setting is not supported.
     """
     rope: dict[str, Any] = config.rope_parameters
     _check_supported(rope)
@@ -92,7 +92,7 @@ def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _check_supported(rope: dict[str, Any]) -> None:
-    """Raise UserError if our rotary frequencies do not support a setting."""
+    """Raise UserError if a rotary setting is not supported."""
     if any(isinstance(value, dict) for value in rope.values()):
         raise UserError(f"rope_parameters differ between layers ({', '.join(rope)}): not supported")
     kind = rope.get("rope_type")
@@ -107,7 +107,7 @@ def _check_supported(rope: dict[str, Any]) -> None:
 
 
 def _mscale(factor: float, scale: float) -> float:
-    """Return yarn's attention factor for one scale, as transformers and DeepSeek-V2 compute it."""
+    """Return YaRN's attention factor for one scale, computed as in transformers and DeepSeek-V2."""
     if factor <= 1:
         return 1.0
     return 0.1 * scale * math.log(factor) + 1

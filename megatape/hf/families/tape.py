@@ -1,7 +1,7 @@
-"""Family of the transformer in megatape/hf/modeling/, with any position encoding.
+"""Family of the transformer in megatape/hf/modeling/, which supports any position encoding.
 
-An exported folder contains the code of the model and the encoding's file from training, with the files that they import.
-stand_ins.py replaces everything else that the encoding's file imports from this package.
+An exported folder contains the model code, the encoding's file from training, and the files that they import. stand_ins.py
+replaces everything else that the encoding's file imports from this package.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 from megatape.config import ModelConfig
 from megatape.errors import UserError
 from megatape.hf.exporting.carried.carried_file import file_of
-from megatape.hf.exporting.carried.collect import carry
+from megatape.hf.exporting.carried.collect import collect_files
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import FIELDS, REQUIREMENTS, Family, llama_fields
 from megatape.hf.families.relative import rotary_fields
@@ -21,9 +21,9 @@ from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.registry import ENCODINGS
 
-# encodings.py of an exported folder. The configuration imports it, so that each encoding has a configuration class of its own:
-# transformers remembers one model class for each configuration class.
-TABLE = '''"""The position encodings that there is code for, by the name that config.json has under "encoding"."""
+# Template of encodings.py in an exported folder. The configuration imports it, so that each encoding has its own configuration
+# class: transformers remembers one model class per configuration class.
+TABLE = '''"""Position encodings in this folder, by their name in config.json ("encoding")."""
 
 from .{module} import {name}
 from .stand_ins import Entry
@@ -31,7 +31,7 @@ from .stand_ins import Entry
 ENCODINGS = {{"{encoding}": Entry({name}, scalable={scalable})}}
 '''
 
-# End of each file that config.json names. `if TYPE_CHECKING` prevents the imports from running: transformers reads the text.
+# End of each file named in config.json. `if TYPE_CHECKING` keeps the imports from running: transformers only reads their text.
 NAMED_FILES = """
 
 from typing import TYPE_CHECKING  # noqa: E402
@@ -40,16 +40,25 @@ if TYPE_CHECKING:  # transformers before 5.10.1 copies only the files that are n
 {imports}
 """
 
-# Fields of the configuration that our model section has under the same name.
-_SWITCHES = ("nope_every", "rotary_fraction", "attention_scale", "logit_softcap")
-_OWN = ("encoding", "head_dim", "position_size", "attention_bias", "qk_norm", *_SWITCHES)
+# Fields that TapeConfig and our model section have under the same name.
+_SAME_NAMES = (
+    "encoding",
+    "head_dim",
+    "position_size",
+    "attention_bias",
+    "qk_norm",
+    "nope_every",
+    "rotary_fraction",
+    "attention_scale",
+    "logit_softcap",
+)
 
-# Prefixes of an encoding's parameters in attention, which keep the rest of their names.
+# Prefixes of an encoding's parameters in attention. Names after "attention." stay the same in exports.
 _IN_ATTENTION = ("attention.bias.", "attention.token_features.", "attention.sequence_features.", "attention.log_scale.")
 
 
 class Tape(Family):
-    """A transformer that is exported with its code."""
+    """Family of TapeForCausalLM, whose exports contain model code."""
 
     remote_code = True
     undeclared = frozenset({"imports"})
@@ -83,9 +92,9 @@ class Tape(Family):
                 "another model: add it there first"
             )
         fields = llama_fields(exported)
-        for name in _OWN:
+        for name in _SAME_NAMES:
             fields[name] = getattr(model, name)
-        # Encodings that draw positions draw the same ones as in the run's evaluations.
+        # Encodings that draw positions have to draw the same ones as when the run is evaluated.
         fields["position_length"] = exported.sample_length
         fields["position_seed"] = exported.seed
         fields["auto_map"] = {
@@ -99,7 +108,7 @@ class Tape(Family):
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
         fields = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
-        for name in _OWN:
+        for name in _SAME_NAMES:
             fields[name] = getattr(config, name)
         return fields | rotary_fields(config)
 
@@ -109,9 +118,10 @@ class Tape(Family):
         source = file_of(encoding.__module__)
         table = TABLE.format(module=source.stem, name=encoding.__name__, encoding=model.encoding, scalable=entry.scalable)
         modeling = TapeForCausalLM.__module__
-        wanted = {encoding.__module__: {encoding.__name__}, modeling: {"TapeModel", "TapeForCausalLM"}}
-        replaced = file_of(f"{TapeConfig.__module__.rpartition('.')[0]}.encodings")
-        return {"encodings.py": table} | carry(wanted, {"encodings.py": replaced})
+        modules = {encoding.__module__: {encoding.__name__}, modeling: {"TapeModel", "TapeForCausalLM"}}
+        modeling_package = modeling.rpartition(".")[0]
+        replaced = file_of(f"{modeling_package}.encodings")
+        return {"encodings.py": table} | collect_files(modules, {"encodings.py": replaced})
 
     def write_code(self, model: ModelConfig, folder: Path) -> None:
         for name, code in self.code(model).items():
@@ -121,13 +131,13 @@ class Tape(Family):
 
 
 def _name_needed_files(path: Path) -> None:
-    """Append an import of each file that an entry point of an exported folder needs indirectly.
+    """Append imports of all files that an entry point of an exported folder needs indirectly.
 
-    transformers copies the code of a local folder into a cache before running it. Until 5.10 it copied the entry point and
-    the files that the entry point imports, but not the files that those import.
+    transformers copies code from a local folder into a cache before running it. Until 5.10, it copied the entry point and the
+    files imported by it, but not the files imported by those.
 
     Args:
-        path: File in the exported folder that config.json names in `auto_map`. All files that it needs must be there.
+        path: File in the exported folder that `auto_map` in config.json names. All files that it needs must exist.
     """
     needed = {Path(file).stem for file in get_relative_import_files(path)}
     unnamed = sorted(needed.difference(get_relative_imports(path)))

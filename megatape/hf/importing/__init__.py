@@ -1,1 +1,1 @@
-"""Importing pretrained models of transformers: checks, configuration, checkpoint, record."""
+"""Imports pretrained transformers models: record, configuration, check of the logits, checkpoint of step 0."""

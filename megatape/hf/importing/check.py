@@ -1,4 +1,4 @@
-"""Check of an import: MegaTAPE's code gives the logits of transformers' own."""
+"""Checks an import by comparing MegaTAPE's logits with those of transformers."""
 
 from pathlib import Path
 
@@ -13,24 +13,24 @@ from megatape.hf.pretrained import PretrainedModel
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
 
-# Largest difference of the logits, relative to the largest logit. Float32 rounding gives 4e-7 in small models, and grows with
-# the depth. Wrong frequencies of Llama 3 give 6e-3, a missing bias 1.
+# Largest allowed difference between logits, relative to the largest logit. Rounding in float32 causes 4e-7 in small models and
+# more in deeper ones. Wrong rotary frequencies of Llama 3 cause 6e-3, a missing bias 1.
 LIMIT = 1e-4
 
 
 def check_tokens(folder: Path, vocab_size: int, length: int) -> Tensor:
-    """Return token ids for the check: those of this file, or random ones if the folder has no tokenizer.json.
+    """Return token ids for the check: the text of this file, or random ids if the folder has no tokenizer.json.
 
     Args:
-        folder: Folder of the model.
-        vocab_size: Number of token ids of the model.
+        folder: Model folder.
+        vocab_size: Vocabulary size of the model.
         length: Maximum number of tokens.
 
     Returns:
         int64 [1, N].
 
     Raises:
-        UserError: tokenizer.json is corrupted or another model's.
+        UserError: tokenizer.json is corrupted, or belongs to another model.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -41,22 +41,23 @@ def check_tokens(folder: Path, vocab_size: int, length: int) -> Tensor:
     ids = tokenizer.encode(text).ids[:length]
     if max(ids) >= vocab_size:
         raise UserError(
-            f"{path} gives a text the id {max(ids)}, but the model's vocab_size is {vocab_size}: they are not of one model"
+            f"{path} gives a text the id {max(ids)}, but the model's vocab_size is {vocab_size}: they are not of one model: "
+            "copy the folder again"
         )
     return torch.tensor([ids])
 
 
 @torch.no_grad()
 def logit_difference(pretrained: PretrainedModel, model: ModelConfig, tokens: Tensor) -> float:
-    """Compare the logits of MegaTAPE's code and of transformers' code in float32. Both share one copy of the weights.
+    """Compare the logits of MegaTAPE and transformers in float32. Both models share one copy of the weights.
 
     Args:
-        pretrained: The model in transformers.
-        model: Model section to be trained. Weights of its encoding that the model lacks start as in training.
+        pretrained: Pretrained model.
+        model: Model section to train. Weights of its encoding that the pretrained model lacks are initialized as in training.
         tokens: Token ids, int64 [1, N].
 
     Returns:
-        Largest difference of the logits, relative to the largest logit.
+        Largest difference between logits, relative to the largest logit.
     """
     architecture, weights = pretrained
     with no_init_weights():

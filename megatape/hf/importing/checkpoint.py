@@ -1,4 +1,4 @@
-"""Imports as checkpoints of step 0, so that they are exported without a training step."""
+"""Presents an import as a checkpoint of step 0, so that it can be exported without training."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ from megatape.hf.adapters.lora import without_adapters
 from megatape.hf.importing.record import open_import
 from megatape.model.init import initial_weight
 
-# Settings that a user adds to an import's config.json before training, and that no export depends on.
+# Settings that a user adds to an import's config.json before training. No export depends on them.
 PLACEHOLDERS = ("data.path=DATA", "data.mixture={}", "training.steps=1000")
 
 
 class ImportCheckpoint:
-    """Weights with which a run of an import's configuration starts (megatape.hf.exporting.checkpoint.Checkpoint).
+    """Weights that a run starts with after an import, as a checkpoint (megatape.hf.exporting.checkpoint.Checkpoint).
 
-    New adapters do not change the model at step 0, so they are left out.
+    New adapters are dropped, because they do not change the model at step 0.
 
     Args:
-        directory: Folder of the import.
-        config: Configuration of the run, by default the import's own.
+        directory: Import folder.
+        config: Configuration of the run, by default the import's.
 
     Raises:
         MissingPath, UserError: The import is incomplete or corrupted, or its configuration describes another model.
@@ -42,19 +42,19 @@ class ImportCheckpoint:
         self._parameters = dict(meta_model(self.config.model).named_parameters())
 
     def verify(self) -> None:
-        """Verify the hashes of all files of the source. Raises UserError or MissingPath if one has changed."""
+        """Verify the hashes of all source files. Raises UserError if a file has changed, MissingPath if it is missing."""
         self._weights.verify()
 
     def names(self) -> list[str]:
-        """Return the names of all parameters."""
+        """Return all parameter names."""
         return list(self._parameters)
 
     def tensor(self, name: str) -> Tensor:
-        """Read a weight of the source in float32, or draw the initial value of one that the source lacks."""
+        """Read a source weight in float32, or draw its initial value if the source lacks it."""
         if name in self._weights.tensors:
             return self._weights.tensor(name)
         return initial_weight(name, self._parameters[name], self.config.model.init_std, self.config.training.seed)
 
     def tokenizer(self) -> Tokenizer:
-        """Open the tokenizer of the source. Raises UserError if it has none."""
+        """Open the source tokenizer. Raises UserError if there is none."""
         return self._weights.tokenizer()

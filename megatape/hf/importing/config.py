@@ -1,4 +1,4 @@
-"""Configuration of a run that starts from an imported model."""
+"""Builds the configuration of a run that starts from an imported model."""
 
 import logging
 from pathlib import Path
@@ -11,33 +11,33 @@ from megatape.registry import ENCODINGS
 
 LOG = logging.getLogger(__name__)
 
-# Length of samples in tokens, unless the model or the user says otherwise.
-LENGTH = 4096
+# Default number of tokens per sample, if the model supports as many.
+DEFAULT_LENGTH = 4096
 
 
 def starting_config(
-    found: Architecture, source: Path, out: Path, encoding: str, length: int | None, dtype: str
+    architecture: Architecture, source: Path, out: Path, encoding: str, length: int | None, dtype: str
 ) -> dict[str, Any]:
-    """Return the configuration of a run that starts from a model, except for its data and steps.
+    """Return the configuration of a run that starts from a pretrained model, except for its data and steps.
 
-    The recipe is the context extension of the paper.
+    The recipe is that of the paper's context extension.
 
     Args:
-        found: The model.
-        source: Folder of the model.
-        out: Folder of the import.
+        architecture: Architecture of the pretrained model.
+        source: Folder of the pretrained model.
+        out: Import folder.
         encoding: Position encoding to train with.
-        length: Length of samples in tokens, None for the usual one.
-        dtype: Name of the precision of the weights.
+        length: Tokens per sample, None for the default.
+        dtype: Precision of the pretrained weights.
 
     Raises:
-        UserError: The model attends to fewer tokens than a sample has.
+        UserError: The model's attention window is shorter than a sample.
     """
-    longest = _longest(found)
-    length = _check_length(found, source, length)
-    model, family = _model_section(found, encoding)
+    longest = _longest_attention(architecture)
+    length = _sample_length(architecture, source, length)
+    model, family = _model_section(architecture, encoding)
     if "sliding_window" in model:
-        longest = found.model.max_positions
+        longest = architecture.model.max_positions
     model["max_positions"] = max(longest, length)
 
     run: dict[str, Any] = {"directory": str(out / "run")}
@@ -66,38 +66,40 @@ def starting_config(
     }
 
 
-def _longest(found: Architecture) -> int:
-    """Return the number of tokens to which a token of the model can attend."""
-    max_positions = found.model.max_positions
-    if found.window is None:
+def _longest_attention(architecture: Architecture) -> int:
+    """Return the maximum number of tokens that a token of the pretrained model attends to."""
+    max_positions = architecture.model.max_positions
+    if architecture.window is None:
         return max_positions
-    return min(max_positions, found.window)
+    return min(max_positions, architecture.window)
 
 
-def _check_length(found: Architecture, source: Path, length: int | None) -> int:
-    """Return the length of samples. Raises UserError if the model's attention window is shorter."""
-    usual = length or min(found.model.max_positions, LENGTH)
-    length = length or min(_longest(found), LENGTH)
-    if found.window is not None and found.window < length:
+def _sample_length(architecture: Architecture, source: Path, length: int | None) -> int:
+    """Return the number of tokens per sample. Raises UserError if the model's attention window is shorter."""
+    window = architecture.window
+    length_without_window = length or min(architecture.model.max_positions, DEFAULT_LENGTH)
+    length = length or min(_longest_attention(architecture), DEFAULT_LENGTH)
+    if window is not None and window < length:
         raise UserError(
-            f"{source / 'config.json'}: sliding_window is {found.window}, shorter than the sequence length {length}: attention "
-            f"to the last tokens only is not supported, give `length` {found.window} or less"
+            f"{source / 'config.json'}: sliding_window is {window}, shorter than the sequence length {length}: attention "
+            f"to the last tokens only is not supported, give `length` {window} or less"
         )
-    if length < usual:
-        LOG.info("attention window of %d tokens: samples have %d, not %d", found.window, length, usual)
+    if length < length_without_window:
+        LOG.info("attention window of %d tokens: samples have %d, not %d", window, length, length_without_window)
     return length
 
 
-def _model_section(found: Architecture, encoding: str) -> tuple[dict[str, Any], str | None]:
-    """Return the model section with this encoding, and the family to export to if it is the model's own.
+def _model_section(architecture: Architecture, encoding: str) -> tuple[dict[str, Any], str | None]:
+    """Return the model section with a given encoding, and the family to export to if the encoding is the model's.
 
-    Logs the settings that the encoding does not have.
+    Settings that the encoding does not support are dropped, and logged.
     """
-    model = found.model.model_dump(exclude_none=True) | {"encoding": encoding}
-    del model["position_size"]  # It follows from the encoding.
+    pretrained = architecture.model
+    model = pretrained.model_dump(exclude_none=True) | {"encoding": encoding}
+    del model["position_size"]  # The new encoding determines it.
     family = None
-    if encoding == found.model.encoding:
-        family = found.config.model_type
+    if encoding == pretrained.encoding:
+        family = architecture.config.model_type
     elif model.pop("sliding_window", None):
         LOG.info("the attention window is not kept: with %s a token attends to all before it", encoding)
     if not ENCODINGS[encoding].scalable and model.pop("scaling", None):

@@ -1,4 +1,4 @@
-"""Download of a model from the Hugging Face hub, for an import."""
+"""Downloads a model from the Hugging Face hub before importing it."""
 
 from pathlib import Path
 
@@ -8,14 +8,15 @@ from megatape.hf.folder_name import HUB_ID
 from megatape.hf.weights.tensor_headers import INDEX
 from megatape.utils.atomic import check_absent, rename
 
-# Files of a model that an import needs. README.md has the license. Other formats of the same weights are not downloaded.
+# Files that an import needs. README.md states the license. Other formats of the same weights are not downloaded.
 PATTERNS = ["config.json", "model*.safetensors", INDEX, *FILES, "README.md"]
 
 
 def download_model(model: str, folder: Path) -> None:
     """Download the files of a model that an import needs.
 
-    The folder appears when it is complete. If a download is interrupted, the next one resumes in a folder beside it.
+    Files are downloaded to a partial folder next to `folder`, which is renamed when it is complete. If the download was
+    interrupted, the next one resumes.
 
     Args:
         model: Id of the model, such as meta-llama/Llama-3.2-1B.
@@ -23,19 +24,20 @@ def download_model(model: str, folder: Path) -> None:
 
     Raises:
         ExistingPath: `folder` exists.
-        UserError: There is no such model, the user has no access to it, or the hub cannot be reached.
+        UserError: The model does not exist, the user has no access to it, or the hub cannot be reached.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
     if not HUB_ID.fullmatch(model):
-        raise UserError(f"{model!r} is not the id of a model of the hub: give one such as meta-llama/Llama-3.2-1B")
+        raise UserError(f"{model!r} is not the id of a model on the hub: give one such as meta-llama/Llama-3.2-1B")
     check_absent(folder)
     partial = folder.absolute().with_name(f".{model.replace('/', '--')}.partial")
     try:
-        # Given a revision by name, snapshot_download takes a partial folder for the whole model if it cannot reach the hub.
+        # Look up the commit: for a revision given by name, snapshot_download returns a partial folder as complete if it cannot
+        # reach the hub.
         revision = HfApi().model_info(model).sha
         snapshot_download(model, revision=revision, local_dir=partial, allow_patterns=PATTERNS, ignore_patterns=["*/*"])
-    except Exception as error:  # The client raises its own errors, those of its HTTP package, and those of the disk.
+    except Exception as error:  # The client raises errors of its own, of its HTTP package, and of the disk.
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"{model} was not downloaded from {constants.ENDPOINT} ({reason}): give the same command again, which resumes; for "

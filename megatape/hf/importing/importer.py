@@ -1,4 +1,4 @@
-"""Import of a pretrained model as a starting point: checked against transformers, and described by a run's configuration."""
+"""Imports a pretrained model: checks it against transformers, and writes a record and the configuration of a run."""
 
 import logging
 from pathlib import Path
@@ -18,24 +18,24 @@ from megatape.utils.atomic import new_folder
 
 LOG = logging.getLogger(__name__)
 
-# Number of tokens of the check, if samples are not shorter.
+# Maximum number of tokens to compare logits of.
 CHECK_LENGTH = 256
 
 
 @path_errors()
-def import_model(source: Path, out: Path, encoding: str, length: int | None, hub: str = "") -> ImportRecord:
-    """Write the import of a model: config.json and import.json.
+def import_model(source: Path, out: Path, encoding: str, length: int | None, hub_id: str | None = None) -> ImportRecord:
+    """Import a model: check its logits, and write config.json and import.json.
 
     Args:
         source: Folder of the model.
         out: Folder to write. It must not exist.
         encoding: Position encoding to train with.
-        length: Length of samples in tokens, None for the usual one.
-        hub: Id on the Hugging Face hub if the model was downloaded from there, else "".
+        length: Tokens per sample, None for the default.
+        hub_id: Id on the Hugging Face hub, if the model was downloaded from there.
 
     Raises:
         FileExistsError: `out` exists.
-        FileNotFoundError, UserError: Something is missing or not supported, or MegaTAPE's code gives other logits.
+        FileNotFoundError, UserError: A file is missing, the model is not supported, or MegaTAPE computes other logits.
     """
     check_model_folder(source, PRETRAINED)
     source = source.absolute()
@@ -46,31 +46,32 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None, hub
 
         dtype = dtype_name(pretrained.weights.dtype)
         raw = starting_config(pretrained.architecture, source, out, encoding, length, dtype)
+        # Fill in the settings that the user has to add, so that the rest can be checked.
         data = raw["data"] | {"path": "DATA"}
         training = raw["training"] | {"steps": 1000}
         config = parse_config(raw | {"data": data, "training": training}, str(source / "config.json"))
 
         difference = _check_logits(source, pretrained, config.model, config.data.sequence_length)
-        record = _record(source, pretrained, difference, hub)
+        record = _describe_import(source, pretrained, difference, hub_id)
         write_file(folder / "config.json", [as_json(raw)])
         write_file(folder / IMPORT, [as_json(record.model_dump(mode="json"))])
     return record
 
 
 def _check_logits(source: Path, pretrained: PretrainedModel, model: ModelConfig, sample_length: int) -> float:
-    """Check that MegaTAPE's code gives the logits of transformers' own.
+    """Check that MegaTAPE computes the same logits as transformers.
 
     Args:
         source: Folder of the model.
-        pretrained: The model.
-        model: Model section to be trained. If the logits differ with its encoding, the source's own encoding is checked.
-        sample_length: Length of samples in tokens.
+        pretrained: Pretrained model.
+        model: Model section to train. If its encoding changes the logits, the pretrained model's encoding is checked instead.
+        sample_length: Tokens per sample.
 
     Returns:
-        Largest difference of the logits, relative to the largest logit.
+        Largest difference between logits, relative to the largest logit.
 
     Raises:
-        UserError: They differ by more than LIMIT.
+        UserError: The logits differ by more than LIMIT.
     """
     theirs = pretrained.architecture.model
     tokens = check_tokens(source, theirs.vocab_size, min(CHECK_LENGTH, sample_length))
@@ -90,21 +91,14 @@ def _check_logits(source: Path, pretrained: PretrainedModel, model: ModelConfig,
     return difference
 
 
-def _record(source: Path, pretrained: PretrainedModel, difference: float, hub: str) -> ImportRecord:
-    """Describe an import, with the hashes of all files of the model.
-
-    Args:
-        source: Folder of the model.
-        pretrained: The model.
-        difference: Largest difference of the logits.
-        hub: Id on the Hugging Face hub, "" for another folder.
-    """
+def _describe_import(source: Path, pretrained: PretrainedModel, difference: float, hub_id: str | None) -> ImportRecord:
+    """Return the record of an import, with hashes of all files of the model."""
     architecture, weights = pretrained
     tokenizer = [name for name in FILES if (source / name).is_file()]
-    used = {"config.json", *tokenizer}
-    used.update(record.file for record in weights.tensors.values())
+    files = {"config.json", *tokenizer}
+    files.update(record.file for record in weights.tensors.values())
     if (source / INDEX).is_file():
-        used.add(INDEX)
+        files.add(INDEX)
     return ImportRecord(
         format=1,
         source=str(source),
@@ -113,7 +107,7 @@ def _record(source: Path, pretrained: PretrainedModel, difference: float, hub: s
         difference=difference,
         tokenizer=tokenizer,
         model=weights.model,
-        files={name: hash_file(source / name) for name in sorted(used)},
+        files={name: hash_file(source / name) for name in sorted(files)},
         tensors=dict(weights.tensors),
-        hub=hub,
+        hub=hub_id or "",
     )

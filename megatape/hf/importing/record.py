@@ -1,6 +1,6 @@
-"""Imports: folders that refer to a model of transformers in another folder.
+"""Records of imports. An import is a folder that refers to a transformers model in another folder.
 
-import.json     the other folder, hashes of its files, location of each parameter
+import.json     path of the model, hashes of its files, location of each parameter
 config.json     configuration of a run, except for data and steps
 """
 
@@ -26,14 +26,14 @@ class ImportRecord(Section):
     Attributes:
         format: Version of the file.
         source: Folder of the model.
-        family: Its model_type.
-        dtype: Precision of its weights, float32 if they have several.
+        family: model_type in its config.json.
+        dtype: Precision of the weights, float32 if it varies.
         difference: Largest difference between our logits and those of transformers, relative to the largest logit.
-        tokenizer: Names of the tokenizer's files in `source`.
-        model: Model section of the model as it is in `source`.
-        files: Name -> size and hash of every file in `source` that belongs to the model.
+        tokenizer: Names of the tokenizer files in `source`.
+        model: Model section of the pretrained model.
+        files: File name in `source` -> size and hash, for all files of the model.
         tensors: Parameter -> location of its weight.
-        hub: Id on the Hugging Face hub if the model was downloaded by the import, else "".
+        hub: Id on the Hugging Face hub if the import downloaded the model, else "".
     """
 
     format: Literal[1]
@@ -53,7 +53,7 @@ def read_record(directory: Path) -> ImportRecord:
 
     Raises:
         FileNotFoundError: The folder has no record.
-        UserError: The record is not what `megatape import` writes.
+        UserError: The record is corrupted.
     """
     path = directory / IMPORT
     with content_errors(f"{path}: not what `megatape import` writes", "import the model again"):
@@ -61,11 +61,11 @@ def read_record(directory: Path) -> ImportRecord:
 
 
 def open_import(directory: Path) -> FolderWeights:
-    """Open the weights that an import refers to. Their `verify` checks the hashes.
+    """Open the weights that an import refers to. Hashes are not checked until `verify` is called.
 
     Raises:
-        FileNotFoundError: The folder has no record, or the folder that it refers to is missing.
-        UserError: The record is not what `megatape import` writes.
+        FileNotFoundError: The record is missing, or the folder that it refers to.
+        UserError: The record is corrupted.
     """
     record = read_record(directory)
     source = Path(record.source)

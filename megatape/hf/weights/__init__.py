@@ -1,1 +1,1 @@
-"""Weight files of model folders: headers, reading, writing, and checking them against a model."""
+"""Reads, checks and writes the weight files in model folders."""

@@ -1,4 +1,4 @@
-"""Weights of checkpoints: for the initial weights of a run, and for experiments."""
+"""Reads the weights of checkpoints: as initial weights of a run, or for experiments."""
 
 import torch
 
@@ -14,16 +14,16 @@ from megatape.model.transformer import Transformer
 
 
 class CheckpointWeights(CheckpointReader, ModelWeights):
-    """Weights of a checkpoint. For a folder of transformers, see megatape.hf.weights.folder_weights."""
+    """Weights of a checkpoint. For transformers folders, see FolderWeights."""
 
     @property
     def model(self) -> ModelConfig:
-        """Model section of the run that wrote the checkpoint."""
+        """Model section of the checkpoint's run."""
         return self.config.model
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights in an export."""
+        """Precision of exported weights."""
         return stored_dtype(self.config.export, self.config.training)
 
     def shapes(self) -> Shapes:
@@ -31,7 +31,7 @@ class CheckpointWeights(CheckpointReader, ModelWeights):
         return parameter_shapes(self.model)
 
     def stored(self) -> StoredWeights:
-        """Return the files of the weights and the location of each weight. If the checkpoint has a base, those of the base."""
+        """Return the weight files and the location of each weight. If the checkpoint has a base, those of the base."""
         if self.base:
             return self.base
         file_of = self.manifest.tensors["weight"]
@@ -45,7 +45,7 @@ def load_model(checkpoint: CheckpointReader) -> Transformer:
     """Build the model of a checkpoint on the CPU, with its float32 master weights.
 
     Raises:
-        UserError: A weight has not the shape that the checkpoint's configuration gives it.
+        UserError: The shape of a weight contradicts the checkpoint's configuration.
     """
     model = build_model(checkpoint.config.model)
     for name, parameter in model.named_parameters():

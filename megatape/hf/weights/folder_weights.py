@@ -1,4 +1,4 @@
-"""Weights of a model in a folder of transformers, by MegaTAPE's parameter names."""
+"""Reads the weights in transformers folders, by MegaTAPE's parameter names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 # Suffix of constants that earlier versions of transformers stored with the weights.
 CONSTANT_SUFFIX = "rotary_emb.inv_freq"
-# Number of rows to compare at a time.
+# Number of rows to compare at once.
 COMPARED_ROWS = 4096
 
 
 class FolderWeights(StoredWeights, ModelWeights):
-    """Weights of a model in a folder of transformers.
+    """Weights of the model in a transformers folder.
 
     Args:
-        folder: Folder of the model.
-        model: Model section of the model.
-        dtype: Precision of the weights, float32 if they have several.
+        folder: Model folder.
+        model: Model section.
+        dtype: Precision of the weights, float32 if it varies.
         tensors: Parameter -> location of its weight.
-        files: Name -> size and hash of every file, None if no hashes are recorded.
+        files: File name -> size and hash, None if hashes are not recorded.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class FolderWeights(StoredWeights, ModelWeights):
 
     @property
     def model(self) -> ModelConfig:
-        """Model section of the model."""
+        """Model section."""
         return self._model
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights, float32 if they have several."""
+        """Precision of the weights, float32 if it varies."""
         return self._dtype
 
     def shapes(self) -> Shapes:
@@ -65,7 +65,7 @@ class FolderWeights(StoredWeights, ModelWeights):
         return {name: record.shape for name, record in self.tensors.items()}
 
     def stored(self) -> StoredWeights:
-        """Return the files of the weights and the location of each weight: this object."""
+        """Return the weight files and the location of each weight: this object."""
         return self
 
     def tokenizer(self) -> Tokenizer:
@@ -84,37 +84,27 @@ class FolderWeights(StoredWeights, ModelWeights):
                 raise MissingPath(
                     f"{self.directory / name}: missing, but this folder was imported: put it back, or import it again"
                 )
-        for path, expected, found in self.hashed(share, shares):
-            if found != expected:
+        for path, expected, actual in self.hashed(share, shares):
+            if actual != expected:
                 raise UserError(f"{path} has changed since it was imported: restore it, or import the folder again")
 
 
 def find_weights(folder: Path, model: ModelConfig, family: "Family") -> FolderWeights:
-    """Find the weight of every parameter in the folder of a model.
+    """Find the weight of every parameter in a model folder.
 
-    Only headers are read, with one exception: if the output matrix is tied to the embedding and stored nevertheless, the two
-    are compared.
+    Only headers are read. There is one exception: if the output matrix is tied to the embedding but stored as well, the two are
+    compared.
 
     Args:
-        folder: Folder of the model.
-        model: Model section of the model.
-        family: Family of the model, which has the names of the parameters in the files.
+        folder: Model folder.
+        model: Model section.
+        family: Model family, which knows the parameter names in the files.
 
     Raises:
         FileNotFoundError: A file is missing.
-        UserError: A tensor is missing, has another shape, is quantized, or belongs to no parameter.
+        UserError: A tensor is missing, has the wrong shape, is quantized, or belongs to no parameter.
     """
-    headers = {}
-    for name, header in tensor_headers(folder).items():
-        if name.endswith(CONSTANT_SUFFIX):
-            continue
-        if header.dtype not in SAFETENSORS_DTYPES:
-            raise UserError(
-                f"{header.path}: tensor {name} is stored as {header.dtype}; only {', '.join(SAFETENSORS_DTYPES)} are "
-                "supported: take the model's unquantized folder"
-            )
-        headers[name] = header
-
+    headers = _supported_headers(folder)
     tensors = {}
     for name, shape in parameter_shapes(model).items():
         tensors[name] = _locate(family.parameter_name(name), shape, headers, folder)
@@ -136,15 +126,23 @@ def find_weights(folder: Path, model: ModelConfig, family: "Family") -> FolderWe
     return FolderWeights(folder, model, dtype, tensors)
 
 
-def _locate(name: str, shape: tuple[int, ...], headers: Mapping[str, TensorHeader], folder: Path) -> TensorRecord:
-    """Return the location of a parameter.
+def _supported_headers(folder: Path) -> dict[str, TensorHeader]:
+    """Read the headers of all tensors except constants. Raises UserError if a tensor is quantized."""
+    headers = {}
+    for name, header in tensor_headers(folder).items():
+        if name.endswith(CONSTANT_SUFFIX):
+            continue
+        if header.dtype not in SAFETENSORS_DTYPES:
+            raise UserError(
+                f"{header.path}: tensor {name} is stored as {header.dtype}; only {', '.join(SAFETENSORS_DTYPES)} are "
+                "supported: take the model's unquantized folder"
+            )
+        headers[name] = header
+    return headers
 
-    Args:
-        name: Name of the parameter in the files.
-        shape: Shape of the parameter.
-        headers: Headers of all tensors in the files.
-        folder: Folder of the model, for messages.
-    """
+
+def _locate(name: str, shape: tuple[int, ...], headers: Mapping[str, TensorHeader], folder: Path) -> TensorRecord:
+    """Return the location of a parameter by its name in the files. Raises UserError if it is missing or its shape differs."""
     if name not in headers:
         raise UserError(f"{folder}: no tensor {name} in its safetensors files, but config.json asks for it: {ADVICE}")
     header = headers[name]
@@ -154,7 +152,7 @@ def _locate(name: str, shape: tuple[int, ...], headers: Mapping[str, TensorHeade
 
 
 def _check_equal(headers: Mapping[str, TensorHeader], name: str, other: str) -> None:
-    """Raise UserError if two tensors differ. They are read by some rows at a time."""
+    """Raise UserError if two tensors differ. Only COMPARED_ROWS rows are in memory at once."""
     path = headers[name].path
     other_path = headers[other].path
     with safe_open(path, framework="pt") as file, safe_open(other_path, framework="pt") as other_file:

@@ -1,4 +1,4 @@
-"""Weights of a model, in a folder of any kind, and the models that can start with them."""
+"""Interface of a model's weights in any kind of folder, and the check whether a run can start with them."""
 
 from typing import Protocol
 
@@ -13,24 +13,24 @@ from megatape.errors import UserError
 from megatape.model.lora import in_adapter
 from megatape.model.trainable import position_parameters
 
-# Maximum number of parameters that an error names.
+# Maximum number of parameters named in an error message.
 MAX_NAMES = 3
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 class ModelWeights(InitialWeights, Protocol):
-    """Weights of a model: of a checkpoint, an export, an import or a model of transformers."""
+    """Weights of a checkpoint, an export, an import or another transformers model."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights in an export."""
+        """Precision of exported weights."""
 
     def shapes(self) -> Shapes:
         """Return the shape of every parameter."""
 
     def tensor(self, name: str) -> Tensor:
-        """Read a whole weight in float32."""
+        """Read an unsharded weight in float32."""
 
     def tokenizer(self) -> Tokenizer:
         """Open the model's tokenizer."""
@@ -42,11 +42,11 @@ class ModelWeights(InitialWeights, Protocol):
             model: Model section of the run.
 
         Returns:
-            Names of the parameters that start with these weights. With another encoding, parameters of either encoding are
-            not among them, even if both have one of the same name.
+            Names of the parameters that start with these weights. If the run has another encoding, the parameters of both
+            encodings are excluded, even if they have the same name.
 
         Raises:
-            UserError: The model cannot start with them. The message names the parameters.
+            UserError: The model cannot start with these weights. The message names the parameters.
         """
         ours = parameter_shapes(model)
         theirs = self.shapes()
@@ -61,28 +61,28 @@ class ModelWeights(InitialWeights, Protocol):
         for name, shape in ours.items():
             if name in theirs and theirs[name] != shape:
                 different.append(f"{name} {theirs[name]}, here {shape}")
-        faults = {"it lacks": sorted(missing), "this model lacks": sorted(unknown), "shapes differ:": different}
-        for fault, names in faults.items():
+        differences = {"it lacks": sorted(missing), "this model lacks": sorted(unknown), "shapes differ:": different}
+        for difference, names in differences.items():
             if names:
                 raise UserError(
-                    f"training.init_from {self.directory} holds another model: {fault} {_first(names)}: take over its model "
-                    "section, but for the encoding, the scaling, max_positions and new adapters"
+                    f"training.init_from {self.directory} holds another model: {difference} {_first(names)}: take over its "
+                    "model section, but for the encoding, the scaling, max_positions and new adapters"
                 )
         return ours.keys() & theirs.keys()
 
 
 def parameter_shapes(model: ModelConfig) -> Shapes:
-    """Return the shape of every parameter of a model."""
+    """Return the unsharded shape of every parameter of a model."""
     return {name: tuple(parameter.shape) for name, parameter in meta_model(model).named_parameters()}
 
 
 def _without(excluded: set[str], shapes: Shapes) -> Shapes:
-    """Return the shapes of all parameters but the excluded ones."""
+    """Return the shapes of all parameters except the excluded ones."""
     return {name: shape for name, shape in shapes.items() if name not in excluded}
 
 
 def _first(names: list[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first MAX_NAMES names, and the number of further ones, as a text."""
     text = ", ".join(names[:MAX_NAMES])
     if len(names) > MAX_NAMES:
         text += f" and {len(names) - MAX_NAMES} more"

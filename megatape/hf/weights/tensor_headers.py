@@ -1,4 +1,4 @@
-"""Headers of the tensors in a folder of transformers: model.safetensors, or several files and their index."""
+"""Reads the headers of tensors in a transformers folder: model.safetensors, or several files and their index."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,12 @@ ADVICE = "export the checkpoint again, or copy the folder again"
 
 
 class TensorHeader(NamedTuple):
-    """Location and type of a tensor.
+    """Location, shape and precision of a tensor.
 
     Attributes:
-        path: File that holds the tensor.
+        path: File that contains the tensor.
         shape: Shape of the tensor.
-        dtype: Precision as safetensors names it, such as BF16.
+        dtype: Name of the precision in safetensors, such as BF16.
     """
 
     path: Path
@@ -30,34 +30,21 @@ class TensorHeader(NamedTuple):
 
 
 def tensor_headers(folder: Path) -> dict[str, TensorHeader]:
-    """Read the header of every tensor in model.safetensors, or in the files that the index lists.
+    """Read the header of every tensor in model.safetensors, or in the files listed in the index.
 
     Args:
-        folder: Folder of the model.
+        folder: Model folder.
 
     Returns:
         Name in the files -> header.
 
     Raises:
         FileNotFoundError: A file is missing.
-        UserError: A file is truncated, two files hold the same tensor, or the index does not agree with its files.
+        UserError: A file is truncated, two files contain the same tensor, or the index contradicts the files.
     """
     index = _read_index(folder)
-    if index is None:
-        names = [SINGLE]
-    else:
-        names = sorted(set(index.values()))
-        if SINGLE not in names and (folder / SINGLE).exists():
-            raise UserError(f"{folder} holds {SINGLE} and {INDEX}, which does not list it: remove one of them")
-    for name in names:
-        if not (folder / name).is_file():
-            listed = ""
-            if index is not None:
-                listed = f", which {INDEX} lists"
-            raise MissingPath(f"{folder}: no {name}{listed}: {ADVICE}")
-
     headers: dict[str, TensorHeader] = {}
-    for file in names:
+    for file in _weight_files(folder, index):
         path = folder / file
         for name, header in _read_headers(path).items():
             if name in headers:
@@ -78,14 +65,14 @@ def read_object(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: The file is missing.
-        UserError: It holds no JSON object.
+        UserError: The file does not contain a JSON object.
     """
     with content_errors(f"{path}: no JSON object", ADVICE):
         return as_type(read_json(path), dict[str, Any])
 
 
 def _read_index(folder: Path) -> dict[str, str] | None:
-    """Read the index: tensor -> name of its file. Returns None if there is no index."""
+    """Read the index: tensor -> file name. Returns None if there is no index."""
     path = folder / INDEX
     if not path.is_file():
         return None
@@ -94,11 +81,26 @@ def _read_index(folder: Path) -> dict[str, str] | None:
         return as_type(weight_map, dict[str, FileName])
 
 
+def _weight_files(folder: Path, index: dict[str, str] | None) -> list[str]:
+    """Return the names of the weight files, after checking that they exist."""
+    if index is None:
+        if not (folder / SINGLE).is_file():
+            raise MissingPath(f"{folder}: no {SINGLE}: {ADVICE}")
+        return [SINGLE]
+    names = sorted(set(index.values()))
+    if SINGLE not in names and (folder / SINGLE).exists():
+        raise UserError(f"{folder} holds {SINGLE} and {INDEX}, which does not list it: remove one of them")
+    for name in names:
+        if not (folder / name).is_file():
+            raise MissingPath(f"{folder}: no {name}, which {INDEX} lists: {ADVICE}")
+    return names
+
+
 def _read_headers(path: Path) -> dict[str, TensorHeader]:
     """Read the header of every tensor in a safetensors file."""
     headers = {}
     with content_errors(f"{path}: not a safetensors file", ADVICE, SafetensorError), safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 (no mapping)
+        for name in file.keys():  # noqa: SIM118 (the file is not a mapping)
             tensor = file.get_slice(name)
             headers[name] = TensorHeader(path, tuple(tensor.get_shape()), tensor.get_dtype())
     return headers

@@ -1,7 +1,6 @@
-"""Weight files of an export: model.safetensors, or shards of limited size and their index.
+"""Writes the weight files of an export: model.safetensors, or shards of limited size and their index.
 
-huggingface_hub plans the shards. Its save_torch_state_dict is not used, because it needs the whole model in memory, and
-`write_weights` only one shard.
+huggingface_hub plans the shards. Its save_torch_state_dict needs the whole model in memory, `write_weights` only one shard.
 """
 
 import json
@@ -16,7 +15,7 @@ from megatape.checkpoint.tensors import save_tensors
 from megatape.errors import UserError
 from megatape.hf.weights.tensor_headers import INDEX
 
-# Maximum size of a shard, unless a single tensor is larger: the memory of the exporting process.
+# Maximum size of a shard with several tensors. It determines how much memory an export needs.
 SHARD_BYTES = 2 * 2**30
 
 
@@ -32,16 +31,16 @@ def write_weights(
 
     Args:
         directory: Existing folder.
-        shapes: Parameter -> shape, by MegaTAPE's names.
-        dtype: Precision to store.
-        read: Reads a parameter.
-        rename: Returns the name of a parameter in the files.
+        shapes: MegaTAPE's parameter name -> shape.
+        dtype: Precision of the stored weights.
+        read: Function that reads a parameter, given its name.
+        rename: Function that returns a parameter's name in the files.
         shard_bytes: Maximum size of a shard with several tensors.
 
     Raises:
-        UserError: A parameter has another shape than `shapes` says, or values beyond the range of `dtype`.
+        UserError: A parameter has an unexpected shape, or values out of range for `dtype`.
     """
-    # Training reads weights, and runs without huggingface_hub.
+    # Import huggingface_hub here, because training imports this module and runs without it.
     from huggingface_hub import split_state_dict_into_shards_factory
 
     sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in shapes.items()}
@@ -49,7 +48,7 @@ def write_weights(
         sizes, get_storage_size=int, filename_pattern="model{suffix}.safetensors", max_shard_size=shard_bytes
     )
     for file, names in plan.filename_to_tensors.items():
-        # The tensors have no name here, so that they are freed before those of the next shard are read.
+        # Do not assign the tensors to a variable: it would keep them in memory while the next shard is read.
         save_tensors({rename(name): checked(name, read(name), shapes[name], dtype) for name in names}, directory / file)
 
     if plan.is_sharded:
@@ -62,13 +61,13 @@ def checked(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtyp
     """Convert a parameter to the precision of an export.
 
     Args:
-        name: Name of the parameter, for messages.
+        name: Parameter name, for messages.
         tensor: Value of the parameter.
         shape: Expected shape.
         dtype: Precision of the export.
 
     Raises:
-        UserError: The parameter has another shape, or values beyond the range of `dtype`.
+        UserError: The parameter has another shape, or values out of range for `dtype`.
     """
     if tensor.shape != shape:
         raise UserError(

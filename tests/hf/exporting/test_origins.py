@@ -65,7 +65,7 @@ def test_a_model_of_transformers(
 ) -> None:
     """The base model is the id in the cache of the hub, or else the name in the model card; other values are ignored."""
     start = model_folder(tmp_path / folder, card)
-    assert origins_of_run(start, tmp_path / "nowhere") == Origins(base_model, license_)
+    assert origins_of_run(start, tmp_path / "nowhere") == Origins(base_model or None, license_ or None)
 
 
 def test_what_is_gone_or_damaged_adds_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory:
     [
         (Origins(), "The texts that the model was trained on, its license and its evaluation are not recorded"),
         (Origins("org/tiny", "mit"), "The texts that the model was trained on and its evaluation are not recorded"),
-        (Origins("org/tiny", "", ("a/b", "c4")), "Its license and its evaluation are not recorded"),
+        (Origins("org/tiny", None, ("a/b", "c4")), "Its license and its evaluation are not recorded"),
         (Origins("org/tiny", "mit", ("a/b",)), "Its evaluation is not recorded"),
     ],
 )
@@ -128,8 +128,8 @@ def test_the_card(raw_config: dict[str, Any], data_directory: Path, origins: Ori
     exported = ExportedModel.of_run(config, SpecialTokens(1, 2, 0))
     card = model_card(exported, family_of(exported.model), TrainingSummary(7, 1234, None, "packed"), "", origins)
     metadata = yaml.safe_load(card.split("---\n")[1])
-    found = Origins(metadata.get("base_model", ""), metadata.get("license", ""), tuple(metadata.get("datasets", ())))
+    found = Origins(metadata.get("base_model"), metadata.get("license"), tuple(metadata.get("datasets", ())))
     assert found == origins
-    assert (f"[{origins.base_model}](https://huggingface.co/{origins.base_model})" in card) == bool(origins.base_model)
+    assert (f"[{origins.base_model}](https://huggingface.co/{origins.base_model})" in card) == (origins.base_model is not None)
     assert all(f"[{name}](https://huggingface.co/datasets/{name})" in card for name in origins.data_sets)
     assert unknown in " ".join(card.split())

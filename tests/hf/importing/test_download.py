@@ -173,7 +173,7 @@ def test_no_access(model: Path, command: Command, tmp_path: Path, monkeypatch: p
             (401, "GatedRepo", ID, "accept its terms on its page and run `hf auth login`"),
             (200, "", "org/none", "Repository Not Found"),
             (404, "EntryNotFound", ID, f"{ID} was not downloaded"),
-            (200, "", "tiny", "'tiny' is not the id of a model of the hub"),
+            (200, "", "tiny", "'tiny' is not the id of a model on the hub"),
             (200, "", "model/../model", "is not the id of a model"),
         ]
         use_hub(monkeypatch, hub.address)

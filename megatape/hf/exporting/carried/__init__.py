@@ -1,11 +1,11 @@
-"""Python files of this package and of its users, rewritten so that exported folders can carry them.
+"""Rewrites Python files of this package and its users, so that exported folders can carry them.
 
-Imports from megatape become imports of files in the same folder. Statements that only training needs, such as an optimizer
-beside an encoding, are dropped.
+Imports from megatape become imports from files in the same folder. Statements that only training needs are dropped, such as an
+optimizer in the same file as an encoding.
 
 statements.py      names that statements define and use
-imports.py         imports of a module, as exported folders have them
+imports.py         what becomes of each import: a carried file, a stand-in, or nothing
 dropped.py         statements to drop
-carried_file.py    a rewritten file
-collect.py         all files that an export carries
+carried_file.py    rewriting one file
+collect.py         collecting all files that an export carries
 """

@@ -1,4 +1,4 @@
-"""A module, rewritten for exported folders."""
+"""Rewrites a module for exported folders."""
 
 import ast
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class CarriedFile:
     """Module, rewritten for exported folders.
 
     Attributes:
-        path: File of the module.
+        path: File of the original module.
     """
 
     def __init__(self, module: str) -> None:
@@ -29,13 +29,13 @@ class CarriedFile:
 
     @cached_property
     def text(self) -> str:
-        """Rewritten code, with imports from its own folder."""
+        """Rewritten code, which imports from the folder of the export."""
         lines = list(self._lines)
         for statement in self._body:
             if statement not in self._dropped:
                 for node in imports_in(statement):
                     self._make_relative(node, lines)
-        # From the last statement to the first, so that the line numbers of the others stay valid.
+        # Start with the last statement, so that the line numbers of earlier statements stay valid.
         for index, statement in reversed(list(enumerate(self._body))):
             replacement = self._replacement(statement)
             if replacement is None:
@@ -49,8 +49,8 @@ class CarriedFile:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """Modules that an export must carry with this one -> imported names of each, `*` for all."""
-        found: dict[str, set[str]] = {}
+        """Modules that an export must carry with this one -> names imported from them, `*` for all."""
+        names_by_module: dict[str, set[str]] = {}
         for statement in self._body:
             if statement in self._dropped:
                 continue
@@ -58,17 +58,17 @@ class CarriedFile:
                 module = self._module_imports.carried_module(node)
                 if module is not None:
                     names = {alias.name for alias in self._module_imports.available(node)}
-                    found.setdefault(module, set()).update(names)
-        return found
+                    names_by_module.setdefault(module, set()).update(names)
+        return names_by_module
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that definitions do not need imports that exported models lack.
+        """Check that definitions do not need imports that are missing in exported models.
 
         Args:
             names: Names that other files of the export import from this one, `*` for all.
 
         Raises:
-            UserError: One of them needs an import that exported models do not have.
+            UserError: A definition needs a missing import.
         """
         names = set(names)
         if "*" in names:
@@ -77,16 +77,16 @@ class CarriedFile:
         for name in sorted(names & self._dropped.missing_names.keys()):
             missing = self._dropped.missing_names[name]
             if not missing.training:
-                self._refuse(missing, name)
+                self._raise_missing(missing, name)
         needed = self._needed(names)
-        for statement, reason in self._dropped.reasons.items():
-            if reason is None or reason.training or only_defines(statement):
+        for statement, missing_import in self._dropped.missing_imports.items():
+            if missing_import is None or missing_import.training or only_defines(statement):
                 continue
-            # Another statement, such as a call, may change what a needed definition computes.
+            # Other statements, such as calls, may change what a needed definition computes, so they must not be dropped.
             for name in sorted(used_names(statement) & needed):
-                self._refuse(reason, name)
+                self._raise_missing(missing_import, name)
 
-    def _refuse(self, missing: Missing, name: str) -> NoReturn:
+    def _raise_missing(self, missing: Missing, name: str) -> NoReturn:
         """Raise UserError about a definition that needs a missing import."""
         raise UserError(
             f"{self.path}, line {missing.line}: {missing.name} is not in exported models, which run without MegaTAPE, "
@@ -95,7 +95,7 @@ class CarriedFile:
         )
 
     def _needed(self, names: Iterable[str]) -> set[str]:
-        """Return these names and all names that their definitions use, directly or indirectly."""
+        """Return names and all names that their definitions use, directly or indirectly."""
         needed = set(names)
         new = set(needed)
         while new:
@@ -108,7 +108,7 @@ class CarriedFile:
         return needed
 
     def _shares_line(self, index: int, begin: int, end: int) -> bool:
-        """Whether the statement with this index shares its first or last line with another statement."""
+        """Whether a statement shares its first or last line with another one. index: Index of the statement in the file."""
         neighbors = []
         if index > 0:
             neighbors.append(self._body[index - 1].end_lineno)
@@ -117,7 +117,7 @@ class CarriedFile:
         return begin in neighbors or end in neighbors
 
     def _make_relative(self, node: Import, lines: list[bytes]) -> None:
-        """Rewrite an import statement in `lines`, so that it imports from the folder of the export."""
+        """Rewrite an import statement in `lines` to import from the folder of the export."""
         module = self._module_imports.carried_module(node)
         if module is None:
             return
@@ -127,26 +127,26 @@ class CarriedFile:
         lines[node.lineno - 1] = lines[node.lineno - 1].replace(written, relative)
 
     def _replacement(self, statement: ast.stmt) -> list[bytes] | None:
-        """Return the lines that replace a statement: [] if it is dropped, None if it does not change."""
+        """Return the lines that replace a statement: [] drops it, None leaves it unchanged."""
         if statement in self._dropped:
             return []
         if not isinstance(statement, Import):
             return None
-        kept = self._module_imports.available(statement)
-        if len(kept) == len(statement.names):
+        available = self._module_imports.available(statement)
+        if len(available) == len(statement.names):
             return None
         if isinstance(statement, ast.Import):
-            return [ast.unparse(ast.Import(kept)).encode() + b"\n"]
+            return [ast.unparse(ast.Import(available)).encode() + b"\n"]
         module = self._module_imports.carried_module(statement)
         assert module is not None
-        return [ast.unparse(ast.ImportFrom(module.rpartition(".")[2], kept, 1)).encode() + b"\n"]
+        return [ast.unparse(ast.ImportFrom(module.rpartition(".")[2], available, 1)).encode() + b"\n"]
 
 
 def file_of(module: str) -> Path:
     """Return the file of a module, importing it.
 
     Raises:
-        UserError: The module has no file, such as that of an interactive session.
+        UserError: The module has no file, because it belongs to an interactive session, for example.
     """
     file = getattr(import_module(module), "__file__", None)
     if file is None:

@@ -6,29 +6,29 @@ from megatape.errors import UserError
 from megatape.hf.exporting.carried.carried_file import CarriedFile, file_of
 
 
-def carry(wanted: dict[str, set[str]], written: dict[str, Path]) -> dict[str, str]:
-    """Collect the files that an export must carry.
+def collect_files(modules: dict[str, set[str]], own_files: dict[str, Path]) -> dict[str, str]:
+    """Collect the code of all files that an export must carry.
 
     Args:
-        wanted: Names of modules -> names that the export uses from each.
-        written: Names of files that the export writes itself -> files of this package that they replace.
+        modules: Module -> names that the export uses from it.
+        own_files: Name of a file that the export writes itself -> file of this package that it replaces.
 
     Returns:
-        Names of files -> their code.
+        File name -> code.
 
     Raises:
-        UserError: Two files have the same name, or one needs what exported models do not have.
+        UserError: Two files have the same name, or a file needs something that exported models do not have.
     """
-    origin = next(iter(wanted))
+    origin = next(iter(modules))
     files: dict[str, CarriedFile] = {}
-    paths = dict(written)
-    queue = list(wanted.items())
+    paths = dict(own_files)
+    queue = list(modules.items())
     while queue:
         module, names = queue.pop()
         path = file_of(module)
         if paths.setdefault(path.name, path) != path:
             raise UserError(f"{file_of(origin)}: exports have another {path.name}: rename the file")
-        if path.name in written:
+        if path.name in own_files:
             continue
         if path.name not in files:
             files[path.name] = CarriedFile(module)

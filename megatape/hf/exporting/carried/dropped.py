@@ -1,4 +1,4 @@
-"""Statements of a module that exports drop."""
+"""Finds the statements of a module that exports drop."""
 
 import ast
 from collections.abc import Sequence
@@ -8,21 +8,19 @@ from megatape.hf.exporting.carried.statements import Import, bound_name, defined
 
 
 class DroppedStatements:
-    """The statements that need a missing import, and the imports that only they use.
+    """Statements that need a missing import, and imports that only they use.
+
+    Args:
+        body: Statements of the module.
+        imports: Imports of the module.
 
     Attributes:
-        reasons: Missing import that each dropped statement needs, None for an import statement.
-        missing_names: Names that exported models lack, with the missing import behind each.
+        missing_imports: Dropped statement -> missing import that it needs, or None for an import statement.
+        missing_names: Name that exported models lack -> missing import that causes this.
     """
 
     def __init__(self, body: Sequence[ast.stmt], imports: ModuleImports) -> None:
-        """Find the statements.
-
-        Args:
-            body: Statements of the module.
-            imports: Imports of the module.
-        """
-        self.reasons: dict[ast.stmt, Missing | None] = {}
+        self.missing_imports: dict[ast.stmt, Missing | None] = {}
         self.missing_names: dict[str, Missing] = {}
         self._body = body
         self._imports = imports
@@ -32,10 +30,10 @@ class DroppedStatements:
 
     def __contains__(self, statement: ast.stmt) -> bool:
         """Whether a statement is dropped."""
-        return statement in self.reasons
+        return statement in self.missing_imports
 
     def _find_missing_names(self) -> None:
-        """Find the names that missing imports bind, and drop the code that only runs in a program."""
+        """Find the names that missing imports would define, and drop `if __name__ == "__main__"` blocks."""
         for statement in self._body:
             if isinstance(statement, Import):
                 for alias in statement.names:
@@ -43,25 +41,25 @@ class DroppedStatements:
                     if missing is not None:
                         self.missing_names[bound_name(statement, alias)] = missing
             elif is_program(statement):
-                self.reasons[statement] = Missing(statement.lineno, "__main__", training=True)
+                self.missing_imports[statement] = Missing(statement.lineno, "__main__", training=True)
 
     def _drop_dependent(self) -> None:
         """Drop the statements that need a missing import, directly or through another dropped statement."""
-        found = True
-        while found:
-            found = False
+        has_dropped_any = True
+        while has_dropped_any:
+            has_dropped_any = False
             for statement in self._body:
                 if isinstance(statement, Import) or statement in self:
                     continue
                 missing = self._missing_of(statement)
                 if missing is not None:
-                    found = True
-                    self.reasons[statement] = missing
+                    has_dropped_any = True
+                    self.missing_imports[statement] = missing
                     for name in defined_names(statement):
                         self.missing_names.setdefault(name, missing)
 
     def _drop_unused_imports(self) -> None:
-        """Drop the import statements that are missing, or that only dropped statements use."""
+        """Drop import statements that are missing, or only used by dropped statements."""
         used: set[str] = set()
         used_by_dropped: set[str] = set()
         for statement in self._body:
@@ -72,15 +70,15 @@ class DroppedStatements:
         unused = used_by_dropped - used
         for statement in self._body:
             if isinstance(statement, Import) and self._is_unneeded(statement, unused):
-                self.reasons[statement] = None
+                self.missing_imports[statement] = None
 
     def _is_unneeded(self, node: Import, unused: set[str]) -> bool:
         """Whether all imports of a statement are missing or unused."""
         return all(bound_name(node, alias) in unused for alias in self._imports.available(node))
 
     def _missing_of(self, statement: ast.stmt) -> Missing | None:
-        """Return the missing import that a statement needs, preferably one that only training needs; None if it needs none."""
+        """Return a missing import that a statement needs, or None. Imports that only training needs are preferred."""
         names = sorted(used_names(statement) & self.missing_names.keys())
-        found = [self.missing_names[name] for name in names]
-        found += self._imports.missing_in(statement)
-        return min(found, key=lambda missing: not missing.training, default=None)
+        needed = [self.missing_names[name] for name in names]
+        needed += self._imports.missing_in(statement)
+        return min(needed, key=lambda missing: not missing.training, default=None)

@@ -1,4 +1,4 @@
-"""Imports of a module, as exported folders have them: files that are carried, stand-ins, or nothing."""
+"""Decides what becomes of a module's imports in exported folders: carried files, stand-ins, or nothing."""
 
 import ast
 from importlib.util import resolve_name
@@ -8,9 +8,9 @@ from megatape.hf.exporting.carried.statements import Import, imports_in
 from megatape.hf.modeling import stand_ins
 from megatape.moved_modules import current_name
 
-# Prefixes of the modules that exports carry, in addition to those that encodings import relatively.
+# Prefixes of modules that exports carry, in addition to relative imports of encodings.
 CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.encodings.")
-# Prefix of the Triton kernels of encodings, for which stand_ins.py has stand-ins.
+# Prefix of encodings' Triton kernels, which stand_ins.py replaces.
 KERNELS = "megatape.encodings.kernels."
 REGISTRY = "megatape.registry"
 
@@ -21,7 +21,7 @@ class Missing(NamedTuple):
     Attributes:
         line: Line number of the import.
         name: Imported module or name.
-        training: Whether only training needs it. Statements with it are then dropped silently.
+        training: Whether only training needs the import, so that statements using it are dropped silently.
     """
 
     line: int
@@ -30,27 +30,27 @@ class Missing(NamedTuple):
 
 
 class ModuleImports:
-    """Imports of a module, as exported folders have them."""
+    """Imports of a module, as they are in exported folders."""
 
     def __init__(self, module: str) -> None:
         self._package = module.rpartition(".")[0]
 
     def available(self, node: Import) -> list[ast.alias]:
-        """Return the imported names of a statement that exported models have."""
+        """Return the names in an import statement that are available in exported models."""
         return [alias for alias in node.names if self.missing(node, alias) is None]
 
     def missing_in(self, statement: ast.stmt) -> list[Missing]:
-        """Return the imports in a statement, itself included, that exported models lack."""
-        found = []
+        """Return the missing imports in a statement, which may be an import statement itself."""
+        missing_imports = []
         for node in imports_in(statement):
             for alias in node.names:
                 missing = self.missing(node, alias)
                 if missing is not None:
-                    found.append(missing)
-        return found
+                    missing_imports.append(missing)
+        return missing_imports
 
     def missing(self, node: Import, alias: ast.alias) -> Missing | None:
-        """Return the import of one name if exported models lack it, or else None."""
+        """Return the import of one name if it is missing in exported models, or else None."""
         if isinstance(node, ast.Import):
             if f"{alias.name}.".startswith("megatape."):
                 return Missing(node.lineno, alias.name, training=alias.name == REGISTRY)
@@ -61,13 +61,13 @@ class ModuleImports:
             return Missing(node.lineno, name, training=True)
         if node.module is None:
             return Missing(node.lineno, name, training=False)
-        outside = not node.level and f"{module}.".startswith("megatape.") and not is_carried(module)
-        if outside and not hasattr(stand_ins, alias.name):
+        needs_stand_in = not node.level and f"{module}.".startswith("megatape.") and not is_carried(module)
+        if needs_stand_in and not hasattr(stand_ins, alias.name):
             return Missing(node.lineno, name, training=False)
         return None
 
     def carried_module(self, node: Import) -> str | None:
-        """Return the module that an export carries for an import statement, None if it carries none."""
+        """Return the module that an export carries for an import statement, or None."""
         if isinstance(node, ast.Import) or node.module is None:
             return None
         module = self._source(node)

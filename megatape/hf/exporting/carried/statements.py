@@ -1,4 +1,4 @@
-"""Analysis of the statements of a Python file: imports, and names that they define or use."""
+"""Analyzes statements of a Python file: imports, defined names and used names."""
 
 import ast
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def imports_in(statement: ast.stmt) -> Iterator[Import]:
-    """Yield the import statements in a statement, itself included."""
+    """Yield the import statements in a statement, which may be an import statement itself."""
     for node in ast.walk(statement):
         if isinstance(node, Import):
             yield node
 
 
 def bound_name(node: Import, alias: ast.alias) -> str:
-    """Return the name under which an import is known in the file."""
+    """Return the name that an import defines in the file."""
     if alias.asname:
         return alias.asname
     if isinstance(node, ast.Import):
@@ -24,7 +24,7 @@ def bound_name(node: Import, alias: ast.alias) -> str:
 
 
 def defined_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module defines there."""
+    """Return the names that a statement defines in its module."""
     if isinstance(statement, Definition):
         return {statement.name}
     names: set[str] = set()
@@ -39,12 +39,12 @@ def defined_names(statement: ast.stmt) -> set[str]:
 
 
 def only_defines(statement: ast.stmt) -> bool:
-    """Whether dropping a statement changes nothing but the names that it defines."""
+    """Whether a statement only defines names, so that dropping it has no other effect."""
     return isinstance(statement, Definition | Import | ast.Assign | ast.AnnAssign) and bool(defined_names(statement))
 
 
 def used_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement reads, or changes in place."""
+    """Return the names that a statement reads or changes in place."""
     changes_in_place = isinstance(statement, ast.AugAssign)
     names = set()
     for node in ast.walk(statement):
@@ -54,7 +54,7 @@ def used_names(statement: ast.stmt) -> set[str]:
 
 
 def is_program(statement: ast.stmt) -> bool:
-    """Whether a statement is `if __name__ == ...`, code that only runs in a program."""
+    """Whether a statement is `if __name__ == ...`, which only runs in programs."""
     return isinstance(statement, ast.If) and "__name__" in used_names(statement)
 
 

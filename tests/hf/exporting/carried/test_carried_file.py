@@ -8,7 +8,7 @@ import pytest
 
 from megatape.errors import UserError
 from megatape.hf.exporting.carried.carried_file import CarriedFile, file_of
-from megatape.hf.exporting.carried.collect import carry
+from megatape.hf.exporting.carried.collect import collect_files
 
 HEAD = "from megatape.encodings.encoding import Encoding\n"
 CARRIED_HEAD = "from .encoding import Encoding\n"
@@ -89,7 +89,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: 
 def test_a_module_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "made_up", ModuleType("made_up"))
     with pytest.raises(UserError, match="the module made_up has no file that an export could carry"):
-        carry({"made_up": {"Own"}}, {})
+        collect_files({"made_up": {"Own"}}, {})
 
 
 @pytest.mark.usefixtures("own_modules")
@@ -108,11 +108,11 @@ def test_a_file_beside_it_is_checked_for_the_names_that_are_used(monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     for name, wanted in (("good", "SIZE"), ("bad", "FIELDS")):
         (package / f"{name}.py").write_text(f"from .parts import {wanted}\nclass Own:\n    size = {wanted}\n")
-    files = carry({"own_package.good": {"Own"}}, {})
+    files = collect_files({"own_package.good": {"Own"}}, {})
     assert files == {
         "good.py": "from .parts import SIZE\nclass Own:\n    size = SIZE\n",
         "parts.py": "SIZE = 3\n",
     }
     with pytest.raises(UserError, match="parts.py, line 1: megatape.config.Config .* and FIELDS needs it"):
-        carry({"own_package.bad": {"Own"}}, {})
+        collect_files({"own_package.bad": {"Own"}}, {})
     assert file_of("own_package.good") == package / "good.py"
