@@ -3,9 +3,9 @@
     megatape pretrain --import examples/add_encoding.py --config FILE --set model.encoding=kerple
     python -m examples.add_encoding FOLDER
 
-Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. Inside the package the class would be a file
-of megatape/encodings/, and the ENCODINGS line a line of megatape/registry.py. It trains on any number of ranks and
-resumes; exports carry this file (docs/own_encodings.md).
+Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. The encoding trains and resumes on any number
+of ranks, and exports carry this file (docs/own_encodings.md). To add it to the package instead, put the classes into a file in
+megatape/encodings/, and the entry of ENCODINGS into megatape/registry.py.
 """
 
 import sys
@@ -25,7 +25,7 @@ class KerpleBias(LayerBias):
     """Bias by distance.
 
     Attributes:
-        scales: [H, 2], divided by heads. r1 and r2 are softplus of its columns.
+        scales: [H, 2], sharded by heads. r1 and r2 are the softplus of the columns.
     """
 
     def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
@@ -41,7 +41,7 @@ class KerpleBias(LayerBias):
 
 
 class Kerple(Encoding):
-    """Encoding that only needs the bias from attention."""
+    """KERPLE: a bias by distance, without rotation."""
 
     score_bias = "distance"
 

@@ -1,9 +1,9 @@
-"""Scores that forget, in one file: a gate for each token and head from the content, summed along the sequence.
+"""Forget gates in one file: each token and head computes a gate, and scores depend on the sum of gates between two tokens.
 
     megatape pretrain --import examples/forgetting.py --config FILE --set model.encoding=forgetting
 
-score(i, j) += c_i - c_j, where c_i sums a convolution of width 2 of log sigmoid(w h + 4) up to token i. FoX
-(megatape/encodings/fox.py) does the same without the convolution, which shows how to keep documents apart.
+score(i, j) += c_i - c_j, where c_i is the sum of a convolution of width 2 over log sigmoid(w h + 4) up to token i. FoX
+(megatape/encodings/fox.py) does the same without the convolution, which is here to show how to keep documents apart.
 """
 
 import torch
@@ -23,7 +23,7 @@ class Gates(TokenFeatures):
     """log sigmoid(w h + 4), [B, N, H/T, 1].
 
     Attributes:
-        gate: w, [H, D], divided by heads.
+        gate: w, [H, D], sharded by heads.
     """
 
     def __init__(self, hidden_size: int, num_heads: int, tensor_axis: Axis) -> None:
@@ -37,12 +37,12 @@ class Gates(TokenFeatures):
 
 
 class Sums(SequenceFeatures):
-    """c, [B, N, H/T, 1]: sums of a convolution of width 2, which starts anew in each document.
+    """c, [B, N, H/T, 1]: sums of a convolution of width 2, which restarts in each document.
 
-    The carry is the last gate and the last sum.
+    The carry consists of the last gate and the last sum.
 
     Attributes:
-        weight: Weight of the previous token, [H, 1], divided by heads.
+        weight: Weight of the previous token, [H, 1], sharded by heads.
     """
 
     def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
@@ -79,7 +79,7 @@ class Differences(ScoreBias):
 
 
 class Forget(LayerBias):
-    """c_i - c_j. No parameters."""
+    """c_i - c_j, without parameters."""
 
     form = Differences
 
@@ -88,7 +88,7 @@ class Forget(LayerBias):
 
 
 class Forgetting(Encoding):
-    """Gates, their sums, and the bias of their differences."""
+    """Encoding with gates, their sums, and a bias of differences between sums."""
 
     score_bias = "pair"
 

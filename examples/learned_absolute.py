@@ -1,4 +1,4 @@
-"""Learned absolute positions (Radford et al., GPT-2), in one file: a vector for each position is added to the embedded tokens.
+"""Learned absolute positions (Radford et al., GPT-2) in one file: a vector per position is added to the embedded tokens.
 
 megatape pretrain --import examples/learned_absolute.py --config FILE --set model.encoding=learned_absolute
 """
@@ -16,7 +16,7 @@ class LearnedEmbedding(PositionEmbedding):
     """Learned embedding of positions.
 
     Attributes:
-        table: [max_positions, D], on all tensor-parallel ranks.
+        table: [max_positions, D], replicated on all tensor-parallel ranks.
     """
 
     def __init__(self, num_positions: int, hidden_size: int, tensor_axis: Axis) -> None:
@@ -24,16 +24,18 @@ class LearnedEmbedding(PositionEmbedding):
         self.table = parameter((num_positions, hidden_size), tensor_axis, decay=False, role="embedding")
 
     def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
-        # On a GPU the lookup has a check of its own, whose message says less.
+        # On a GPU, checking here would wait for the device. There the lookup has its own check, with a less helpful message.
         if position_ids.device.type == "cpu":
             last = int(position_ids.max())
             if last >= len(self.table):
-                raise ValueError(f"position {last} has no embedding: the model was trained with {len(self.table)} positions")
+                raise ValueError(
+                    f"position {last} has no embedding: the model only has {len(self.table)} positions, shorten the text"
+                )
         return x + F.embedding(position_ids, self.table)
 
 
 class LearnedAbsolute(Encoding):
-    """Encoding with a table of model.max_positions rows. Later positions are an error."""
+    """Learned positions 0 to model.max_positions - 1. Later positions are an error."""
 
     def embedding(self, tensor_axis: Axis) -> PositionEmbedding:
         return LearnedEmbedding(self.config.max_positions, self.config.hidden_size, tensor_axis)

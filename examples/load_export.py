@@ -1,6 +1,6 @@
 """Load an exported model with transformers alone: python -m examples.load_export FOLDER
 
-FOLDER is what `megatape export CHECKPOINT FOLDER` wrote. Nothing here imports megatape.
+FOLDER is an export written by `megatape export CHECKPOINT FOLDER`. This script does not import megatape.
 """
 
 import sys

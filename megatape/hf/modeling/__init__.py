@@ -1,1 +1,1 @@
-"""Modeling code of exports, which transformers runs without MegaTAPE."""
+"""Model code that exports carry. transformers runs it without MegaTAPE."""

@@ -1,4 +1,4 @@
-"""Attention over values [v | e], which are wider or narrower than keys. Memory grows with the tokens, not with their pairs.
+"""Attention whose values [v | e] are wider or narrower than its keys. Memory grows linearly with the number of tokens.
 
 Shapes: B batch, N new tokens, K keys (new and cached), H query heads, L key/value heads, R head size, W width of e.
 """
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-# First token of each row that is not padding, and the token after the last.
+# Begin and end index of the tokens in each row that are not padding.
 Spans = list[tuple[int, int]]
 
 
@@ -31,24 +31,25 @@ def wide_attention(
         query: [B, H, N, R].
         key: [B, L, K, R].
         value: [B, L, K, any width].
-        mask: Mask as transformers makes it, [B, 1 or H, N, K], true or zero where a key is visible. None for a causal mask.
+        mask: Mask made by transformers, [B, 1 or H, N, K], true or zero where a key is visible. None for a causal mask.
         scaling: Factor of the scores.
-        spans: Spans of the rows instead of a mask, if there is no cache (N = K).
+        spans: Spans without padding, instead of a mask. Only possible without a cache (N = K).
         **kwargs: Further arguments of transformers, which are ignored.
 
     Returns:
-        Outputs [B, N, H, width of values], zero on padding of the spans, and None in place of attention weights.
+        Outputs [B, N, H, width of values], which are zero outside of the spans, and None instead of attention weights.
     """
     width = value.shape[-1]
     extra = width - key.shape[-1]
     if extra and query.shape[2] == 1:
         return one_query_attention(query, key, value, mask, scaling), None
 
-    # PyTorch's flash kernels need keys as wide as values. Zeros change no score, and cost less than computing scores twice.
+    # PyTorch's flash kernels need keys as wide as values. Padding with zeros keeps the scores, and is faster than computing them
+    # twice.
     if extra < 0:
         value = F.pad(value, (0, -extra))
     elif extra > 0:
-        # Queries are stored by token, because outputs then are as well. Keys are stored by head, which is read faster.
+        # Store queries by token, so that outputs are stored by token as well. Store keys by head, which is faster to read.
         query = F.pad(query.transpose(1, 2), (0, extra)).transpose(1, 2)
         key = F.pad(key, (0, extra))
 
@@ -68,12 +69,9 @@ def wide_attention(
 
 
 def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Compute attention of a single query (N = 1) by two products, which read the cache once and do not copy it.
+    """Compute attention of a single query (N = 1) with two matrix products, which read the cache once without copying it.
 
-    Arguments as in `wide_attention`.
-
-    Returns:
-        [B, 1, H, width of values].
+    Same arguments as `wide_attention`. Returns [B, 1, H, width of values].
     """
     batch, num_kv_heads, _, head_dim = key.shape
     query = (query * scaling).reshape(batch, num_kv_heads, -1, head_dim)  # [B, L, H / L, R]
@@ -90,13 +88,10 @@ def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor 
 
 
 def find_spans(attention_mask: Tensor) -> Spans | None:
-    """Find the span of each row that is not padding.
-
-    Args:
-        attention_mask: [B, N], 0 on padding.
+    """Find the span of tokens in each row of an attention mask [B, N], which is 0 on padding.
 
     Returns:
-        Spans of the rows. None if nothing is padding, or if a row has padding between other tokens.
+        Spans of the rows. None if there is no padding, or if a row has padding between tokens.
     """
     is_token = attention_mask.bool()
     if is_token.all():
@@ -115,8 +110,8 @@ def biased_mask(bias: Tensor, mask: Tensor | None, past: int, dtype: torch.dtype
 
     Args:
         bias: [B or 1, H, N, K].
-        mask: Mask as transformers makes it, bool (true where a key is visible) or a tensor to add. None for a causal mask.
-        past: Number of keys before that of the first query's token.
+        mask: Mask made by transformers: bool, true where a key is visible, or a tensor to add. None for a causal mask.
+        past: Number of keys before the first query's token.
         dtype: Precision of the scores.
     """
     if mask is None:

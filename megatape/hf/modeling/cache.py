@@ -1,4 +1,4 @@
-"""Cache that reserves capacity for more tokens. transformers' DynamicCache copies its content to append a token."""
+"""Cache layers with spare capacity. transformers' DynamicCache copies all its tokens to append one."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from megatape.encodings.encoding import Features
 
 
 def reserve_capacity(cache: Cache | None) -> None:
-    """Let the empty layers of a DynamicCache grow without copies. Other caches and offloaded ones stay as they are."""
+    """Make the empty layers of a DynamicCache grow without copying. Other caches and offloaded ones do not change."""
     if cache is None or type(cache) is not DynamicCache or cache.offloading:
         return
     if cache.layer_class_to_replicate is DynamicLayer:
@@ -22,20 +22,20 @@ def reserve_capacity(cache: Cache | None) -> None:
 
 
 def carry_of(cache: Cache | None, layer: int) -> Features:
-    """Return the carry of a layer from its last `extend`, () before the first tokens."""
+    """Return the carry that the last `extend` stored in a layer, or () before the first tokens."""
     if cache is None or layer >= len(cache.layers):
         return ()
     return _growing_layer(cache, layer).carry
 
 
 def extend(cache: Cache | None, layer: int, features: Features, carry: Features) -> Features:
-    """Add features and carry of new tokens to the cache.
+    """Append features of new tokens to the cache, and replace the carry.
 
     Args:
-        cache: Cache, None to add nothing.
-        layer: Index of the layer.
+        cache: Cache, or None without a cache.
+        layer: Layer index.
         features: Features of the new tokens, each [B, N, heads, .].
-        carry: Input of the encoding for the tokens after the new ones (SequenceFeatures).
+        carry: Carry for the tokens after the new ones (SequenceFeatures).
 
     Returns:
         Features of all tokens, each [B, K, heads, .].
@@ -58,23 +58,23 @@ def replace_keys(cache: Cache, layer: int, keys: Tensor) -> None:
 
 def _growing_layer(cache: Cache, layer: int) -> "GrowingLayer":
     """Return a layer of the cache. Raises ValueError if it cannot store features."""
-    found = cache.layers[layer]
-    if not isinstance(found, GrowingLayer):
+    cache_layer = cache.layers[layer]
+    if not isinstance(cache_layer, GrowingLayer):
         raise ValueError(
-            f"the model's position encoding keeps more than keys and values, which {type(found).__name__} has no place for: "
+            f"the model's position encoding caches more than keys and values, which {type(cache_layer).__name__} cannot store: "
             "use transformers' DynamicCache"
         )
-    return found
+    return cache_layer
 
 
 class GrowingLayer(DynamicLayer):
-    """Layer of a cache. Its keys and values are the first tokens of longer tensors, with room for the next tokens.
+    """Layer of a cache. Its keys and values are views of longer tensors with room for further tokens.
 
     Attributes:
         keys: Keys of all tokens, [B, L, K, .].
         values: Values of all tokens, [B, L, K, .].
-        features: Features of all tokens, each [B, K, heads, .], for encodings that have some.
-        carry: Input of the encoding for the next tokens (SequenceFeatures).
+        features: Features of all tokens, each [B, K, heads, .], if the encoding has any.
+        carry: Carry for the next tokens (SequenceFeatures), if the encoding has one.
     """
 
     keys: Tensor | None
@@ -83,13 +83,13 @@ class GrowingLayer(DynamicLayer):
     carry: Features = ()
 
     def lazy_initialization(self, *args: Any) -> None:
-        """Make the buffers before the first update."""
+        """Create the buffers before the first update."""
         super().lazy_initialization(*args)
         self.key_buffer = Buffer()
         self.value_buffer = Buffer()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append the keys and values of new tokens, each [B, L, N, .]. Returns those of all tokens, [B, L, K, .]."""
+        """Append keys and values of new tokens, each [B, L, N, .]. Returns keys and values of all tokens, [B, L, K, .]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
@@ -98,13 +98,16 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens. Assisted generation does so with wrong guesses."""
+        """Remove the last tokens, such as wrong guesses in assisted generation."""
         num_before = self.get_seq_length()
         super().crop(tokens_to_remove)
-        num_left = self.get_seq_length()
-        if self.carry and num_left < num_before:
-            raise ValueError("the model's position encoding sums along the sequence, and its cache cannot take tokens back")
-        self.features = tuple(feature[:, :num_left] for feature in self.features)
+        num_remaining = self.get_seq_length()
+        if self.carry and num_remaining < num_before:
+            raise ValueError(
+                "the model's position encoding sums along the sequence, so its cache cannot remove tokens: generate without an "
+                "assistant model"
+            )
+        self.features = tuple(feature[:, :num_remaining] for feature in self.features)
 
     def reset(self) -> None:
         """Remove all tokens."""
@@ -113,17 +116,17 @@ class GrowingLayer(DynamicLayer):
         self.carry = ()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Select the rows of the batch that beams continue."""
+        """Select the batch rows that beams continue."""
         super().reorder_cache(beam_idx)
         self._select_rows(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Select rows of the batch."""
+        """Select batch rows."""
         super().batch_select_indices(indices)
         self._select_rows(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row of the batch."""
+        """Repeat each batch row."""
         super().batch_repeat_interleave(repeats)
         tensors = (*self.features, *self.carry)
         if tensors:
@@ -137,43 +140,43 @@ class GrowingLayer(DynamicLayer):
 
 
 class Buffer:
-    """Tensor of keys or of values that is longer than the cache's content.
+    """Tensor of keys or values that is longer than the cached tokens.
 
     Attributes:
-        whole: The longer tensor, [B, L, capacity, .].
-        filled: View of the part that the cache contained after the last token was appended, None before.
+        storage: Tensor with spare capacity, [B, L, capacity, .].
+        content: View of the tokens in `storage` after the last `append`, None before the first one.
     """
 
-    whole: Tensor
-    filled: Tensor | None = None
+    storage: Tensor
+    content: Tensor | None = None
 
-    def append(self, content: Tensor, new: Tensor) -> Tensor:
-        """Append new tokens to the content of the cache.
+    def append(self, cached: Tensor, new: Tensor) -> Tensor:
+        """Append new tokens to the cached ones.
 
-        The content is copied if the buffer is full, and if the cache contains another tensor than before, because beams have
-        reordered it or speculation has cropped it.
+        Cached tokens are copied if the buffer is full, or if the cache no longer contains the result of the last `append`
+        because beams were reordered or speculated tokens removed.
 
         Args:
-            content: Content of the cache, [B, L, P, .] or empty.
+            cached: Cached tokens, [B, L, P, .] or empty.
             new: New tokens, [B, L, N, .].
 
         Returns:
-            New content of the cache, [B, L, P + N, .].
+            All tokens, [B, L, P + N, .].
         """
-        if content.numel() == 0:
+        if cached.numel() == 0:
             return new
         if torch.is_grad_enabled():
-            # The backward pass may need the present content, so do not overwrite anything.
-            return torch.cat([content, new], dim=2)
+            # The backward pass may need the cached tensor, so do not overwrite anything.
+            return torch.cat([cached, new], dim=2)
 
-        batch, num_heads, num_past, width = content.shape
+        batch, num_heads, num_past, width = cached.shape
         total = num_past + new.shape[2]
-        if content is not self.filled or total > self.whole.shape[2]:
+        if cached is not self.content or total > self.storage.shape[2]:
             capacity = total + total // 4 + 64
-            # A tensor of inference mode could not be written to outside of it.
+            # A tensor created in inference mode could not be written to outside of it.
             with torch.inference_mode(False):
-                self.whole = new.new_empty(batch, num_heads, capacity, width)
-            self.whole[:, :, :num_past] = content
-        self.whole[:, :, num_past:total] = new
-        self.filled = self.whole[:, :, :total]
-        return self.filled
+                self.storage = new.new_empty(batch, num_heads, capacity, width)
+            self.storage[:, :, :num_past] = cached
+        self.storage[:, :, num_past:total] = new
+        self.content = self.storage[:, :, :total]
+        return self.content

@@ -8,7 +8,7 @@ from transformers.utils.versions import require_version
 
 from .encodings import ENCODINGS
 
-# In older versions, configurations are not dataclasses, and masks need cache_position.
+# Before this version, configurations are not dataclasses, and masks need cache_position.
 OLDEST_TRANSFORMERS = "5.4"
 require_version(f"transformers>={OLDEST_TRANSFORMERS}", "MegaTAPE's exported models need it: pip install -U transformers")
 
@@ -16,20 +16,20 @@ require_version(f"transformers>={OLDEST_TRANSFORMERS}", "MegaTAPE's exported mod
 class TapeConfig(PreTrainedConfig):
     """Configuration of a language model with TAPE or another position encoding. Fields not listed here are as in LlamaConfig.
 
-    Encodings read the fields by the names of training (attribute_map).
+    Encodings read the fields by the names used in training (attribute_map).
 
     Args:
         encoding: Name of the position encoding in encodings.py, by default the first one.
-        nope_every: Every n-th layer has no positions; None for none.
-        rotary_fraction: Share of a head that rotates.
-        attention_scale: "log_n" multiplies scores by s log n for n keys, with a parameter s for each head.
+        nope_every: Every n-th layer has no positions. None: all layers have positions.
+        rotary_fraction: Fraction of the head size that rotates.
+        attention_scale: "log_n" multiplies scores by s log n for n keys, with a parameter s per head.
         position_size: Inner width of TAPE's feed-forward position update. The position channels are the key/value heads.
-        position_length: Number of tokens that RandPE spreads over its random positions, unless a text is longer.
+        position_length: Number of tokens that RandPE distributes over its random positions, unless a text is longer.
         position_seed: Seed of RandPE's positions.
-        rope_parameters: rope_theta, the base of the rotary frequencies that positions start from, and their scaling by
+        rope_parameters: rope_theta, the base of the rotary frequencies that positions start from, and their scaling with
             rope_type "linear", "yarn" or "llama3".
-        attention_bias: Projections of attention that have a bias: "none", "qkv" or "qkvo".
-        qk_norm: Whether queries and keys are normalized over the head size before they are rotated.
+        attention_bias: Attention projections with a bias: "none", "qkv" or "qkvo".
+        qk_norm: Whether to normalize queries and keys over the head size before rotating them.
         logit_softcap: c replaces logits by c tanh(logits / c).
     """
 
@@ -46,7 +46,7 @@ class TapeConfig(PreTrainedConfig):
         "tie_embeddings": "tie_word_embeddings",
     }
 
-    # __post_init__ replaces None by the default.
+    # __post_init__ replaces None by the default value.
     encoding: str = None
     vocab_size: int = 32000
     hidden_size: int = 768
@@ -87,7 +87,7 @@ class TapeConfig(PreTrainedConfig):
             self.position_size = 4 * self.num_key_value_heads
         if self.position_length is None:
             self.position_length = self.max_position_embeddings
-        # Fills rope_parameters.
+        # This call fills rope_parameters.
         super().__post_init__(**kwargs)
         self._check()
 
@@ -114,11 +114,11 @@ class TapeConfig(PreTrainedConfig):
 
     @property
     def scaling(self) -> Any:
-        """Scaling of the rotary frequencies, by the names of training; None if they are not scaled."""
+        """Scaling of the rotary frequencies, with the names used in training. None if they are not scaled."""
         rope = self.rope_parameters
         if rope["rope_type"] == "default":
             return None
         defaults = {"beta_fast": 32, "beta_slow": 1, "truncate": True, "attention_factor": None}
-        given = {name: value for name, value in rope.items() if value is not None}
+        settings = {name: value for name, value in rope.items() if value is not None}
         length = rope.get("original_max_position_embeddings")
-        return SimpleNamespace(kind=rope["rope_type"], original_length=length, **defaults | given)
+        return SimpleNamespace(kind=rope["rope_type"], original_length=length, **defaults | settings)

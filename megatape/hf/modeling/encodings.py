@@ -1,4 +1,4 @@
-"""Table of position encodings. Exported folders have a table of their own in place of this file."""
+"""Table of position encodings. Exported folders contain another table instead of this file."""
 
 from megatape.registry import ENCODINGS
 

@@ -1,14 +1,14 @@
 """MegaTAPE language models for transformers: a decoder-only transformer with any position encoding.
 
-encodings.py names the class of the encoding, encoding.py is the interface between encoding and model. An exported folder needs
-only torch and transformers: it contains the encoding's file from training, and stand_ins.py for what that file imports.
+encodings.py names the class of the encoding, encoding.py is the interface between encoding and model. An exported folder only
+needs torch and transformers: it contains the encoding's file from training, and stand_ins.py replaces what that file imports.
 
 Shapes: B batch, N new tokens, P cached tokens, K = P + N keys, D hidden size, H query heads, L key/value heads, R head size, W
-width of one channel of the state. Besides the hidden states x [B, N, D], the layers carry the state e of the encoding. With
-TAPE it is a position tensor [B, N, L, W], which each layer updates.
+width of a state channel. Besides the hidden states x [B, N, D], layers pass on the state e of the encoding. For TAPE, it is a
+position tensor [B, N, L, W] that each layer updates.
 
-The cache holds rotated keys, and [v | e] as values. Any cache of transformers works that allows values to be wider than keys;
-the dynamic one reserves capacity (cache.py).
+The cache contains rotated keys, and [v | e] as values. Any transformers cache works if its values may be wider than its keys.
+The dynamic cache reserves capacity (cache.py).
 """
 
 from typing import Any
@@ -67,7 +67,7 @@ class TapeMLP(nn.Module):
 
 
 class TapeAttention(nn.Module):
-    """Grouped-query attention. The encoding may rotate queries and keys, add a bias, and move its state with the values."""
+    """Grouped-query attention. The encoding can rotate queries and keys, add a bias, and move its state with the values."""
 
     def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class TapeAttention(nn.Module):
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = encoding.qk_width**-0.5
         self.is_causal = True
-        # Nothing reads the state after the last layer with positions.
+        # The last layer with positions does not move the state, because no later layer reads it.
         self.moves_state = encoding.moves_state and layer_idx < positioned_layers(config)[-1]
 
         query_size = config.num_attention_heads * config.head_dim
@@ -111,11 +111,11 @@ class TapeAttention(nn.Module):
             h: Normalized hidden states, [B, N, D].
             e: State of the encoding (Encoding.state), None if it has none.
             new: Properties of the new tokens.
-            past_key_values: Cache, to which the new tokens are added.
+            past_key_values: Cache. The new tokens are added to it.
 
         Returns:
-            Output [B, N, D]; attention weights, None if the attention function does not return them; state averaged by the
-            weights of each query head, [B, N, H, W], None if attention does not move the state.
+            Output, [B, N, D]; attention weights, or None if the attention function does not return them; state averaged with
+            the weights of each query head, [B, N, H, W], or None if attention does not move the state.
         """
         q = self.q_proj(h).unflatten(-1, (-1, self.head_dim))
         k = self.k_proj(h).unflatten(-1, (-1, self.head_dim))
@@ -131,16 +131,16 @@ class TapeAttention(nn.Module):
         if self.encoding.has_position_tensor:
             q, k = rotate_qk(q, k, PositionState(e))
         if self.moves_state:
-            moved = PositionState(e).tensor(v.shape[2])
-            v = torch.cat([v, moved.to(v.dtype)], dim=-1)
+            state = PositionState(e).tensor(v.shape[2])
+            v = torch.cat([v, state.to(v.dtype)], dim=-1)
 
-        # From here on by heads: [B, H or L, N or K, .]
+        # Move heads before tokens: [B, H or L, N or K, .].
         q = q.transpose(1, 2)
         k = k.transpose(1, 2)
         v = v.transpose(1, 2)
         if past_key_values is not None:
             if self.bias is not None and self.bias.rewrites_keys:
-                # Each token rewrites the cached keys, and lower precision would round them each time.
+                # Cache keys in float32: each token rewrites them, and lower precision would round them each time.
                 k = k.float()
             k, v = past_key_values.update(k, v, self.layer_idx)
         features = self._cached_features(features, carry, past_key_values)
@@ -158,7 +158,7 @@ class TapeAttention(nn.Module):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, spans: Spans | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention by the function that the configuration names. Returns outputs [B, N, H, .] and weights or None."""
+        """Compute attention with the configured function. Returns outputs [B, N, H, .], and weights or None."""
         name = self.config._attn_implementation
         if name == "sdpa":
             return wide_attention(self, q, k, v, mask, self.scaling, spans)
@@ -188,16 +188,16 @@ class TapeAttention(nn.Module):
         """Add features and carry of the new tokens to the cache.
 
         Returns:
-            Transient features of the new tokens, which are not cached, then the other features of all tokens.
+            Transient features of the new tokens, which are not cached, followed by the cached features of all tokens.
         """
         num_transient = len(features)
         if self.bias is not None:
             num_transient = self.bias.num_transient
         transient = features[:num_transient]
-        kept = features[num_transient:]
-        if kept or carry:
-            kept = extend(past_key_values, self.layer_idx, kept, carry)
-        return (*transient, *kept)
+        cached = features[num_transient:]
+        if cached or carry:
+            cached = extend(past_key_values, self.layer_idx, cached, carry)
+        return (*transient, *cached)
 
     def _biased_mask(
         self,
@@ -214,9 +214,9 @@ class TapeAttention(nn.Module):
         Args:
             layer: Bias of this layer.
             q: Queries of the new tokens, [B, H, N, R].
-            k: Keys, [B, L, K, R]. A static cache has room for more tokens behind them.
+            k: Keys, [B, L, K, R]. In a static cache, unused keys follow.
             e: State of the encoding.
-            features: Features as `layer` takes them.
+            features: Features for `layer`.
             new: Properties of the new tokens.
             past_key_values: Cache.
 
@@ -238,7 +238,7 @@ class TapeAttention(nn.Module):
 
 
 class TapeDecoderLayer(GradientCheckpointingLayer):
-    """Pre-norm block of attention and MLP. It updates the hidden states x, and the state e if the encoding moves it."""
+    """Pre-norm layer of attention and MLP. It updates the hidden states x, and the state e if the encoding moves it."""
 
     def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ class TapeDecoderLayer(GradientCheckpointingLayer):
 
 
 class TapePreTrainedModel(PreTrainedModel):
-    """Settings for transformers. Flash and flex attention are off: they need values as wide as keys."""
+    """Settings for transformers. Flash and flex attention are not supported, because they need values as wide as keys."""
 
     config: TapeConfig
     config_class = TapeConfig
@@ -303,14 +303,14 @@ class TapeModel(TapePreTrainedModel):
     def __init__(self, config: TapeConfig) -> None:
         super().__init__(config)
         self.encoding: Encoding = ENCODINGS[config.encoding].load()(config)
-        # No padding_idx: it would only cut the gradient of the padding token's embedding.
+        # Leave out padding_idx, which would only drop the gradient of the padding token's embedding.
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position_embedding = self.encoding.embedding(SINGLE)
         self.state_start = self.encoding.start(SINGLE)
         self.layers = nn.ModuleList(TapeDecoderLayer(config, self.encoding, index) for index in range(config.num_hidden_layers))
         self.has_bias = any(isinstance(module, LayerBias) for module in self.layers.modules())
         self.norm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
-        # Remember the initial values by module: transformers may replace a parameter before it asks for its value.
+        # Store initial values in the modules, because transformers may replace a parameter before initializing it.
         for module in self.modules():
             module.initial_values = {}
             for name, weight in module.named_parameters(recurse=False):
@@ -336,11 +336,11 @@ class TapeModel(TapePreTrainedModel):
         Args:
             input_ids: Token ids, [B, N].
             attention_mask: [B, P + N], 0 on padding.
-            position_ids: [B, N] or [1, N], by default counted from the first token of each row that is not padding.
+            position_ids: [B, N] or [1, N], by default counted from the first token in each row that is not padding.
             past_key_values: Cache.
-            inputs_embeds: Embedded tokens [B, N, D] instead of ids.
+            inputs_embeds: Embedded tokens instead of ids, [B, N, D].
             use_cache: Whether to return a cache.
-            position_length: Final number of tokens of each text, [B] or [1], for encodings that must know it.
+            position_length: Final length of each text in tokens, [B] or [1], for encodings that need it.
             **kwargs: Options of transformers' decorators, such as output_hidden_states.
 
         Returns:
@@ -375,7 +375,7 @@ class TapeModel(TapePreTrainedModel):
         """Return the state of the encoding before the first layer, and the carry for the tokens after the new ones."""
         e = self.encoding.state(position_ids)
         if e is not None:
-            # The positions may be the same for all rows.
+            # All rows may share one row of positions.
             e = e.expand(x.shape[0], *e.shape[1:])
         if self.state_start is None:
             return e, ()
@@ -418,9 +418,9 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
             position_ids: See TapeModel.forward.
             past_key_values: See TapeModel.forward.
             inputs_embeds: See TapeModel.forward.
-            labels: input_ids [B, N] with -100 for tokens without a loss. They are shifted here.
+            labels: input_ids [B, N], with -100 for tokens without a loss. They are shifted here.
             use_cache: See TapeModel.forward.
-            logits_to_keep: Number of last tokens whose logits are computed, 0 for all, or the indices of these tokens.
+            logits_to_keep: Number of last tokens to compute logits for, 0 for all, or the indices of these tokens.
             **kwargs: Further arguments of TapeModel.forward and of the loss function.
         """
         outputs = self.model(
@@ -432,10 +432,10 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        kept = logits_to_keep
+        tokens_with_logits = logits_to_keep
         if isinstance(logits_to_keep, int):
-            kept = slice(-logits_to_keep, None)
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+            tokens_with_logits = slice(-logits_to_keep, None)
+        logits = self.lm_head(outputs.last_hidden_state[:, tokens_with_logits])
         cap = self.config.logit_softcap
         if cap is not None:
             logits = cap * torch.tanh(logits / cap)
@@ -452,7 +452,7 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         )
 
     def _get_static_cache_init_shape(self) -> None:
-        """Return None: keys and values differ in width, so the first tokens must make the static cache."""
+        """Return None, so that the static cache takes its shape from the first tokens: keys and values differ in width."""
 
     def _prepare_cache_for_generation(
         self,
@@ -462,9 +462,9 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> Any:
-        """Tell an encoding that draws positions the final length of the texts, in addition to making the cache.
+        """Make the cache, and pass the final length of the texts to an encoding that draws positions.
 
-        The limit of a cache from an earlier call is not known.
+        If the cache comes from an earlier call, the length is unknown.
         """
         cache = model_kwargs.get("past_key_values")
         draws_positions = self.model.encoding.positions(random_offset=False).drawn_from > 0
@@ -480,6 +480,6 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         )
 
     def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
-        """Make the generator of an assistant, which does not know the argument `position_length`."""
-        known = {name: value for name, value in model_kwargs.items() if name != "position_length"}
-        return super()._get_candidate_generator(*args, model_kwargs=known, **kwargs)
+        """Make the generator of an assistant model, which does not take `position_length`."""
+        assistant_kwargs = {name: value for name, value in model_kwargs.items() if name != "position_length"}
+        return super()._get_candidate_generator(*args, model_kwargs=assistant_kwargs, **kwargs)

@@ -1,4 +1,4 @@
-"""Properties of the new tokens that attention needs: masks, padding, documents."""
+"""Derives the properties of new tokens that attention needs: mask, padding, documents."""
 
 from typing import NamedTuple
 
@@ -16,12 +16,12 @@ class NewTokens(NamedTuple):
     """Properties of the new tokens.
 
     Attributes:
-        mask: Attention mask as transformers makes it (attention.py). None if the mask is causal, or if there are spans.
-        past: Number of tokens in the cache. Only set if the encoding has a bias.
-        spans: Tokens of each row without its padding, instead of a mask (attention.py).
-        padding: bool [B, N], true on padding; None if nothing is padding.
-        document_starts: int64 [B, N], index of the first token of each token's document; None if each row is one text.
-        num_keys: int64 [B or 1, N], number of keys that each token sees; None if attention does not scale by it.
+        mask: Attention mask made by transformers (attention.py). None if the mask is causal, or if there are spans.
+        past: Number of cached tokens. Only set if the encoding has a bias.
+        spans: Spans of the rows without padding, instead of a mask (attention.py).
+        padding: bool [B, N], true on padding. None if nothing is padding.
+        document_starts: int64 [B, N], index of the first token in each token's document. None if each row is one text.
+        num_keys: int64 [B or 1, N], number of keys visible to each token. Only set if attention scales by it.
     """
 
     mask: Tensor | None
@@ -40,14 +40,14 @@ def describe_tokens(
     past_key_values: Cache | None,
     has_bias: bool,
 ) -> tuple[NewTokens, Tensor]:
-    """Derive what attention needs to know about the new tokens from the arguments of TapeModel.forward.
+    """Derive the properties of new tokens from the arguments of TapeModel.forward.
 
     Args:
         config: Configuration of the model.
         x: Embedded new tokens, [B, N, D].
-        attention_mask: [B, P + N], 0 on padding; None if nothing is padding.
-        position_ids: [B, N] or [1, N]; None to number the tokens of each row.
-        past_key_values: Cache, before the new tokens are added.
+        attention_mask: [B, P + N], 0 on padding. None if nothing is padding.
+        position_ids: [B, N] or [1, N]. None numbers the tokens in each row.
+        past_key_values: Cache, before adding the new tokens.
         has_bias: Whether the encoding adds a bias to the scores.
 
     Returns:
@@ -63,7 +63,7 @@ def describe_tokens(
     if position_ids is None:
         position_ids = numbers
     elif attention_mask is None and past_key_values is None:
-        # In this case transformers looks for packed documents, too.
+        # transformers also detects packed documents only in this case.
         document_starts = find_document_starts(position_ids.expand(x.shape[:2]))
 
     spans = None
@@ -92,7 +92,7 @@ def describe_tokens(
 def _spans_instead_of_mask(
     config: TapeConfig, x: Tensor, attention_mask: Tensor | None, num_past: int | Tensor
 ) -> Spans | None:
-    """Return the spans of the rows without padding if they can replace a mask of all pairs of tokens."""
+    """Return the spans of the rows without padding, if they can replace a mask over all pairs of tokens."""
     if config._attn_implementation != "sdpa" or torch.compiler.is_compiling():
         return None
     # A static cache counts its tokens in a tensor, which a compiled step must not branch on.
@@ -105,11 +105,11 @@ def _spans_instead_of_mask(
 
 
 def number_tokens(index: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Number the new tokens of each text, with the same result with and without a cache. Padding has number 0 or a later one.
+    """Number the new tokens of each text, independently of caching. The numbers of padding are meaningless, but not negative.
 
     Args:
         index: Index of each new token in its row, [N].
-        attention_mask: [B, K], 0 on padding, or None. Masks of four dimensions are ignored.
+        attention_mask: [B, K], 0 on padding, or None. Masks with four dimensions are ignored.
 
     Returns:
         int64 [B, N] or [1, N].
@@ -121,13 +121,10 @@ def number_tokens(index: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 
 def find_document_starts(position_ids: Tensor) -> Tensor:
-    """Find the documents in packed rows: a document starts where the positions do not continue.
-
-    Args:
-        position_ids: [B, N].
+    """Find the documents in packed rows: a document starts wherever position_ids [B, N] do not continue.
 
     Returns:
-        Index of the first token of each token's document, int64 [B, N].
+        Index of the first token in each token's document, int64 [B, N].
     """
     is_start = F.pad(position_ids.diff(dim=1) != 1, (1, 0))
     index = torch.arange(position_ids.shape[1], device=position_ids.device)
@@ -135,14 +132,14 @@ def find_document_starts(position_ids: Tensor) -> Tensor:
 
 
 def count_keys(mask: Tensor | None, numbers: Tensor) -> Tensor:
-    """Count the keys that each new token sees.
+    """Count the keys visible to each new token.
 
     Args:
-        mask: Attention mask as transformers makes it, which separates documents. None for a causal mask.
+        mask: Attention mask made by transformers, which separates documents. None for a causal mask.
         numbers: Numbers of the new tokens (`number_tokens`).
 
     Returns:
-        int64 [B or 1, N], at least 1. Padding may see nothing.
+        int64 [B or 1, N], at least 1 even for padding that sees no key.
     """
     if mask is None:
         return numbers + 1
@@ -153,7 +150,7 @@ def count_keys(mask: Tensor | None, numbers: Tensor) -> Tensor:
 
 
 def find_padding(attention_mask: Tensor | None, num_tokens: int) -> Tensor | None:
-    """Return which of the new tokens are padding, bool [B, N]. None without a mask of two dimensions."""
+    """Return which new tokens are padding, bool [B, N], or None without a mask of two dimensions."""
     if attention_mask is None or attention_mask.dim() != 2:
         return None
     return attention_mask[:, -num_tokens:] == 0

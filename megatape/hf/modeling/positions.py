@@ -1,4 +1,4 @@
-"""Random positions of tokens, for encodings that draw them: token n gets the n-th of sorted random positions."""
+"""Draws random positions for encodings that use them: token n gets the n-th of the sorted random positions."""
 
 import torch
 from torch import Tensor
@@ -7,27 +7,27 @@ from .configuration_tape import TapeConfig
 
 
 def draw_positions(config: TapeConfig, num_positions: int, token_numbers: Tensor, length: Tensor | None) -> Tensor:
-    """Return the positions of tokens.
+    """Draw the positions of tokens.
 
-    They only depend on the seed and on the number of drawn positions: config.position_length, or the length of a longer text.
+    Positions only depend on the seed and on how many are drawn: config.position_length, or the length of a longer text.
 
     Args:
         config: Configuration of the model.
         num_positions: Number of positions to draw from.
         token_numbers: Number of each token in its text, [B, N] or [1, N].
-        length: Final number of tokens of each text, [B] or [1]. None if it is unknown.
+        length: Final length of each text in tokens, [B] or [1]. None if it is unknown.
 
     Returns:
         Positions from 0 to num_positions - 1, [B, N].
 
     Raises:
-        ValueError: A text is longer than `num_positions`, or its positions depend on a length that was unknown before.
+        ValueError: A text is longer than `num_positions`, or longer than was known when its first positions were drawn.
     """
     num_needed = token_numbers.amax(-1) + 1
     if length is None:
-        # A text that begins here ends here. Nothing is known about a text that began before.
-        begins_here = token_numbers.amin(-1) == 0
-        length = num_needed.where(begins_here, 0)
+        # Assume that a text which starts in this call also ends in it. The length of an earlier text is unknown.
+        is_new_text = token_numbers.amin(-1) == 0
+        length = num_needed.where(is_new_text, 0)
     num_drawn = length.clamp(min=config.position_length)
     if (num_needed > num_drawn).any():
         raise ValueError(

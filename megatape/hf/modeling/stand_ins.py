@@ -1,6 +1,6 @@
 """Single-process stand-ins for the parts of MegaTAPE that position encodings import.
 
-Exported folders have this file in place of the library.
+Exported folders contain this file instead of the library.
 """
 
 from dataclasses import dataclass
@@ -11,23 +11,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-# configuration_tape.py has the names of a model section.
+# TapeConfig (configuration_tape.py) has the attributes of a model section.
 ModelConfig = PreTrainedConfig
 ScalingConfig = Any
 BiasKind = str
 DocumentStarts = Tensor | None
-Mask = DocumentStarts  # Name in files of encodings written for version 0.1
+# Encodings written for version 0.1 import this name.
+Mask = DocumentStarts
 linear = F.linear
-# Only training selects the Triton kernels of the position update.
+# Only training selects the Triton kernels for the position update.
 fused_update: Any = None
 
 
 class Entry(NamedTuple):
-    """Line of the table of position encodings.
+    """Entry in the table of position encodings.
 
     Attributes:
         code: Class of the encoding.
-        scalable: Whether its rotary frequencies can be scaled.
+        scalable: Whether the encoding's rotary frequencies can be scaled.
     """
 
     code: Any
@@ -39,7 +40,7 @@ class Entry(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Ranks that divide the model: only this one."""
+    """Ranks over which a model is sharded: only this one."""
 
     size: int = 1
     rank: int = 0
@@ -50,7 +51,7 @@ SINGLE = Axis()
 
 @dataclass(frozen=True)
 class Positions:
-    """Positions of tokens, as in evaluations during training: without an offset."""
+    """Positions of tokens, without an offset, as in evaluations during training."""
 
     max_offset: int = 0
     drawn_from: int = 0
@@ -77,14 +78,14 @@ class ParameterSpec(NamedTuple):
 def parameter(
     shape: tuple[int, ...], axis: Axis, dim: int | None = None, *, init: float | Uniform | None = None, **training: Any
 ) -> nn.Parameter:
-    """Make a whole parameter with its specification."""
-    whole = nn.Parameter(torch.empty(shape))
-    whole.spec = ParameterSpec(init)  # type: ignore[attr-defined]
-    return whole
+    """Make an unsharded parameter with its specification."""
+    weight = nn.Parameter(torch.empty(shape))
+    weight.spec = ParameterSpec(init)  # type: ignore[attr-defined]
+    return weight
 
 
 class ColumnLinear(nn.Linear):
-    """Whole linear layer."""
+    """Unsharded linear layer."""
 
     def __init__(
         self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False, role: str = "matrix"

@@ -71,7 +71,7 @@ def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape:
     expected = generate(model, tokens, use_cache=False, **varied)
     assert torch.equal(generate(model, tokens, **varied), expected)
     if encoding in HELD:
-        with pytest.raises(ValueError, match="StaticLayer has no place for: use transformers' DynamicCache"):
+        with pytest.raises(ValueError, match="StaticLayer cannot store: use transformers' DynamicCache"):
             generate(model, tokens, cache_implementation="static", **varied)
     else:
         varied["cache_implementation"] = "static"
