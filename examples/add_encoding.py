@@ -3,9 +3,9 @@
     megatape pretrain --import examples/add_encoding.py --config FILE --set model.encoding=kerple
     python -m examples.add_encoding FOLDER
 
-Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. The encoding trains and resumes on any number
-of ranks, and exports carry this file (docs/own_encodings.md). To add it to the package instead, put the classes into a file in
-megatape/encodings/, and the entry of ENCODINGS into megatape/registry.py.
+Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. The encoding trains and resumes on any
+number of ranks, and exports carry this file (docs/own_encodings.md). To add it to the package instead, put the classes into a
+file in megatape/encodings/, and the entry of ENCODINGS into megatape/registry.py.
 """
 
 import sys

@@ -56,7 +56,7 @@ class Chat:
         messages: Messages of the conversation.
 
     Raises:
-        UserError: The chat template refuses the conversation.
+        UserError: The chat template rejects the conversation.
     """
 
     def __init__(self, loaded: "LoadedModel", sampling: "Sampling", messages: "list[Message]", file: Path | None) -> None:
@@ -107,7 +107,7 @@ class Chat:
         """Replace the conversation.
 
         Raises:
-            UserError: The chat template refuses it.
+            UserError: The chat template rejects the conversation.
         """
         self._prompts.prompt(conversation_with(messages, "a"))
         self.messages = messages

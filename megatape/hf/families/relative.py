@@ -36,9 +36,8 @@ class Relative(Family):
         return window
 
     def config(self, exported: ExportedModel) -> PreTrainedConfig:
-        shared = llama_fields(exported)
-        own = self.own_fields(exported.model)
-        return self.config_class(**shared | own, architectures=[self.model_class.__name__])
+        fields = llama_fields(exported) | self.own_fields(exported.model)
+        return self.config_class(**fields, architectures=[self.model_class.__name__])
 
     def own_fields(self, model: ModelConfig) -> dict[str, Any]:
         """Return the fields of the configuration that relatives of Llama do not share. Most have attention_bias."""

@@ -44,8 +44,8 @@ def wide_attention(
     if extra and query.shape[2] == 1:
         return one_query_attention(query, key, value, mask, scaling), None
 
-    # PyTorch's flash kernels need keys as wide as values. Padding with zeros keeps the scores, and is faster than computing them
-    # twice.
+    # PyTorch's flash kernels need keys as wide as values. Padding with zeros keeps the scores, and is faster than calculating
+    # them twice.
     if extra < 0:
         value = F.pad(value, (0, -extra))
     elif extra > 0:

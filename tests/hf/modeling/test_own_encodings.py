@@ -78,7 +78,7 @@ def test_what_a_cache_cannot_hold(own: Callable[[str], Exported]) -> None:
     model(tokens, past_key_values=cache)
     with pytest.raises(ValueError, match="cannot remove tokens"):
         cache.crop(-2)
-    with pytest.raises(ValueError, match="position 64 has no embedding: the model was trained with 64 positions"):
+    with pytest.raises(ValueError, match="position 64 has no embedding: the model only has 64 positions"):
         own("learned_absolute").load()(random_tokens(1, 65))
 
 
