@@ -38,9 +38,9 @@ def main() -> int:
     if run:
         reason = unhealthy_reason(Path(run))
     if reason is None:
-        print("healthy")
+        sys.stdout.write("healthy\n")
         return 0
-    print(reason)
+    sys.stdout.write(f"{reason}\n")
     return 1
 
 
