@@ -58,6 +58,9 @@ def read_members(file: BinaryIO, is_read: Callable[[str], bool], max_bytes: int)
                 continue
             if not 0 <= member.size < MAX_MEMBER_BYTES:
                 raise ReadError(f"a member of {member.size:,} bytes")
+            # Python before 3.11.10 reads a malformed extended header as a name with a null byte. Later ones raise ReadError.
+            if "\0" in member.name:
+                raise ReadError("an extended header is malformed")
             reason = _untrusted_reason(member)
             content = None
             if member.isfile() and reason is None and member.size <= max_bytes and is_read(member.name):
@@ -111,8 +114,6 @@ def _untrusted_reason(member: TarInfo) -> str | None:
     """Return the reason why a member is not a trusted file, or None if it is."""
     if member.name.startswith("/") or ".." in member.name.split("/"):
         return "its name leads out of the archive"
-    if "\0" in member.name:
-        return "its extended header is malformed"
     if member.islnk() or member.issym():
         return "it is a link, no file"
     if member.issparse() or not (member.isfile() or member.isdir()):

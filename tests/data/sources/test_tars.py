@@ -84,6 +84,15 @@ def test_members_of_a_sample_that_are_apart(tmp_path: Path) -> None:
     assert counts.bad_examples == [f"{tmp_path}/a.tar:a.json: {reason}"]
 
 
+def test_malformed_extended_headers_are_refused(tmp_path: Path) -> None:
+    """On every Python: from 3.11.10 on, tarfile refuses them, and earlier ones give the member a name with a null byte."""
+    malformed = special("x", type=tarfile.XHDTYPE, size=9) + b"99 path=x".ljust(512, b"\0") + special("5.txt")
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(malformed + tar_of(("a.txt", b"a")))
+    with pytest.raises(UserError, match="corrupted or truncated tar file"):
+        read("webdataset", archive)
+
+
 def test_members_that_are_not_trusted(tmp_path: Path) -> None:
     """Links, devices, names that lead elsewhere and second members are named and counted; the others are read."""
     (tmp_path / "secret").write_text("secret")
@@ -101,10 +110,6 @@ def test_members_that_are_not_trusted(tmp_path: Path) -> None:
     texts, counts = read("webdataset", tmp_path / "a.tar")
     assert texts == ["good", "odd"] and counts.bad == 6
     assert counts.bad_examples == [f"{tmp_path}/a.tar:{reason}" for reason in hostile.values()]
-    malformed = special("x", type=tarfile.XHDTYPE, size=9) + b"99 path=x".ljust(512, b"\0") + special("5.txt")
-    (tmp_path / "a.tar").write_bytes(malformed + tar_of(("a.txt", b"a")))
-    texts, counts = read("webdataset", tmp_path / "a.tar")
-    assert texts == ["a"] and counts.bad_examples[0].endswith(": its extended header is malformed")
     (tmp_path / "a.tar").write_bytes(tar_of(("a.json", b"{"), ("b.txt", b"\xff"), ("c.json", b"[]"), ("d.txt", b"d")))
     texts, counts = read("webdataset", tmp_path / "a.tar")
     assert texts == ["d"] and [example.partition("a.tar:")[2][:13] for example in counts.bad_examples] == [

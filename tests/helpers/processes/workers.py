@@ -78,7 +78,12 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Kill all ranks, and wait until they have ended: a killed process can live on for a moment on a busy machine."""
         self.signal(signal.SIGKILL)
+        deadline = Deadline(30)
+        while not all(_has_ended(int(file.read_text())) for file in self.folder.glob("rank*.pid")):
+            assert not deadline.is_over(), "a killed rank has not ended"
+            time.sleep(0.01)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all ranks, as a terminal would."""
@@ -130,6 +135,16 @@ class Workers:
         """Wait for all ranks to exit; returns their exit statuses."""
         self.wait(lambda: not self.running(), "the end", timeout)
         return [self.status(rank) for rank in self.ranks]
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process has ended. A zombie has ended, although its parent has not noticed."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    state = stat.rpartition(")")[2].split()[0]
+    return state in "ZX"
 
 
 def run_workers(
