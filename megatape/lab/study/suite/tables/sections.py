@@ -3,20 +3,19 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from statistics import fmean, stdev
+from statistics import fmean
 
 from megatape.data.synthetic.task import TEST
 from megatape.lab.study.suite.analysis.differences import Difference
-from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, MAX_SEEDS, POWER
+from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, POWER
 from megatape.lab.study.suite.analysis.ranks import Ranks
 from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable, TaskRow
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
+from megatape.lab.study.suite.tables.cell_text import BETTER, WORSE, difference_text, mark, mean_and_deviation, needed_text
 from megatape.utils.tables import Table, markdown
 from megatape.utils.units import plural
 
-BETTER = "▲"
-WORSE = "▼"
 NOT_RUN = "not run"
 NOT_APPLICABLE = "n/a"
 
@@ -96,10 +95,10 @@ def _overview_cell(summary: Summary, task: str, splits: list[str], row: str) -> 
             means.append(fmean(scores))
     text = NOT_RUN
     if means:
-        text = _mean_and_deviation(means)
+        text = mean_and_deviation(means)
     if len(scored) < len(others):
         text += f" ({len(scored)} of {len(others)})"
-    marks = [_mark(summary.difference(task, split, row)) for split in others]
+    marks = [mark(summary.difference(task, split, row)) for split in others]
     return f"{text} {''.join(marks)}".strip()
 
 
@@ -114,8 +113,8 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
     for row in summary.scores.encodings:
         differences = [summary.difference(task, split, row) for split in splits]
         if any(differences):
-            difference_rows.append((row, [_difference(difference) for difference in differences]))
-            needed_rows.append((row, [_needed(difference) for difference in differences]))
+            difference_rows.append((row, [difference_text(difference) for difference in differences]))
+            needed_rows.append((row, [needed_text(difference) for difference in differences]))
             has_tested = has_tested or _has_tested(differences)
     if difference_rows:
         confidence = f"{100 * summary.confidence:.4g}% t interval"
@@ -176,59 +175,12 @@ def _score(summary: Summary, task: str, split: str, row: str, max_seeds: int) ->
         if cell.reason:
             return NOT_APPLICABLE
         return NOT_RUN
-    text = _mean_and_deviation(list(cell.scores.values()))
+    text = mean_and_deviation(list(cell.scores.values()))
     num_seeds = len(cell.scores)
     if num_seeds < max_seeds:
         text += f" ({num_seeds} of {max_seeds} seeds)"
-    mark = _mark(summary.difference(task, split, row))
-    return f"{text} {mark}".strip()
-
-
-def _mean_and_deviation(scores: list[float]) -> str:
-    """Format mean and standard deviation in %. A single score has no deviation."""
-    mean = f"{100 * fmean(scores):.1f}"
-    if len(scores) == 1:
-        return mean
-    return f"{mean} ± {100 * stdev(scores):.1f}"
-
-
-def _mark(difference: Difference | None) -> str:
-    """Return the mark of a significant difference, "" for others."""
-    if difference is None or not difference.significant:
-        return ""
-    if difference.mean > 0:
-        return BETTER
-    return WORSE
-
-
-def _difference(one: Difference | None) -> str:
-    """Format a difference with its interval and its p-value."""
-    if one is None:
-        return ""
-    points = _points(one.mean)
-    if one.p is None:
-        return f"{points}, one seed"
-    mark = _mark(one)
-    if one.interval is None:
-        return f"{points}, exact p {one.p:.2g} {mark}".strip()
-    low, high = one.interval
-    return f"{points} ({_points(low)} to {_points(high)}), p {one.p:.2g} {mark}".strip()
-
-
-def _points(difference: float) -> str:
-    """Format a difference in percentage points, with a sign. Values that round to zero become +0.0."""
-    return f"{round(100 * difference, 1) + 0:+.1f}"
-
-
-def _needed(one: Difference | None) -> str:
-    """Format the number of seeds needed to show a difference."""
-    if one is None or one.p is None:
-        return ""
-    if one.needed is None:
-        return f"more than {MAX_SEEDS:,}"
-    if one.interval is None:
-        return f"at least {one.needed:,}"
-    return f"{one.needed:,}"
+    mark_of_difference = mark(summary.difference(task, split, row))
+    return f"{text} {mark_of_difference}".strip()
 
 
 def _ranks(ranks: Ranks | None) -> Section:
