@@ -24,13 +24,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
+
+from tests.helpers.processes.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 MEGATAPE = "megatape.commands.cli.main:main"
@@ -39,8 +40,6 @@ MEGATAPE = "megatape.commands.cli.main:main"
 IMPORTED_BY_TRAINING = ("megatape.training.pretrain", "megatape.commands.cli.main", "deepspeed.module_inject.auto_ep_layer")
 # `megatape evaluate`, and what the code of models imports from transformers.
 WITH_TRANSFORMERS = ("megatape.lab.tasks.engine.runner", "transformers.modeling_utils", "transformers.generation")
-
-from tests.helpers.processes.load import Deadline
 
 
 class Workers:
@@ -115,21 +114,18 @@ class Workers:
 
         Args:
             condition: Returns whether to stop waiting.
-            what: Description of the condition, for the error.
+            what: What is being waited for, a noun phrase for the error.
             timeout: Seconds on an idle machine (tests/helpers/processes/load.py).
 
         Raises:
             AssertionError: The time is up. The message has the output of the ranks that are still running.
         """
-        deadline = Deadline(timeout)
-        while not condition():
-            if deadline.is_over():
-                running = self.running()
-                raise AssertionError(
-                    f"{what}: ranks {running} still running after {timeout:.0f} s of an idle machine, "
-                    f"killed\n{self.logs(running)}"
-                )
-            time.sleep(0.02)
+
+        def details() -> str:
+            running = self.running()
+            return f"ranks {running} still running, killed\n{self.logs(running)}"
+
+        wait_until(condition, what, timeout, details=details)
 
     def statuses(self, timeout: float = 90.0) -> list[int | None]:
         """Wait for all ranks to exit; returns their exit statuses."""
