@@ -77,12 +77,10 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Kill all ranks, and wait until they have ended: a killed process can live on for a moment on a busy machine."""
+        """Kill all ranks and wait for their ends: on a busy machine, a killed process can live on for a moment."""
         self.signal(signal.SIGKILL)
-        deadline = Deadline(30)
-        while not all(_has_ended(int(file.read_text())) for file in self.folder.glob("rank*.pid")):
-            assert not deadline.is_over(), "a killed rank has not ended"
-            time.sleep(0.01)
+        pids = [int(file.read_text()) for file in self.folder.glob("rank*.pid")]
+        wait_until(lambda: all(_has_ended(pid) for pid in pids), "the end of killed ranks", 30, interval=0.01)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all ranks, as a terminal would."""
