@@ -49,13 +49,18 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     rotation_by_kernel = rotates_by_kernel(config.model, dtype, length, device, topology)
     backends = working_backends(requirements, training.attention, config.model, length, device, topology, rotation_by_kernel)
     fp8 = working_product(training.fp8, device, topology)
+    update_by_kernel = updates_by_kernel(config.model, dtype, config.parallel.tp, length, device, topology)
+    is_loss_by_kernel = loss_by_kernel(config.model, dtype, training.z_loss, device, topology)
+    compiler = None
+    if training.compile:
+        compiler = "inductor"
     kernels = Kernels(
         backends=backends,
         rotation_by_kernel=rotation_by_kernel,
-        update_by_kernel=updates_by_kernel(config.model, dtype, config.parallel.tp, length, device, topology),
-        loss_by_kernel=loss_by_kernel(config.model, dtype, training.z_loss, device, topology),
+        update_by_kernel=update_by_kernel,
+        loss_by_kernel=is_loss_by_kernel,
         fp8=fp8,
-        compiler="inductor" if training.compile else None,
+        compiler=compiler,
     )
     options = TrainingOptions(
         trainable=training.trainable,
