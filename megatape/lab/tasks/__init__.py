@@ -1,1 +1,10 @@
-"""Evaluation tasks: a file each, or a folder with task.py for a large one. engine/ runs them."""
+"""Evaluation tasks of `megatape evaluate`.
+
+addition.py, passkey.py  tasks of one file
+perplexity/, scrolls/, lm_eval/
+                         tasks of several files; task.py has the task
+scores.py                F1, exact match and ROUGE of answers
+engine/                  the interface of tasks, and the code running them
+
+To add a task, start with engine/task.py. Results go to OUTPUT/TASK/MODEL; engine/journal.py lists the files there.
+"""

@@ -1,4 +1,4 @@
-"""The evaluation of one model by one task, in a folder, on several ranks."""
+"""Evaluation of one model by one task, resumable and on several ranks."""
 
 import re
 from dataclasses import asdict
@@ -23,19 +23,17 @@ from megatape.utils.atomic import write_atomically
 
 
 class Evaluation:
-    """The evaluation of one model by one task in a folder (see journal.py).
+    """Evaluation of one model by one task.
 
-    Besides the files of the journal, the folder has TASK.png, a picture of the results, and TASK-dark.png, the same picture on
-    a dark background.
-
-    The constructor makes the examples, so that the input of several evaluations is checked before the first of them runs.
+    The constructor makes the examples, so that a command can check all its evaluations before running the first. `open` claims
+    the folder, `run` predicts what the journal lacks and writes the results.
 
     Args:
-        folder: Folder of this evaluation.
-        name: Name of the task.
-        task: Task with its settings.
+        folder: Folder for the journal (see journal.py) and for pictures of the results, TASK.png and TASK-dark.png.
+        name: Task name.
+        task: Task with its options.
         model: Outline of the model.
-        ranks: Processes that divide the batches.
+        ranks: Processes sharing the batches.
 
     Raises:
         UserError: There are no examples, or the task raised an error. The message names the task.
@@ -57,7 +55,7 @@ class Evaluation:
         try:
             with path_errors():
                 self.batches = task.batches(model)
-            # Number of examples in the batches up to each one, with it.
+            # Number of examples up to the end of each batch.
             self.ends = list(accumulate(len(batch) for batch in self.batches))
             if not self.ends or not self.ends[-1]:
                 raise UserError("there is not one example: give data that has some")
@@ -67,47 +65,52 @@ class Evaluation:
         self.journal = Journal(folder, task.prediction)
 
     def __str__(self) -> str:
-        """Describe the number of examples."""
+        """Task name and number of examples."""
         return f"{self.name} {self.num_examples:,} in {len(self.batches):,} batches"
 
     def open(self, origin: ModelOrigin) -> None:
-        """Create the folder, or check that it belongs to this evaluation. Collective over all ranks.
+        """Create the folder, or check that it belongs to this evaluation. Collective.
 
         Args:
             origin: Provenance of the model.
 
         Raises:
-            ExistingPath: The folder belongs to an evaluation with another model, other settings or other examples.
+            ExistingPath: The folder belongs to an evaluation of another model, or with other options or examples.
         """
         examples = Examples(self.num_examples, examples_hash(self.batches))
         self.settings = EvaluationSettings(self.name, vars(self.task), examples, origin)
         on_main(partial(self.journal.open, self.settings), self.ranks.topology)
 
     def run(self, model: EvaluationModel) -> Outcome:
-        """Predict what is missing in the opened folder, and write the results. Collective over all ranks.
+        """Predict examples missing in the opened journal, and write the results. Collective.
 
-        The results depend neither on the number of ranks nor on how often the evaluation was stopped.
+        Results depend neither on the number of ranks nor on interruptions.
 
         Args:
-            model: The loaded model, the same one that the outline describes.
+            model: The model described by the outline, loaded.
 
         Raises:
             UserError: The task raised an error.
         """
         topology = self.ranks.topology
-        answered = set(on_main(lambda: sorted(self.journal.read()), topology))
-        on_all(partial(self._predict, model, answered), topology)
+        predicted = set(on_main(lambda: sorted(self.journal.read()), topology))
+        on_all(partial(self._predict, model, predicted), topology)
         summary, measures = on_main(partial(self._finish, model), topology)
         return Outcome(summary, [Measure(**measure) for measure in measures])
 
-    def _predict(self, model: EvaluationModel, answered: set[int]) -> None:
-        """Predict this rank's share of the batches that are not answered completely."""
-        missing = []
+    def _predict(self, model: EvaluationModel, predicted: set[int]) -> None:
+        """Predict this rank's share of the incomplete batches.
+
+        Args:
+            model: The loaded model.
+            predicted: Numbers of the examples with predictions in the journal.
+        """
+        incomplete = []
         for end, batch in zip(self.ends, self.batches, strict=True):
             numbers = range(end - len(batch), end)
-            if not answered.issuperset(numbers):
-                missing.append((numbers, batch))
-        num_done = self.num_examples - sum(len(batch) for _, batch in missing)
+            if not predicted.issuperset(numbers):
+                incomplete.append((numbers, batch))
+        num_done = self.num_examples - sum(len(batch) for _, batch in incomplete)
 
         ranks = self.ranks
         # With None, tqdm shows the bar only in a terminal.
@@ -116,16 +119,16 @@ class Evaluation:
             disable = True
         title = f"{self.name}, {model.name}"
         with tqdm(total=self.num_examples, initial=num_done, desc=title, disable=disable) as bar:
-            for numbers, batch in missing[ranks.share :: ranks.shares]:
+            for numbers, batch in incomplete[ranks.share :: ranks.num_shares]:
                 predictions = self.task.run(model, batch)
-                # All ranks of the tensor axis have the same predictions.
+                # All ranks on the tensor axis have the same predictions.
                 if ranks.tensor.rank == 0:
                     self.journal.add(ranks.share, numbers, predictions)
                 num_remaining = self.num_examples - bar.n
-                bar.update(min(len(batch) * ranks.shares, num_remaining))
+                bar.update(min(len(batch) * ranks.num_shares, num_remaining))
 
     def _finish(self, model: EvaluationModel) -> list[Any]:
-        """Write the results. Return their summary and measures in JSON values, which all ranks get."""
+        """Write the results. Return summary and measures in JSON values, because `on_main` sends them to all ranks."""
         assert self.settings is not None
         by_number = self.journal.read()
         predictions = [by_number[number] for number in range(self.num_examples)]
@@ -142,15 +145,15 @@ class Evaluation:
 
 
 def _prefix_task(name: str, task: Task[Any, Any, Any], error: UserError) -> UserError:
-    """Prefix an error with the task's name.
+    """Prefix an error with the task name.
 
-    An option at the start of the message is put into backquotes, so that commands still show it as a flag.
+    If the message starts with an option, the option gets backquotes, so that commands still show it as a flag.
     """
     message = str(error)
-    option = re.match(r"\w*", message)[0]  # type: ignore[index]
-    if option in vars(task):
-        rest = message.removeprefix(option)
-        message = f"`{option}`{rest}"
+    first_word = re.match(r"\w*", message)[0]  # type: ignore[index]
+    if first_word in vars(task):
+        remainder = message.removeprefix(first_word)
+        message = f"`{first_word}`{remainder}"
     text = f"task {name}: {message}"
     if isinstance(error, OSError):
         return path_error(error, text)

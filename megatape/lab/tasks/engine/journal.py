@@ -1,12 +1,12 @@
 """The folder of an evaluation, from which a stopped evaluation resumes.
 
-settings.json      model, task, settings and examples, written first: the folder belongs to this evaluation only
-samples-0.jsonl    predictions of each rank, one line per example, while the evaluation runs
-samples.jsonl      predictions of all ranks in the order of the examples, once the evaluation is complete
+settings.json      model, task, options and examples, written first: they claim the folder for this evaluation
+samples-0.jsonl    predictions of a rank (here 0) while the evaluation is running, one line per example
+samples.jsonl      predictions of all ranks in the order of the examples, once all exist
 results.json       settings and all results, written last
 
-Every line of predictions has the hash of its other fields. A line is computed again if it was altered, if it was not written
-completely, or if an earlier version wrote it with other fields.
+Every line of predictions includes a hash of its other fields. Lines that are altered, torn, or written by an earlier version
+with other fields are computed again.
 """
 
 import hashlib
@@ -23,46 +23,46 @@ from megatape.utils.json_files import json_content, parse_json, read_json
 from megatape.utils.json_lines import append_lines, read_lines
 from megatape.utils.validation import as_type
 
-# Key of the hash in a line of predictions.
+# Key of the hash in a line.
 HASH = "sha256"
 Prediction = TypeVar("Prediction")
 
 
 class Journal(Generic[Prediction]):
-    """The predictions of one evaluation in its folder, shared by several ranks.
+    """Predictions of one evaluation in its folder, written by several ranks.
 
     Args:
         folder: Folder of the evaluation.
-        kind: Type of the predictions, a dataclass.
+        prediction_type: Dataclass of the predictions.
     """
 
-    def __init__(self, folder: Path, kind: type[Prediction]) -> None:
+    def __init__(self, folder: Path, prediction_type: type[Prediction]) -> None:
         self.folder = folder
-        self._kind = kind
+        self._prediction_type = prediction_type
         self._samples = folder / "samples.jsonl"
 
     def open(self, settings: EvaluationSettings) -> None:
-        """Create the folder, or check that it belongs to an evaluation with these settings. Call it in one process.
+        """Create the folder, or check that it has these settings. Call it in one process.
 
         Args:
-            settings: Everything that determines the predictions.
+            settings: Settings of the evaluation.
 
         Raises:
             ExistingPath: The folder belongs to another evaluation or to none. The message names the first setting that differs.
         """
         path = self.folder / "settings.json"
-        text = json_content(settings.content(), str(path), indent=2, default=str)
+        content = json_content(settings.content(), str(path), indent=2, default=str)
         if self.folder.exists() and any(self.folder.iterdir()):
             try:
-                known = read_json(path)
+                recorded = read_json(path)
             except (OSError, ValueError):
                 raise ExistingPath(
                     f"{self.folder} exists, but {path.name} there describes no evaluation: choose another `output`"
                 ) from None
-            difference = _difference(known, parse_json(text))
+            difference = _first_difference(recorded, parse_json(content))
             if difference is None:
                 return
-            # Without predictions there is nothing to mix with: the earlier evaluation failed to begin.
+            # An evaluation that stopped before its first prediction may be replaced.
             has_predictions = any(self.folder.glob("samples*.jsonl"))
             if has_predictions:
                 raise ExistingPath(
@@ -70,10 +70,10 @@ class Journal(Generic[Prediction]):
                     "remove it to start again"
                 )
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text + b"\n")
+        write_atomically(path, content + b"\n")
 
     def read(self) -> dict[int, Prediction]:
-        """Return the valid predictions of all ranks, by number of the example."""
+        """Return the intact predictions of all ranks: number of the example -> prediction."""
         predictions: dict[int, Prediction] = {}
         for path in [self._samples, *sorted(self.folder.glob("samples-*.jsonl"))]:
             for _, line in read_lines(path):
@@ -81,23 +81,23 @@ class Journal(Generic[Prediction]):
                 number = line.get("example")
                 if is_intact and type(number) is int:
                     with suppress(UserError):
-                        predictions[number] = as_type(line, self._kind)
+                        predictions[number] = as_type(line, self._prediction_type)
         return predictions
 
     def add(self, rank: int, numbers: Iterable[int], predictions: Iterable[Prediction]) -> None:
-        """Append to the predictions of one rank.
+        """Append predictions of one rank.
 
         Args:
-            rank: Number of the rank's share of the batches.
-            numbers: Number of each prediction's example.
-            predictions: Predictions to append.
+            rank: Index of the rank's share of the batches.
+            numbers: Numbers of the examples.
+            predictions: Prediction for each example.
         """
         append_lines(self.folder / f"samples-{rank}.jsonl", map(_line, numbers, predictions))
 
     def complete(self, predictions: Iterable[Prediction], results: EvaluationResults) -> None:
-        """Write the results, and the predictions of all ranks in one file.
+        """Merge the predictions of all ranks into one file, and write the results.
 
-        Call it in one process, after the last rank has added its predictions.
+        Call it in one process, after all ranks have added their predictions.
 
         Args:
             predictions: Predictions for all examples, in order.
@@ -125,21 +125,21 @@ def _hash(line: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(line).encode()).hexdigest()
 
 
-def _difference(there: Any, here: Any, name: str = "") -> str | None:
+def _first_difference(recorded: Any, current: Any, path: str = "") -> str | None:
     """Describe the first difference between two JSON values, or return None if they are equal.
 
     Args:
-        there: Value in the folder.
-        here: Value of this evaluation.
-        name: Path of keys to the values.
+        recorded: Value in the folder.
+        current: Value of this evaluation.
+        path: Keys leading to the values, separated by dots.
     """
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in here | there:
-            path = f"{name}.{key}".lstrip(".")
-            difference = _difference(there.get(key), here.get(key), path)
+    if isinstance(recorded, dict) and isinstance(current, dict):
+        for key in current | recorded:
+            key_path = f"{path}.{key}".lstrip(".")
+            difference = _first_difference(recorded.get(key), current.get(key), key_path)
             if difference is not None:
                 return difference
         return None
-    if there == here:
+    if recorded == current:
         return None
-    return f"{name} is {json.dumps(there)} there and {json.dumps(here)} here"
+    return f"{path} is {json.dumps(recorded)} there and {json.dumps(current)} here"

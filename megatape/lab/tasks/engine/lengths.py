@@ -1,4 +1,4 @@
-"""Lengths of texts in tokens, and batches of equal length, which need no padding."""
+"""Text lengths in tokens, and batches of equal length, which need no padding."""
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -9,9 +9,9 @@ from pydantic import AfterValidator, Field
 from megatape.errors import UserError
 from megatape.utils.options import Count, Listed
 
-# Maximum length. Longer texts would take too long.
+# Maximum text length. Longer texts would take too long.
 MAX_LENGTH = 2**24
-# Maximum number of tokens in the prompts answered together.
+# Maximum number of prompt tokens in a batch.
 BATCH_TOKENS = 2**15
 
 
@@ -36,19 +36,19 @@ Example = TypeVar("Example")
 
 
 def equal_lengths(
-    examples: Iterable[Example], length: Callable[[Example], int], most_tokens: int = BATCH_TOKENS
+    examples: Iterable[Example], length: Callable[[Example], int], max_tokens: int = BATCH_TOKENS
 ) -> list[list[Example]]:
-    """Divide examples into batches of equal length, the shortest first.
+    """Split examples into batches of equal length, shortest first.
 
     Args:
         examples: Examples in any order.
-        length: Returns the number of tokens of an example.
-        most_tokens: Maximum number of tokens in a batch, unless it has a single example.
+        length: Returns the number of tokens in an example.
+        max_tokens: Maximum number of tokens in a batch. A longer example gets its own batch.
     """
     batches = []
     for num_tokens, group in groupby(sorted(examples, key=length), length):
-        equal = list(group)
-        batch_size = max(1, most_tokens // num_tokens)
-        for begin in range(0, len(equal), batch_size):
-            batches.append(equal[begin : begin + batch_size])
+        same_length = list(group)
+        batch_size = max(1, max_tokens // num_tokens)
+        for begin in range(0, len(same_length), batch_size):
+            batches.append(same_length[begin : begin + batch_size])
     return batches

@@ -1,4 +1,4 @@
-"""Options of loading the models that are evaluated."""
+"""Options for loading models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class LoadingOptions:
-    """Options of loading, the same for all models of an evaluation.
+    """Options for loading models, the same for all models in a command.
 
     Attributes:
-        trust_remote_code: Whether transformers runs the Python files in the folders.
-        base: Folder that checkpoints of trained weights only started from.
+        trust_remote_code: Whether transformers may run Python files from the model folders.
+        base: Base model folder of checkpoints holding only trained weights.
         adapter: Exported adapter to merge into each model.
-        training_code: Whether the code of training runs the models.
+        training_code: Whether the training code runs the models, without an export.
     """
 
     trust_remote_code: bool = False
@@ -21,7 +21,7 @@ class LoadingOptions:
     training_code: bool = False
 
     def name_of(self, folder: Path) -> str:
-        """Return the name of the model in a folder, for messages and records."""
+        """Return the name of a model in messages and records."""
         return model_name(folder, self.adapter)
 
 

@@ -1,4 +1,4 @@
-"""Interface of the models that tasks evaluate. B texts, N tokens."""
+"""Interface of the models being evaluated. B texts, N tokens."""
 
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -7,10 +7,10 @@ if TYPE_CHECKING:
 
 
 class ModelOutline(Protocol):
-    """The part of a model that tasks need for building examples: tokenizer and limits, but no weights.
+    """Tokenizer and limits of a model, enough for building examples. No weights.
 
     Attributes:
-        name: Folder of the model, for messages.
+        name: Model folder, for messages.
         tokenizer: Tokenizer of transformers.
     """
 
@@ -23,7 +23,7 @@ class ModelOutline(Protocol):
 
     @property
     def max_positions(self) -> int:
-        """Number of tokens of the longest text."""
+        """Maximum text length in tokens."""
 
 
 class EvaluationModel(ModelOutline, Protocol):
@@ -36,6 +36,6 @@ class EvaluationModel(ModelOutline, Protocol):
         """Continue each prompt greedily by `num_tokens` ids, or fewer if the model ends the text.
 
         Args:
-            prompts: Ids of each prompt, equally many.
+            prompts: Prompt ids. All prompts have the same length.
             num_tokens: Number of ids to add.
         """

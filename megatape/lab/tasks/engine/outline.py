@@ -1,4 +1,4 @@
-"""Outlines of models: tokenizer and limits, enough to make all examples before any weight is read."""
+"""Model outlines: tokenizer and limits, for making all examples before reading any weight."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from megatape.lab.tasks.engine.loading import LoadingOptions
 
 @dataclass
 class Outline:
-    """The outline of a model in a folder. See ModelOutline."""
+    """A ModelOutline read from a folder."""
 
     name: str
     tokenizer: Any
@@ -24,20 +24,18 @@ class Outline:
     max_positions: int
 
 
-def read_outline(folder: Path, loading: LoadingOptions, share: int = 0, shares: int = 1) -> Outline:
-    """Read the outline of the model that is loaded with the same options.
-
-    Files with known hashes are checked, divided over several processes.
+def read_outline(folder: Path, loading: LoadingOptions, share: int = 0, num_shares: int = 1) -> Outline:
+    """Read a model's outline, and check its share of the files with known hashes.
 
     Args:
-        folder: Folder of the model.
-        loading: Options of loading.
-        share: Number of this process's share of the files.
-        shares: Number of shares.
+        folder: Model folder.
+        loading: Options later used for loading the model.
+        share: Index of this process's share of the files.
+        num_shares: Number of shares.
 
     Raises:
         MissingPath: A folder or file is missing.
-        UserError: The folder holds no such model, or a file is corrupted.
+        UserError: The folder holds no model, or a file is corrupted.
     """
     name = loading.name_of(folder)
     opened = open_model_folder(folder, loading.base)
@@ -47,7 +45,7 @@ def read_outline(folder: Path, loading: LoadingOptions, share: int = 0, shares: 
         tokenizer = AutoTokenizer.from_pretrained(opened.files, split_special_tokens=True, **options)
         return Outline(name, tokenizer, config.vocab_size, config.max_position_embeddings)
     source = opened.weights()
-    source.verify(share, shares)
+    source.verify(share, num_shares)
     if opened.kind is FolderKind.CHECKPOINT:
         tokenizer = exported_tokenizer(source)
     else:
@@ -56,7 +54,7 @@ def read_outline(folder: Path, loading: LoadingOptions, share: int = 0, shares: 
 
 
 def exported_tokenizer(source: ModelWeights) -> Any:
-    """Return the tokenizer that an export of these weights has."""
+    """Return the tokenizer that exporting these weights would write."""
     with TemporaryDirectory() as files:
         write_tokenizer(source.tokenizer(), source.model.max_positions, Path(files))
         return read_tokenizer(Path(files))

@@ -1,4 +1,4 @@
-"""Provenance of results: hashes of models and examples, and versions of the software."""
+"""Hashes of models and examples, and software versions, recorded with results."""
 
 import hashlib
 from dataclasses import fields, is_dataclass
@@ -13,18 +13,18 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.errors import MissingPath
 from megatape.utils.software import source_hash, versions
 
-# Files that determine a model's answers, in a folder without a manifest.
+# Files determining a model's answers, in a folder without a manifest.
 MODEL_FILES = ("*.json", "*.safetensors", "*.model")
 
 
 def model_hash(folder: Path) -> str:
-    """Return the sha256 of a model's folder.
+    """Return the sha256 of a model folder.
 
-    The hash of a checkpoint covers its manifest, which has the hashes of its files. The hash of any other folder covers the
-    names and hashes of the files with configuration, weights and tokenizer.
+    For a checkpoint it covers the manifest, which has the file hashes. For any other folder it covers names and hashes of
+    configuration, weights and tokenizer.
 
     Raises:
-        MissingPath: The folder has no such files.
+        MissingPath: The folder has none of these files.
     """
     manifest = folder / MANIFEST
     paths = [manifest]
@@ -40,10 +40,7 @@ def model_hash(folder: Path) -> str:
 
 
 def examples_hash(batches: list[list[Any]]) -> str:
-    """Return the sha256 of all examples as JSON, and so of the data behind them.
-
-    Fields of an example with `compare=False` do not count.
-    """
+    """Return the sha256 of all examples as JSON, without fields declared with `compare=False`."""
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
     digest = hashlib.sha256()
     for batch in batches:
@@ -52,7 +49,7 @@ def examples_hash(batches: list[list[Any]]) -> str:
 
 
 def software() -> dict[str, str]:
-    """Return the versions of the software that computes the results, with the hash of MegaTAPE's code."""
+    """Return software versions, and the hash of MegaTAPE's code."""
     return {
         "megatape": source_hash(),
         "python/torch/deepspeed": versions(),

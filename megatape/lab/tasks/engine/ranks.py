@@ -1,4 +1,4 @@
-"""Processes that divide an evaluation: their batches and, if it does not fit one GPU, the model."""
+"""Processes sharing an evaluation: batches are split across them, and a large model is sharded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,18 +13,18 @@ from megatape.utils.units import plural
 
 @dataclass(frozen=True)
 class EvaluationRanks:
-    """The processes that divide the batches of an evaluation, by default a single one.
+    """This process among those sharing an evaluation. A single process by default.
 
     Attributes:
         topology: Topology of all processes.
-        share: Number of this process's share of the batches.
-        shares: Number of shares.
-        tensor: Processes that divide the model. They have the same share of the batches.
+        share: Index of this process's share of the batches.
+        num_shares: Number of shares.
+        tensor: Ranks sharding the model. They run the same batches.
     """
 
     topology: Topology = SINGLE_PROCESS
     share: int = 0
-    shares: int = 1
+    num_shares: int = 1
     tensor: Axis = SINGLE
 
 
@@ -33,13 +33,13 @@ SINGLE_RANK = EvaluationRanks()
 
 @contextmanager
 def launched_ranks(num_tensor: int = 1) -> Iterator[EvaluationRanks]:
-    """Connect the processes that a launcher started. Collective over them.
+    """Connect the processes started by a launcher. Collective.
 
     Args:
-        num_tensor: Number of processes that divide a model.
+        num_tensor: Number of ranks sharding a model.
 
     Raises:
-        UserError: The launcher's variables make no sense, or the number of processes is no multiple of `num_tensor`.
+        UserError: The launcher's variables are inconsistent, or the number of processes is not a multiple of `num_tensor`.
     """
     topology = discover()
     world_size = topology.world_size

@@ -1,9 +1,9 @@
-"""Records of an evaluation on disk: the content of settings.json and results.json."""
+"""Content of settings.json and results.json."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from megatape.lab.tasks.engine.result import Measure
+from megatape.lab.tasks.engine.result import Measure, PublishedRows
 
 # Version of the format of results.json.
 FORMAT = 1
@@ -14,10 +14,10 @@ class ModelOrigin:
     """Provenance of an evaluated model.
 
     Attributes:
-        name: Name of the model.
-        sha256: Hash of the model's folder and, if an adapter is merged into it, of the adapter's.
-        training_code: Whether the code of training runs it.
-        tp: Number of processes that divide it.
+        name: Model name.
+        sha256: Hash of the model folder, followed by that of the adapter if one is merged.
+        training_code: Whether the training code runs the model.
+        tp: Number of ranks sharding the model.
     """
 
     name: str
@@ -28,12 +28,7 @@ class ModelOrigin:
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of an evaluation.
-
-    Attributes:
-        n: Number of examples.
-        sha256: Hash of all examples.
-    """
+    """Number and hash of an evaluation's examples."""
 
     n: int
     sha256: str
@@ -41,12 +36,12 @@ class Examples:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """Everything that determines the predictions of an evaluation.
+    """Everything that determines an evaluation's predictions.
 
     Attributes:
-        task: Name of the task.
-        options: Options of the task by name.
-        examples: Examples of the task.
+        task: Task name.
+        options: Task options by name.
+        examples: Number and hash of the examples.
         model: Provenance of the model.
     """
 
@@ -68,20 +63,20 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class EvaluationResults:
-    """Results of an evaluation.
+    """Results of an evaluation, with the settings they belong to.
 
     Attributes:
         settings: Settings of the evaluation.
-        versions: Versions of the software.
-        measures: Numbers for comparing models.
-        paper: Published values: row -> name of a measure -> value.
+        versions: Software versions.
+        measures: Numbers compared between models.
+        paper: Published values.
         details: All results of the task, in JSON values.
     """
 
     settings: EvaluationSettings
     versions: dict[str, str]
     measures: list[Measure]
-    paper: dict[str, dict[str, float]]
+    paper: PublishedRows
     details: dict[str, Any]
 
     def content(self) -> dict[str, Any]:
@@ -97,12 +92,7 @@ class EvaluationResults:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of an evaluation, for the console and the table of models.
-
-    Attributes:
-        summary: The results in one line.
-        measures: Numbers in the model's row of the table.
-    """
+    """Summary line of an evaluation, and its row in the table of models."""
 
     summary: str
     measures: list[Measure]

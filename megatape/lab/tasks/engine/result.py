@@ -1,4 +1,4 @@
-"""Results of evaluation tasks: measures, their intervals, and the interface of a task's results."""
+"""Interface of task results, and the measures compared between models."""
 
 import math
 from dataclasses import dataclass
@@ -10,14 +10,16 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 Interval = tuple[float, float]
+# Values published in papers: row label -> measure name -> value.
+PublishedRows = dict[str, dict[str, float]]
 
 
 def wilson(share: float, trials: float) -> Interval:
-    """Return Wilson's score interval (1927) in %. It has a width at 0% and 100%, too.
+    """Return Wilson's score interval (1927) in %. Its width is positive even at 0% and 100%.
 
     Args:
-        share: Share of successful independent trials, from 0 to 1.
-        trials: Number of trials. For a mean of shares, the number of trials whose share would vary as much.
+        share: Share of successes among independent trials, 0 to 1.
+        trials: Number of trials. For a mean of shares, the number of trials having the same variance.
     """
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
@@ -33,13 +35,13 @@ def wilson(share: float, trials: float) -> Interval:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of the results.
+    """A number compared between models.
 
     Attributes:
-        name: Name of its column in the table, with unit and length of the texts.
+        name: Column name in tables, including unit and text length.
         value: Value of the measure.
-        error: Standard error, None if it is unknown.
-        n: Number of answers or tokens that the value averages.
+        error: Standard error, None if unknown.
+        n: Number of answers or tokens averaged.
         interval: 95% interval of a proportion. Tables show it instead of the error.
     """
 
@@ -51,7 +53,7 @@ class Measure:
 
 
 class Result(Protocol):
-    """Results of an evaluation."""
+    """Results of a task on one model, computed from all predictions."""
 
     @property
     def summary(self) -> str:
@@ -59,10 +61,10 @@ class Result(Protocol):
 
     @property
     def measures(self) -> list[Measure]:
-        """Numbers for comparing models."""
+        """Numbers compared between models."""
 
     def describe(self) -> dict[str, Any]:
-        """Return all results, for a JSON file."""
+        """Return all results in JSON values."""
 
     def draw(self, figure: "Figure") -> None:
-        """Draw the results. megatape/lab/pictures.py has the common kinds of charts."""
+        """Draw the results. See megatape/lab/pictures.py for common charts."""

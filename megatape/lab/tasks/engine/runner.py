@@ -1,4 +1,4 @@
-"""Runs evaluation tasks: in memory, or for several models in a folder, on several ranks, resuming after a stop."""
+"""Runs evaluation tasks: one model in memory, or several models into a folder, resumable and on several ranks."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -27,13 +27,17 @@ from megatape.utils.paths import real_paths
 
 
 def evaluate(task: Task[Any, Any, ResultT], model: EvaluationModel) -> ResultT:
-    """Evaluate a model by a task in memory, in this process alone.
+    """Evaluate a model in memory, in this process alone.
+
+    Args:
+        task: Task with its options.
+        model: The loaded model.
 
     Returns:
-        The results of the task.
+        Results of the task.
 
     Raises:
-        UserError: The task's settings or data do not suit the model.
+        UserError: The task's options or data do not suit the model.
     """
     predictions = []
     for batch in task.batches(model):
@@ -48,33 +52,36 @@ def evaluate_models(
     ranks: EvaluationRanks,
     loading: LoadingOptions = DEFAULT_LOADING,
 ) -> Iterator[str]:
-    """Evaluate models into output/TASK/MODEL, or resume there, and write output/TASK/results.md. Collective over all ranks.
+    """Evaluate models into output/TASK/MODEL, resuming there, and write output/TASK/results.md. Collective.
 
-    Before the first model is loaded, the examples of all tasks are made for all models, and all folders are checked.
+    All examples are made and all folders checked before loading the first model.
 
     Args:
         tasks: Tasks by name.
-        models: Folders of models, of any kind that `load_trained` reads.
+        models: Model folders, of any kind that `load_trained` reads.
         output: Folder for the results.
-        ranks: Processes that divide the work.
-        loading: Options of loading the models.
+        ranks: Processes sharing the work.
+        loading: Options for loading the models.
 
     Yields:
-        The numbers of examples, the summary of each evaluation as soon as its results are written, and the tables.
+        Numbers of examples, then the summary of each finished evaluation, then the tables.
 
     Raises:
         UserError: A model is listed twice, or loading or an evaluation failed.
     """
     folders = dict(zip(name_models(models), models, strict=True))
-    rows: dict[str, dict[str, list[Measure]]] = {name: {} for name in tasks}
+    # Task -> model label -> measures.
+    measures: dict[str, dict[str, list[Measure]]] = {name: {} for name in tasks}
+    # Model label -> an evaluation for each task.
     evaluations: dict[str, list[Evaluation]] = {}
 
     def prepare() -> None:
         for label, folder in folders.items():
-            outline = read_outline(folder, loading, ranks.share, ranks.shares)
+            outline = read_outline(folder, loading, ranks.share, ranks.num_shares)
             evaluations[label] = []
             for name, task in tasks.items():
-                evaluations[label].append(Evaluation(output / name / label, name, task, outline, ranks))
+                evaluation = Evaluation(output / name / label, name, task, outline, ranks)
+                evaluations[label].append(evaluation)
 
     with path_errors():
         on_all(prepare, ranks.topology)
@@ -86,22 +93,22 @@ def evaluate_models(
 
         for label, folder in folders.items():
             with _report_full_gpu(folder), _load(folder, loading, ranks) as model:
-                # Popping frees the examples of models that are done.
+                # Popping frees the examples of finished models.
                 for evaluation in evaluations.pop(label):
                     name = evaluation.name
                     outcome = evaluation.run(model)
-                    rows[name][label] = outcome.measures
+                    measures[name][label] = outcome.measures
                     if ranks.topology.is_main:
-                        text = table(rows[name], tasks[name].paper())
+                        text = table(measures[name], tasks[name].paper())
                         write_atomically(output / name / "results.md", f"{text}\n".encode())
                     yield Line(f"{label}: {outcome.summary}")
 
-    tables = [table(rows[name], task.paper()) for name, task in tasks.items()]
+    tables = [table(measures[name], task.paper()) for name, task in tasks.items()]
     yield "\n\n".join([*tables, f"wrote {output}"])
 
 
 def name_models(models: Sequence[Path]) -> list[str]:
-    """Name each model after its folder, with as many of the folders above it as distinguish it from the others.
+    """Name each model after its folder, including as many parent folders as needed to make the names distinct.
 
     Raises:
         UserError: A folder is listed twice, or two folders would have the same name.
@@ -121,7 +128,7 @@ def name_models(models: Sequence[Path]) -> list[str]:
 
 
 def _origin(folder: Path, loading: LoadingOptions, ranks: EvaluationRanks) -> ModelOrigin:
-    """Return the provenance of a model. Collective over all ranks."""
+    """Return the provenance of a model. Collective."""
     hashes = [on_main(partial(model_hash, folder), ranks.topology)]
     if loading.adapter is not None:
         hashes.append(on_main(partial(model_hash, loading.adapter), ranks.topology))
@@ -134,9 +141,9 @@ def _count_examples(label: str, evaluations: list[Evaluation]) -> str:
 
 
 def _load(folder: Path, loading: LoadingOptions, ranks: EvaluationRanks) -> AbstractContextManager[EvaluationModel]:
-    """Return the context in which a model is loaded. With the code of training, ranks divide it."""
+    """Return a context manager loading the model, sharded across ranks if it runs the training code."""
     if loading.training_code:
-        # It needs DeepSpeed, which takes seconds to import.
+        # Importing it takes seconds, because it imports DeepSpeed.
         from megatape.lab.tasks.engine.tensor_parallel import load_tensor_parallel
 
         return load_tensor_parallel(folder, ranks.tensor, loading.base, loading.adapter)

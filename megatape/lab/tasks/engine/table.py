@@ -1,33 +1,34 @@
-"""The table that compares models on one task."""
+"""The table comparing models on one task."""
 
-from megatape.lab.tasks.engine.result import Measure
+from megatape.lab.tasks.engine.result import Measure, PublishedRows
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_number
 
 
-def table(rows: dict[str, list[Measure]], paper: dict[str, dict[str, float]]) -> str:
-    """Format measures as a Markdown table with a row for each model.
-
-    The paper's rows are below those of the models, as far as they have the models' columns.
+def table(measures_by_model: dict[str, list[Measure]], paper: PublishedRows) -> str:
+    """Format a Markdown table with a row per model, followed by published rows having any of the models' measures.
 
     Args:
-        rows: Measures of each model, by its label.
-        paper: Published values: row -> name of a measure -> value.
+        measures_by_model: Model label -> measures.
+        paper: Published values.
     """
-    names = list(dict.fromkeys(measure.name for row in rows.values() for measure in row))
-    cells = []
-    for label, row in rows.items():
-        by_name = {measure.name: _cell(measure) for measure in row}
-        cells.append([label, *(by_name.get(name, "") for name in names)])
+    columns: dict[str, None] = {}
+    for measures in measures_by_model.values():
+        columns |= dict.fromkeys(measure.name for measure in measures)
+
+    rows: list[list[str]] = []
+    for label, measures in measures_by_model.items():
+        texts = {measure.name: _format_measure(measure) for measure in measures}
+        rows.append([label, *(texts.get(name, "") for name in columns)])
     for label, values in paper.items():
-        published = {name: format_number(values[name]) for name in names if name in values}
-        if published:
-            cells.append([f"paper: {label}", *(published.get(name, "") for name in names)])
-    return markdown(["model", *names], cells)
+        texts = {name: format_number(values[name]) for name in columns if name in values}
+        if texts:
+            rows.append([f"paper: {label}", *(texts.get(name, "") for name in columns)])
+    return markdown(["model", *columns], rows)
 
 
-def _cell(measure: Measure) -> str:
-    """Format a value with its interval or, without one, with its standard error."""
+def _format_measure(measure: Measure) -> str:
+    """Format a value with its interval, or else its standard error."""
     text = format_number(measure.value)
     if measure.interval is not None:
         low, high = (format_number(end, 3) for end in measure.interval)

@@ -1,7 +1,7 @@
-"""A trained model run by the training code, on one rank or divided over tensor-parallel ranks.
+"""A trained model run by the training code, on one rank or sharded across tensor-parallel ranks.
 
-It needs no export, and the model may be too large for a single GPU. There is no cache: each token of a continuation takes a
-forward pass over all tokens before it.
+It needs no export and may be too large for a single GPU. There is no cache: generating a token takes a forward pass over all
+tokens before it.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ from megatape.zero.kinds import WEIGHT
 
 @dataclass
 class TensorParallelModel:
-    """An EvaluationModel with weights divided over the ranks of `axis`. Its methods are collective."""
+    """An EvaluationModel with weights sharded across the ranks of `axis`. Its methods are collective."""
 
     name: str
     tokenizer: Any
@@ -52,22 +52,22 @@ class TensorParallelModel:
 
     @property
     def max_positions(self) -> int:
-        """Number of tokens of the longest text. It is limited to the sliding window, which the training code lacks."""
+        """Maximum text length in tokens, at most the sliding window, which the training code does not implement."""
         config = self.model.config
         if config.sliding_window:
             return min(config.max_positions, config.sliding_window)
         return config.max_positions
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
-        """Continue each prompt greedily by `num_tokens` ids, padded after the end of a text."""
+        """Continue each prompt greedily by `num_tokens` ids. Texts ending earlier are padded."""
         end_ids = torch.tensor(sorted(self.end_ids))
         tokens = torch.tensor(prompts)
         ended = torch.zeros(len(prompts), dtype=torch.bool)
         for _ in range(num_tokens):
-            likeliest = self.logits(tokens)[:, -1].argmax(-1).cpu()
-            chosen = likeliest.masked_fill(ended, self.padding_id)
-            tokens = torch.cat([tokens, chosen[:, None]], 1)
-            ended |= torch.isin(chosen, end_ids)
+            greedy_ids = self.logits(tokens)[:, -1].argmax(-1).cpu()
+            next_ids = greedy_ids.masked_fill(ended, self.padding_id)
+            tokens = torch.cat([tokens, next_ids[:, None]], 1)
+            ended |= torch.isin(next_ids, end_ids)
             if ended.all():
                 break
         prompt_length = len(prompts[0])
@@ -77,7 +77,7 @@ class TensorParallelModel:
     def logits(self, tokens: Tensor) -> Tensor:
         """Return the logits, float32 [B, N, V], for ids [B, N], on all ranks."""
         length = tokens.shape[1]
-        # Padded, so that ranks have equal shares. No token sees the padding.
+        # Pad the sequence, so that ranks get equal shares. No token attends to the padding.
         padded = pad(tokens, (0, -length % self.axis.size)).to(self.device)
         positions = torch.arange(padded.shape[1], device=self.device).expand_as(padded)
         logits = whole_vocabulary(self.model(padded, positions), self.vocab_size, self.axis)
@@ -88,19 +88,19 @@ class TensorParallelModel:
 def load_tensor_parallel(
     folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None
 ) -> Iterator[TensorParallelModel]:
-    """Load the model of a checkpoint, an export, an import or a folder of transformers. Each rank reads its share.
+    """Load a model from a checkpoint, export, import or folder of transformers. Each rank reads its shard.
 
-    Weights have the same precision as in an export of the model.
+    Weights have the precision that exporting the model would give them.
 
     Args:
-        folder: Folder of the model.
-        axis: Ranks that divide the model.
-        base: Folder that a checkpoint of trained weights only started from.
+        folder: Model folder.
+        axis: Ranks sharding the model.
+        base: Base model folder, for a checkpoint holding only trained weights.
         adapter: Exported adapter to merge into the model.
 
     Raises:
         MissingPath: A folder or file is missing.
-        UserError: The folder holds no such model, the ranks cannot divide it, or its positions depend on a run's seed.
+        UserError: The folder holds no model, it cannot be sharded equally, or its positions depend on a run's seed.
     """
     with TemporaryDirectory() as temporary:
         name = model_name(folder, adapter)
@@ -116,7 +116,9 @@ def load_tensor_parallel(
         device = torch.device("cpu")
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-        model = _filled(build_model(source.model, Layout(tensor_axis=axis)), source, axis, device)
+        model = build_model(source.model, Layout(tensor_axis=axis))
+        _load_weights(model, source, axis, device)
+        model.eval()
 
         special = special_tokens(source.tokenizer())
         end_ids = special.eos_token_id
@@ -129,15 +131,15 @@ def load_tensor_parallel(
 
 
 def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
-    """Check that tensor-parallel ranks can hold equal shares of a model, and that its positions are not drawn.
+    """Check that a model can be sharded equally, and that its positions are not drawn at random.
 
     Args:
-        model: Configuration of the model.
+        model: Model configuration.
         num_ranks: Number of tensor-parallel ranks.
-        name: Name of the model in messages.
+        name: Model name in messages.
 
     Raises:
-        UserError: The model does not fit.
+        UserError: The model is not supported.
     """
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         size = getattr(model, field)
@@ -149,8 +151,8 @@ def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
         )
 
 
-def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.device) -> Transformer:
-    """Fill the model with this rank's rows and columns of every weight. Rows of padding are zero."""
+def _load_weights(model: Transformer, source: ModelWeights, axis: Axis, device: torch.device) -> None:
+    """Load this rank's rows and columns of every weight. Padding rows are zero."""
     for name, parameter in model.named_parameters():
         local_shape = tuple(parameter.shape)
         whole_shape = spec_of(parameter).shape
@@ -161,4 +163,3 @@ def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.
         if num_rows > 0:
             block[:num_rows] = source.read(WEIGHT, name, whole_shape, rows, share.columns)
         parameter.data = block.view(local_shape).to(device)
-    return model.eval()
