@@ -99,6 +99,6 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
         if ranks.topology.is_main:
             print_paragraphs(paragraphs)
             return
-        # Consume the paragraphs on the other ranks too: each step of the iteration runs a part of the evaluation.
+        # Consume the paragraphs on the other ranks too: iterating over them runs the evaluation.
         for _ in paragraphs:
             pass

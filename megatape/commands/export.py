@@ -85,7 +85,7 @@ def _export(options: Options) -> None:
 
 
 def _open_verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
-    """Return a checkpoint, or an import as the checkpoint of step 0, after verifying the hashes of its files.
+    """Return a checkpoint, or an import as the checkpoint of step 0, after verifying file hashes.
 
     Raises:
         UserError: The folder is neither, a file is corrupted, or an option does not apply.
@@ -105,7 +105,7 @@ def _open_verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
 
 
 def _open_import(options: Options) -> "ImportCheckpoint":
-    """Return an import as the checkpoint of step 0, after verifying the hashes of its files."""
+    """Return an import as the checkpoint of step 0, after verifying file hashes."""
     from megatape.hf.importing.checkpoint import ImportCheckpoint
 
     excluded = {

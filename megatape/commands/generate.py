@@ -99,7 +99,7 @@ def run(options: Options) -> None:
 
 
 def _read_inputs(options: Options) -> Inputs:
-    """Check the prompt, and read the files of prompts and of the conversation.
+    """Check the prompt, and read the prompts file and the conversation.
 
     Raises:
         UserError: A text or file is invalid, or the output exists.

@@ -10,7 +10,7 @@ model_folder.py
 architecture.py, config_json.py, pretrained.py
                reading transformers models
 
-families/      mapping of our models to architectures of transformers: names, configuration, code
+families/      maps our models to transformers' architectures: names, configuration, code
 modeling/      model code that exports carry if transformers has no class for a model
 weights/       weights in checkpoints and transformers folders, by our parameter names
 adapters/      LoRA adapters in peft's format

@@ -1,4 +1,4 @@
-"""Checks the fields of config.json, and makes a configuration of transformers from them."""
+"""Checks the fields in config.json, and makes a transformers configuration from them."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ EARLIER_FIELDS = {"rope_theta", "rope_scaling", "original_max_position_embedding
 
 
 def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
-    """Make a configuration of transformers from the fields of config.json.
+    """Make a transformers configuration from the fields in config.json.
 
     transformers interprets fields that the class does not declare as instructions, such as attn_implementation. In an export of
     MegaTAPE, such a field is an error. In other models, it is ignored, because other programs write such fields.
@@ -60,7 +60,7 @@ def error_summary(error: BaseException) -> str:
 
 
 def _check_fields(fields: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Raise UserError if a field of an export does not have the type of its default."""
+    """Raise UserError if a field in an export does not have its default's type."""
     values = list(fields.items())
     rope = fields.get("rope_parameters")
     if isinstance(rope, dict):

@@ -1,4 +1,4 @@
-"""Precision of exported weights, and names of precisions."""
+"""Precisions of exported weights, and their names."""
 
 from typing import cast
 

@@ -71,7 +71,7 @@ def open_model_folder(path: Path, base: Path | None = None) -> ModelFolder:
 
     Raises:
         FileNotFoundError: The folder is missing, or the folder that an import refers to.
-        UserError: The record of an import is corrupted, or `base` is given for another kind of folder.
+        UserError: An import's record is corrupted, or `base` is given for another kind of folder.
     """
     if (path / MANIFEST).is_file() or RunFolder(path).list_checkpoints():
         return ModelFolder(FolderKind.CHECKPOINT, path, path, base)

@@ -1,4 +1,4 @@
-"""Builds the arguments of argparse from the fields of a command's options."""
+"""Builds argparse arguments from the fields of a command's options."""
 
 import argparse
 from typing import Any, get_origin

@@ -72,7 +72,7 @@ def _list_group(group: str) -> str:
 
 
 def _list_names(descriptions: Mapping[str, str], width: int = 0) -> list[str]:
-    """Return an indented line for each name, with its description. width: Minimum characters of the column of names."""
+    """Return an indented line for each name, with its description. width: Minimum width of the first column."""
     width = max(width, *(len(name) for name in descriptions))
     return [f"  {name:{width}}  {description}" for name, description in descriptions.items()]
 

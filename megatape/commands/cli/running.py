@@ -105,7 +105,7 @@ def _discard_output() -> None:
 
 
 def name_flags(kind: type[CommandOptions], message: str, given: Container[str]) -> str:
-    """Replace names of options by their flags, at the beginning of a message and in backquotes.
+    """Replace option names by flags, at the beginning of a message and in backquotes.
 
     The first word may also be something else: in "data runs/x holds prompts", it can be the data of a checkpoint instead of an
     option. It is taken for an option if the option was given or has a default, or if the message says that it is missing.

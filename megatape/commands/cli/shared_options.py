@@ -11,7 +11,7 @@ from megatape.utils.options import CommandOptions, option
 
 
 def descriptions(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the descriptions of a registry's names, to be listed at the end of a command's help."""
+    """Return the description of each name in a registry, for the end of a command's help."""
     return {name: entry.description for name, entry in entries.items()}
 
 

@@ -1,4 +1,4 @@
-"""Table of commands, in the order of their use."""
+"""Table of commands, in the order in which they are used."""
 
 # Use -> name of a command -> description. Help shows a command and its description on one line of 80 columns.
 COMMANDS_BY_USE = {

@@ -37,7 +37,7 @@ def read_tokenizer(path: Path) -> "Tokenizer":
 
 
 def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
-    """Print the numbers of skipped records and of files without checksums, with examples."""
+    """Print how many records were skipped and how many files lack checksums, with examples."""
     if counts.too_long:
         records = plural(counts.too_long, "record")
         print(

@@ -1,4 +1,4 @@
-"""Options of an evaluation, made from the fields of its tasks."""
+"""Builds the options of an evaluation from the fields of its tasks."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields

@@ -1,1 +1,1 @@
-"""Continuations and conversations of `megatape generate`: prompts, a batch of them, and the chat in the terminal."""
+"""Parts of `megatape generate`: reading prompts, continuing them in batches, and chatting in the terminal."""

@@ -82,7 +82,7 @@ def write_continuations(
 
 
 def _prompts(loaded: "LoadedModel", file: Path, records: list[dict[str, Any]]) -> list["Prompt"]:
-    """Return the prompt of each record of a file."""
+    """Return each record's prompt."""
     from megatape.hf.generation.prompts import ConversationPrompts, read_prompt
 
     conversations = None
@@ -102,7 +102,7 @@ def _prompts(loaded: "LoadedModel", file: Path, records: list[dict[str, Any]]) -
 
 
 def batches(lengths: list[int], sampling: "Sampling") -> Iterator[tuple[int, int]]:
-    """Yield the begin and end index of each batch of consecutive prompts.
+    """Split consecutive prompts into batches, and yield their begin and end indices.
 
     A padded batch has at most BATCH_TOKENS tokens, unless a single prompt has more.
 

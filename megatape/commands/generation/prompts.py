@@ -11,7 +11,7 @@ from megatape.utils.validation import as_type
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message
 
-# Maximum number of characters of a line that an error message shows.
+# Maximum number of characters to show from a line in an error message.
 SHOWN_CHARACTERS = 80
 
 

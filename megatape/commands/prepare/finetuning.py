@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Options(HubOptions, RecordLimitOptions, HeldOutOptions):
-    """Records with prompts and answers, and limits of the samples made of them.
+    """Records with prompts and answers, and limits for samples.
 
     Attributes:
         output: data directory to write

@@ -27,12 +27,12 @@ from megatape.utils.atomic import new_folder
 
 @path_errors()
 def export_adapter(checkpoint: Checkpoint, out: Path, dtype: Dtype | None = None) -> None:
-    """Write the adapters of a run, its other trained weights, and the hashes of its frozen weights.
+    """Write a run's adapters, its other trained weights, and the hashes of its frozen weights.
 
     Args:
         checkpoint: Checkpoint of the run.
         out: Folder to write. It must not exist.
-        dtype: Precision of the stored weights, by default that of the run.
+        dtype: Precision of the stored weights, by default the run's.
 
     Raises:
         FileExistsError: `out` exists.

@@ -1,4 +1,4 @@
-"""Files of an exported adapter in peft's format, and the record of its base."""
+"""Files of an exported adapter in peft's format, and the record about its base."""
 
 import hashlib
 from typing import Literal
@@ -21,7 +21,7 @@ MATRICES = {"a": "lora_A", "b": "lora_B"}
 
 
 class AdapterBase(Section):
-    """Content of base.json: record of the base model that an adapter belongs to.
+    """Content of base.json: record about the base model that an adapter belongs to.
 
     Attributes:
         format: Version of the file.

@@ -15,7 +15,7 @@ def without_adapters(model: ModelConfig) -> ModelConfig:
 
 
 def merged_weight(checkpoint: Checkpoint, lora: LoraConfig, name: str) -> Tensor:
-    """Read a weight of a checkpoint in float32, and merge the adapter of its layer if there is one.
+    """Read a checkpoint weight in float32, and merge its layer's adapter if there is one.
 
     Args:
         checkpoint: Checkpoint of a run with LoRA.

@@ -1,6 +1,6 @@
 """Merges an exported adapter into its base.
 
-peft's merge_and_unload does not verify the hashes of the base, and needs the whole base in memory instead of one shard.
+peft's merge_and_unload does not verify the base by hashes, and needs all of it in memory instead of one shard.
 """
 
 import shutil
@@ -44,7 +44,7 @@ class _Adapter:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the adapter, and of the hashed base weights."""
+        """Precision of the adapter and the hashed base weights."""
         return dtype_named(self.record.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Interface of checkpoints for exports, and a check of their parameters."""
+"""Interface of checkpoints for exports, and a parameter check."""
 
 from pathlib import Path
 from typing import Protocol

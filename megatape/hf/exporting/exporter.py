@@ -39,7 +39,7 @@ def export(
         merge: Whether to merge LoRA adapters into the weights. Otherwise they are dropped.
         shard_bytes: Maximum size of a weight file with several tensors.
         model: Model section that replaces the checkpoint's, e.g. to scale RoPE frequencies. The weights must fit.
-        dtype: Precision of the stored weights, by default that of the run.
+        dtype: Precision of the stored weights, by default the run's.
 
     Raises:
         FileExistsError: `out` exists.
@@ -71,7 +71,7 @@ def export(
 
 
 def _exported_config(config: Config, model: ModelConfig | None, dtype: Dtype | None) -> Config:
-    """Return the configuration of a run with another model section or another precision of its export."""
+    """Return a run's configuration with another model section or export precision."""
     if model is not None:
         config = config.model_copy(update={"model": model})
     if dtype is not None:

@@ -1,4 +1,4 @@
-"""Finds the origins of a model for the metadata of its model card: base model, license and data sets.
+"""Finds a model's origins for the metadata in its model card: base model, license and data sets.
 
 They are read from the folders that training used, and named by ids on the Hugging Face hub. Paths on this machine are not
 included.
@@ -19,14 +19,14 @@ from megatape.registry import SOURCES
 
 CARD = "README.md"
 MAX_CARD_CHARACTERS = 2**16
-# Maximum length of a chain of models or data directories made from one another.
+# Maximum length of a chain in which models or data directories were made from one another.
 MAX_DEPTH = 8
 # Id of the data set behind the source c4.
 C4 = "allenai/c4"
 
 _DATA_SET = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LICENSE = re.compile(r"[\w.-]+")
-# Name of a model folder in the cache of the hub's client.
+# Name of a model folder in the hub client's cache.
 _CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)")
 
 
@@ -46,7 +46,7 @@ class Origins:
 
 
 def origins_of(init_from: str | None, paths: Iterable[str], depth: int = MAX_DEPTH) -> Origins:
-    """Find the origins of a run and of earlier runs that it continues. Data sets of earlier runs come first.
+    """Find the origins of a run and the earlier runs that it continues, whose data sets come first.
 
     Missing and damaged folders are skipped.
 
@@ -98,7 +98,7 @@ def _read_card(folder: Path) -> Origins:
 
 
 def _cached_model(folder: Path) -> str | None:
-    """Return the id of a model in the cache of the hub's client, or None for a folder elsewhere."""
+    """Return the id of a model in the hub client's cache, or None for a folder elsewhere."""
     for part in folder.parts:
         match = _CACHED.fullmatch(part)
         if match is not None:
@@ -120,7 +120,7 @@ def _metadata(card: Path) -> str:
 
 
 def _value(metadata: str, key: str, pattern: re.Pattern[str]) -> str | None:
-    """Return the value of a key in the metadata, or the first one of a list. None if it is missing or not as expected."""
+    """Return a key's value in the metadata, or the first value in a list. None if it is missing or not as expected."""
     match = re.search(rf"^{key}:[ \t]*(?:\n[ \t]*-[ \t]*)?[\"']?([^\s\"']+)[\"']?[ \t]*$", metadata, re.MULTILINE)
     if match is None or not pattern.fullmatch(match[1]):
         return None

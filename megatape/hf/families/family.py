@@ -1,4 +1,4 @@
-"""Base class of model families: maps our models to architectures of transformers (names, configuration, code)."""
+"""Base class of model families: maps our models to transformers' architectures (names, configuration, code)."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,12 +26,12 @@ LAYER = {
     "mlp.up": "mlp.up_proj",
     "mlp.down": "mlp.down_proj",
 }
-# Field of LlamaConfig -> field of our model section.
+# LlamaConfig field -> field in our model section.
 FIELDS = {"vocab_size": "vocab_size", "hidden_size": "hidden_size"}
 FIELDS |= {theirs: ours for ours, theirs in TapeConfig.attribute_map.items()}
 # Requirements of all families, stated in model cards.
 REQUIREMENTS = f"PyTorch and transformers {OLDEST_TRANSFORMERS} or later"
-# Field of rope_parameters -> field of model.scaling.
+# Field in rope_parameters -> field in model.scaling.
 _SAME = ("factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "low_freq_factor", "high_freq_factor")
 SCALING = {name: name for name in _SAME} | {"original_max_position_embeddings": "original_length"}
 
@@ -69,7 +69,7 @@ class Family:
         return f"model.layers.{layer}.{self.layer_name(name_in_layer)}"
 
     def layer_name(self, name: str) -> str:
-        """Return the name of our layer's parameter within the layer of an exported model."""
+        """Return the name of our layer's parameter within an exported layer."""
         module, _, kind = name.rpartition(".")
         return f"{LAYER[module]}.{kind}"
 
@@ -82,7 +82,7 @@ class Family:
         raise NotImplementedError
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
-        """Return the fields of our model section for transformers' configuration. This is the inverse of `config`.
+        """Return the fields of our model section for a transformers configuration: the inverse of `config`.
 
         Raises:
             UserError: A setting is not supported.
@@ -106,7 +106,7 @@ class Family:
 
 
 def llama_fields(exported: ExportedModel) -> dict[str, Any]:
-    """Return the fields of LlamaConfig, which the configurations of its relatives share."""
+    """Return the LlamaConfig fields, which the configurations of its relatives share."""
     model = exported.model
     fields = {theirs: getattr(model, ours) for theirs, ours in FIELDS.items()}
     fields["head_dim"] = model.head_dim

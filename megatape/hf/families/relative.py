@@ -1,4 +1,4 @@
-"""Base class of the families of Llama and its relatives: converts their configurations to our model section and back."""
+"""Base class for Llama and its relatives: converts their configurations to our model section and back."""
 
 import math
 from typing import Any, ClassVar
@@ -40,7 +40,7 @@ class Relative(Family):
         return self.config_class(**fields, architectures=[self.model_class.__name__])
 
     def own_fields(self, model: ModelConfig) -> dict[str, Any]:
-        """Return the fields of the configuration that relatives of Llama do not share. Most have attention_bias."""
+        """Return configuration fields that Llama's relatives do not share. Most have attention_bias."""
         return {"attention_bias": model.attention_bias == "qkvo"}
 
     def features(self, config: PreTrainedConfig) -> dict[str, Any]:

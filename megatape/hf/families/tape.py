@@ -131,7 +131,7 @@ class Tape(Family):
 
 
 def _name_needed_files(path: Path) -> None:
-    """Append imports of all files that an entry point of an exported folder needs indirectly.
+    """Append imports of all files that an exported folder's entry point needs indirectly.
 
     transformers copies code from a local folder into a cache before running it. Until 5.10, it copied the entry point and the
     files imported by it, but not the files imported by those.

@@ -1,1 +1,1 @@
-"""Imports pretrained transformers models: record, configuration, check of the logits, checkpoint of step 0."""
+"""Imports pretrained transformers models: record, configuration, logits check, step-0 checkpoint."""

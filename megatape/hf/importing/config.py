@@ -67,7 +67,7 @@ def starting_config(
 
 
 def _longest_attention(architecture: Architecture) -> int:
-    """Return the maximum number of tokens that a token of the pretrained model attends to."""
+    """Return how many tokens a token attends to at most in the pretrained model."""
     max_positions = architecture.model.max_positions
     if architecture.window is None:
         return max_positions

@@ -18,7 +18,7 @@ from megatape.utils.atomic import new_folder
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of tokens to compare logits of.
+# Maximum number of tokens for comparing logits.
 CHECK_LENGTH = 256
 
 
@@ -92,7 +92,7 @@ def _check_logits(source: Path, pretrained: PretrainedModel, model: ModelConfig,
 
 
 def _describe_import(source: Path, pretrained: PretrainedModel, difference: float, hub_id: str | None) -> ImportRecord:
-    """Return the record of an import, with hashes of all files of the model."""
+    """Return an import's record, with the hashes of all model files."""
     architecture, weights = pretrained
     tokenizer = [name for name in FILES if (source / name).is_file()]
     files = {"config.json", *tokenizer}

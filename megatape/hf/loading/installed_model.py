@@ -1,4 +1,4 @@
-"""Loads models into the installed class of their family, checking every field of config.json and every tensor.
+"""Loads models into the installed class of their family, checking each config.json field and each tensor.
 
 No code from the folder is run, and nothing is downloaded. from_pretrained would load whatever the folder refers to: code,
 adapters, kernels, repositories.

@@ -89,7 +89,7 @@ def load_trained(
     base: Path | None = None,
     adapter: Path | None = None,
 ) -> Iterator[LoadedModel]:
-    """Load a model from any kind of model folder, verifying all recorded hashes of files.
+    """Load a model from any kind of model folder, verifying all recorded file hashes.
 
     A checkpoint is exported to a temporary folder first. For an import, the model that it refers to is loaded.
 

@@ -21,7 +21,7 @@ class LoadedModel:
         name: Name for messages: the folder that the model was loaded from.
         model: Transformers model.
         tokenizer: Transformers tokenizer.
-        folder: Folder of the files, which may be temporary: it exists until the context of `load_trained` ends.
+        folder: Model folder, which may be temporary: it exists until the `load_trained` context ends.
     """
 
     name: str

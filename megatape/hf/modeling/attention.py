@@ -88,7 +88,7 @@ def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor 
 
 
 def find_spans(attention_mask: Tensor) -> Spans | None:
-    """Find the span of tokens in each row of an attention mask [B, N], which is 0 on padding.
+    """Find each row's span of tokens in an attention mask [B, N], which is 0 on padding.
 
     Returns:
         Spans of the rows. None if there is no padding, or if a row has padding between tokens.

@@ -421,7 +421,7 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
             labels: input_ids [B, N], with -100 for tokens without a loss. They are shifted here.
             use_cache: See TapeModel.forward.
             logits_to_keep: Number of last tokens to compute logits for, 0 for all, or the indices of these tokens.
-            **kwargs: Further arguments of TapeModel.forward and of the loss function.
+            **kwargs: Further arguments for TapeModel.forward and the loss function.
         """
         outputs = self.model(
             input_ids=input_ids,

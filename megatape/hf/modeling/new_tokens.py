@@ -40,7 +40,7 @@ def describe_tokens(
     past_key_values: Cache | None,
     has_bias: bool,
 ) -> tuple[NewTokens, Tensor]:
-    """Derive the properties of new tokens from the arguments of TapeModel.forward.
+    """Derive properties of new tokens from the arguments to TapeModel.forward.
 
     Args:
         config: Configuration of the model.

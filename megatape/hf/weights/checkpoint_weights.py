@@ -1,4 +1,4 @@
-"""Reads the weights of checkpoints: as initial weights of a run, or for experiments."""
+"""Reads checkpoint weights: as a run's initial weights, or for experiments."""
 
 import torch
 
@@ -31,7 +31,7 @@ class CheckpointWeights(CheckpointReader, ModelWeights):
         return parameter_shapes(self.model)
 
     def stored(self) -> StoredWeights:
-        """Return the weight files and the location of each weight. If the checkpoint has a base, those of the base."""
+        """Return weight files and the location of each weight, from the checkpoint's base if it has one."""
         if self.base:
             return self.base
         file_of = self.manifest.tensors["weight"]

@@ -65,7 +65,7 @@ class FolderWeights(StoredWeights, ModelWeights):
         return {name: record.shape for name, record in self.tensors.items()}
 
     def stored(self) -> StoredWeights:
-        """Return the weight files and the location of each weight: this object."""
+        """Return weight files and the location of each weight: this object."""
         return self
 
     def tokenizer(self) -> Tokenizer:

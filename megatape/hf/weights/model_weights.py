@@ -1,4 +1,4 @@
-"""Interface of a model's weights in any kind of folder, and the check whether a run can start with them."""
+"""Interface for a model's weights in any kind of folder, and the check whether a run can start with them."""
 
 from typing import Protocol
 
@@ -72,7 +72,7 @@ class ModelWeights(InitialWeights, Protocol):
 
 
 def parameter_shapes(model: ModelConfig) -> Shapes:
-    """Return the unsharded shape of every parameter of a model."""
+    """Return the unsharded shape of every parameter."""
     return {name: tuple(parameter.shape) for name, parameter in meta_model(model).named_parameters()}
 
 

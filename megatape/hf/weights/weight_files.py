@@ -1,4 +1,4 @@
-"""Writes the weight files of an export: model.safetensors, or shards of limited size and their index.
+"""Writes an export's weight files: model.safetensors, or size-limited shards and their index.
 
 huggingface_hub plans the shards. Its save_torch_state_dict needs the whole model in memory, `write_weights` only one shard.
 """

@@ -11,7 +11,7 @@ def collect_files(modules: dict[str, set[str]], own_files: dict[str, Path]) -> d
 
     Args:
         modules: Module -> names that the export uses from it.
-        own_files: Name of a file that the export writes itself -> file of this package that it replaces.
+        own_files: File name that the export writes itself -> file in this package that it replaces.
 
     Returns:
         File name -> code.

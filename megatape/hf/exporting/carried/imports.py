@@ -8,7 +8,7 @@ from megatape.hf.exporting.carried.statements import Import, imports_in
 from megatape.hf.modeling import stand_ins
 from megatape.moved_modules import current_name
 
-# Prefixes of modules that exports carry, in addition to relative imports of encodings.
+# Prefixes of modules that exports carry, in addition to encodings' relative imports.
 CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.encodings.")
 # Prefix of encodings' Triton kernels, which stand_ins.py replaces.
 KERNELS = "megatape.encodings.kernels."
@@ -86,5 +86,5 @@ class ModuleImports:
 
 
 def is_carried(module: str) -> bool:
-    """Whether exports carry the file of a module of this package."""
+    """Whether exports carry a module's file from this package."""
     return module.startswith(CARRIED) and not module.startswith(KERNELS)

@@ -59,7 +59,7 @@ def is_program(statement: ast.stmt) -> bool:
 
 
 def first_line(statement: ast.stmt) -> int:
-    """Return the line number of a statement or of its first decorator."""
+    """Return the line number of a statement, or its first decorator's."""
     lines = [statement.lineno]
     if isinstance(statement, Definition):
         lines += [decorator.lineno for decorator in statement.decorator_list]

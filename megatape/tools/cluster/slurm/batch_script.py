@@ -62,7 +62,7 @@ def quoted(value: object) -> str:
 
 
 def log_prefix(directory: Path, name: str) -> Path:
-    """Return the common prefix of the paths of a job's logs.
+    """Return the common prefix of a job's log paths.
 
     Args:
         directory: Run directory.

@@ -61,7 +61,7 @@ class Job(CommandOptions):
 
     @property
     def requested_cpus(self) -> int | None:
-        """Number of CPU cores to request per rank. None: Slurm's default, or all cores of an exclusive node."""
+        """Number of CPU cores to request per rank. None: Slurm's default, or all cores if the node is exclusive."""
         if self.cpus_per_rank:
             return self.cpus_per_rank
         if self.gpus_per_node and not self.exclusive:

@@ -16,7 +16,7 @@ class JobArray:
 
     Attributes:
         configs: Configurations by file name.
-        directory: Run directory, or parent folder of the run directories of an array.
+        directory: Run directory, or parent folder of an array's run directories.
         is_array: Whether each configuration is a task of a job array. Otherwise there is a single configuration.
     """
 
