@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import inspect
 import itertools
 import re
 import runpy
@@ -11,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 
 import pytest
@@ -26,6 +28,7 @@ from megatape.config.annotations import sections_in
 from megatape.data.cleaning.rule import TextRule
 from megatape.errors import UserError
 from megatape.imports import import_given
+from megatape.model.block import Block
 from megatape.registry import OPTIMIZERS, SCHEDULES
 from megatape.utils.options import read_options
 
@@ -362,3 +365,11 @@ def test_picture_of_results_has_its_tables() -> None:
     """The tables that docs/figures/draw.py reads are in docs/results/."""
     script = runpy.run_path(str(ROOT / "docs/figures/draw.py"))
     assert len(script["draw"]().axes) == 3
+
+
+def test_the_block_shown_in_the_docs_is_the_code() -> None:
+    """docs/model.md quotes Block.forward, which stays short enough to be read as the equation."""
+    page = (ROOT / "docs/model.md").read_text()
+    quoted = page.split("```python\n")[1].split("```")[0].strip()
+    body = dedent(inspect.getsource(Block.forward).split('"""')[-1]).strip()
+    assert body == quoted

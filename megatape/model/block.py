@@ -225,20 +225,6 @@ class Streams(NamedTuple):
     remat_of: Callable[[Tensor], Remat | None] | None = None
 
 
-class Content(NamedTuple):
-    """Content after a block.
-
-    Attributes:
-        x: Content of this rank's tokens, [B, N/T, D].
-        m: Output of the MLP, [B, N/T, D]. None if the position update does not read it.
-        remat_of: See Streams.
-    """
-
-    x: Tensor
-    m: Tensor | None
-    remat_of: Callable[[Tensor], Remat | None] | None = None
-
-
 class Block(nn.Module):
     """Pre-norm attention and feed-forward network, both updating both streams.
 
@@ -247,7 +233,7 @@ class Block(nn.Module):
         x <- x + m
         e <- update(e, A e, m)
 
-    Each step is a method, so wrappers can change single steps and be combined.
+    Wrappers derive from BlockInSteps (block_in_steps.py), where each step is a method.
 
     Attributes:
         updates_state: Whether it updates the position state.
@@ -294,38 +280,11 @@ class Block(nn.Module):
             streams: Streams before it.
             document_starts: Index of the first token that each token may attend to, [B, N], or None.
         """
-        attended, attended_state = self.attend(streams, document_starts)
-        return self.feed_forward(streams, attended, attended_state)
-
-    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the output of attention [B, N/T, D], and A e [B, N, H/T, W] if the position update reads it, or None."""
-        return self.attention(self.attention_norm(streams.x), streams.state, document_starts)
-
-    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
-        """Return both streams after this block. Each token is computed alone.
-
-        Args:
-            streams: Streams before the block.
-            attended: Output of attention, [B, N/T, D].
-            attended_state: A e, or None.
-        """
-        content = self.add_to_content(streams.x, attended)
-        state = self.update(streams.state, attended_state, content.m)
-        return Streams(content.x, state, content.remat_of)
-
-    def add_to_content(self, x: Tensor, attended: Tensor) -> Content:
-        """Add the outputs of attention and MLP to the content."""
+        x, state, _ = streams
+        attended, attended_state = self.attention(self.attention_norm(x), state, document_starts)
         x = x + attended
-        m = self.apply_mlp(x)
-        return self.add(x, m)
-
-    def apply_mlp(self, x: Tensor) -> Tensor:
-        """Return the output of the MLP for the content after attention."""
-        return self.mlp(self.mlp_norm(x))
-
-    def add(self, x: Tensor, m: Tensor) -> Content:
-        """Add the output of the MLP to the content."""
-        return Content(x + m, m)
+        m = self.mlp(self.mlp_norm(x))
+        return Streams(x + m, self.update(state, attended_state, m))
 
     def update(self, state: PositionState, attended_state: Tensor | None, m: Tensor | None) -> PositionState:
         """Return the position state after this block.

@@ -8,7 +8,8 @@ from torch import Tensor
 from megatape.config import ModelConfig
 from megatape.encodings.encoding import Encoding
 from megatape.errors import UserError
-from megatape.model.block import Block, Content
+from megatape.model.block import Block
+from megatape.model.block_in_steps import BlockInSteps, Content
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.nn.product import linear
 from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
@@ -39,13 +40,14 @@ def content_after_block(block: Block, x: Tensor, attended: Tensor) -> tuple[Tens
     Returns:
         The content [B, N/T, D] after the block, and the MLP's output m if the position update reads it, or None.
     """
-    content = Block.add_to_content(block, x, attended)
+    x = x + attended
+    m = block.mlp(block.mlp_norm(x))
     if not block.updates_state:
-        return content.x, None
-    return content.x, content.m
+        return x + m, None
+    return x + m, m
 
 
-class CompiledBlock(Block):
+class CompiledBlock(BlockInSteps):
     """Block compiling everything before and after attention during its first training step.
 
     Blocks with the same shapes share the compiled code.

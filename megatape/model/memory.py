@@ -6,7 +6,8 @@ from contextlib import nullcontext
 from torch import Tensor
 
 from megatape.attention.rotation import PositionState
-from megatape.model.block import Block, Content, Streams, swiglu
+from megatape.model.block import Block, Streams, swiglu
+from megatape.model.block_in_steps import BlockInSteps, Content
 from megatape.model.tensor_parallel import TensorParallelMLP
 from megatape.nn.norm import normalize, normalize_and_rebuild
 from megatape.nn.rebuilt import add, remat
@@ -14,7 +15,7 @@ from megatape.nn.recompute import in_chunks, keep_on_host, recompute
 from megatape.nn.remat import Remat
 
 
-class RebuiltSumBlock(Block):
+class RebuiltSumBlock(BlockInSteps):
     """Block whose last sum the backward pass rebuilds from its two terms, in a block that updates the position state.
 
     The norm of the MLP saves one term and the position update the other, so the next block's norm need not save the sum.
@@ -63,7 +64,7 @@ def _remat_of_x(streams: Streams) -> Remat | None:
     return streams.remat_of(streams.x)
 
 
-class ChunkedBlock(Block):
+class ChunkedBlock(BlockInSteps):
     """Block passing some tokens at a time through MLP and position update (training.chunk_tokens).
 
     Autograd saves only the arguments of each chunk, and the backward pass recomputes what follows attention.

@@ -6,7 +6,8 @@ from megatape.attention.backend import DocumentStarts
 from megatape.attention.rotation import PositionState
 from megatape.distributed.layout import heads_to_tokens, local_tokens, tokens_to_heads
 from megatape.encodings.encoding import Features
-from megatape.model.block import Attention, Block, Streams
+from megatape.model.block import Attention, Streams
+from megatape.model.block_in_steps import BlockInSteps
 
 
 class SequenceParallelAttention(Attention):
@@ -31,7 +32,7 @@ class SequenceParallelAttention(Attention):
         return heads_to_tokens(axis, content, attended_state)
 
 
-class SequenceParallelBlock(Block):
+class SequenceParallelBlock(BlockInSteps):
     """Block updating the streams of this rank's tokens. Every rank has the initial state of all tokens for attention."""
 
     def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
