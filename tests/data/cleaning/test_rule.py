@@ -10,7 +10,7 @@ from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.sources.document import Document
 from megatape.registry import RULES
-from tests.helpers.data.rules import PROSE, verdict
+from tests.helpers.data.rules import PROSE, apply_rule
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from tests.helpers.data.rules import PROSE, verdict
     ],
 )
 def test_what_a_rule_leaves(rule: str, text: str, wanted: str) -> None:
-    assert verdict(rule, text) == wanted
+    assert apply_rule(rule, text) == wanted
 
 
 @pytest.mark.parametrize(

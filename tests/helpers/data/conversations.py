@@ -1,4 +1,4 @@
-"""A conversation, chat templates, and tokenizers that bring one along."""
+"""Sample conversation, chat templates, and tokenizers with a chat template."""
 
 import json
 import shutil
@@ -31,7 +31,14 @@ MESSAGES = [
 
 
 def adopted(folders: dict[str, Path], tmp_path: Path, template: str | None, inline: bool = False) -> Path:
-    """A folder like Qwen's with this template, whose generation ends at <|im_end|> too."""
+    """Copy Qwen's tokenizer folder and give it a chat template. Generation ends at <|im_end|> as well.
+
+    Args:
+        folders: Tokenizer folders by name.
+        tmp_path: Parent of the copy.
+        template: Chat template, or None.
+        inline: Whether to write the template into tokenizer_config.json, next to one of another name.
+    """
     folder = Path(shutil.copytree(folders["qwen"], tmp_path / "qwen"))
     tokenizer = load_tokenizer(folder)
     assert isinstance(tokenizer, JsonTokenizer)

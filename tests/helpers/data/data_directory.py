@@ -1,4 +1,4 @@
-"""Small data directories, written token by token or text by text, and what they hold."""
+"""Write small data directories, token by token or text by text, and read their contents."""
 
 import hashlib
 import io
@@ -23,7 +23,7 @@ from megatape.data.training.token_dataset import TokenDataset
 VOCAB_SIZE = 100
 BOS = 1
 EOS = 2
-# tokens of a member, members of a shard
+# Tokens per member, and members per shard, of directories written by `write_ids`.
 MEMBER = 64
 MEMBERS = 3
 
@@ -40,7 +40,7 @@ def small_tokenizer() -> Tokenizer:
 def write_ids(
     directory: Path, documents: Documents, vocab_size: int = VOCAB_SIZE, member_tokens: int = MEMBER, members: int = MEMBERS
 ) -> Path:
-    """A data directory with members of 64 tokens, three per shard, the same documents in both splits."""
+    """Write a data directory with the same documents in both splits, by default in shards of three 64-token members."""
     directory.mkdir()
     splits = {}
     for split in SPLITS:
@@ -54,7 +54,7 @@ def write_ids(
 
 
 def write_documents(directory: Path, texts: Iterable[str], tokenizer: Tokenizer) -> None:
-    """A data directory of these texts, all in the training split."""
+    """Write a data directory with all texts in the training split."""
     writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
     for text in texts:
         writers["train"].add(tokenizer.encode_documents([text])[0], len(text.encode()))
@@ -63,69 +63,80 @@ def write_documents(directory: Path, texts: Iterable[str], tokenizer: Tokenizer)
 
 
 def read_all(directory: Path, split: str = "train") -> np.ndarray:
-    """All token ids of a split."""
+    """Return all token ids of a split."""
     return np.concatenate([*SplitReader(directory, load_index(directory), split).members()])
 
 
 def member_of(reader: SplitReader, number: int, begin: int = 0, end: int = MEMBER) -> np.ndarray:
-    """Token ids of a member that `write_ids` wrote."""
+    """Return token ids of a member written by `write_ids`."""
     shard, place = divmod(number, MEMBERS)
     return reader.read(shard, place * MEMBER + begin, place * MEMBER + end)
 
 
 def first_byte(number: int) -> int:
-    """Offset in its shard of the first token id of a member that `write_ids` wrote."""
+    """Return the offset, in its shard, of a member's first token id in a directory written by `write_ids`."""
     return first_id(number % MEMBERS, MEMBER, 2)
 
 
 def make_earlier(directory: Path) -> None:
-    """Give a data directory the index that version 1 of the format had."""
+    """Replace the index of a data directory by its version 1, which lists the members of each shard."""
 
-    def earlier(content: dict[str, Any]) -> None:
+    def replace_shards(content: dict[str, Any]) -> None:
         content["version"] = 1
         for split in content["splits"].values():
-            for shard in split["shards"]:
-                stored = (directory / shard["file"]).read_bytes()
-                size = shard["member_tokens"]
-                members = []
-                for number, begin in enumerate(range(0, shard["tokens"], size)):
-                    tokens = min(size, shard["tokens"] - begin)
-                    offset = first_id(number, size, 2) - 128
-                    npy = stored[offset : offset + 128 + 2 * tokens]
-                    counted = np.count_nonzero(np.load(io.BytesIO(npy)) == EOS)
-                    entry = {"offset": offset, "bytes": len(npy), "tokens": tokens, "documents": int(counted)}
-                    members.append({**entry, "sha256": hashlib.sha256(npy).hexdigest()})
-                kept = {"file": shard["file"], "bytes": shard["bytes"], "members": members}
-                shard.clear()
-                shard.update(kept)
+            split["shards"] = [_earlier_shard(directory, shard) for shard in split["shards"]]
 
-    edit_index(directory, earlier)
+    edit_index(directory, replace_shards)
 
 
-def flip(path: Path, place: int) -> None:
-    """Change a byte of a file."""
+def _earlier_shard(directory: Path, shard: dict[str, Any]) -> dict[str, Any]:
+    """Return a shard's entry in version 1 of the index."""
+    content = (directory / shard["file"]).read_bytes()
+    member_tokens = shard["member_tokens"]
+    members = []
+    for number, begin in enumerate(range(0, shard["tokens"], member_tokens)):
+        num_tokens = min(member_tokens, shard["tokens"] - begin)
+        offset = first_id(number, member_tokens, 2) - 128
+        npy = content[offset : offset + 128 + 2 * num_tokens]
+        num_documents = np.count_nonzero(np.load(io.BytesIO(npy)) == EOS)
+        member = {
+            "offset": offset,
+            "bytes": len(npy),
+            "tokens": num_tokens,
+            "documents": int(num_documents),
+            "sha256": hashlib.sha256(npy).hexdigest(),
+        }
+        members.append(member)
+    return {"file": shard["file"], "bytes": shard["bytes"], "members": members}
+
+
+def flip(path: Path, offset: int) -> None:
+    """Invert the bits of one byte in a file."""
     content = bytearray(path.read_bytes())
-    content[place] ^= 255
+    content[offset] ^= 255
     path.write_bytes(content)
 
 
 def texts_of(directory: Path, split: str) -> list[str]:
-    """Documents of a split, decoded from its tokens."""
-    tokens = load_index(directory).splits[split].tokens
-    dataset = TokenDataset(StoredSplit(directory, split), tokens - 1)
+    """Return the documents of a split, decoded from its tokens."""
+    num_tokens = load_index(directory).splits[split].tokens
+    dataset = TokenDataset(StoredSplit(directory, split), num_tokens - 1)
     tokenizer = dataset.split.tokenizer()
     ids = dataset.tokens(0)
-    assert ids[0] == dataset.split.bos_id and ids[-1] == dataset.split.eos_id
-    return [tokenizer.decode(document) for document in np.split(ids, np.flatnonzero(ids == dataset.split.eos_id) + 1)[:-1]]
+    assert ids[0] == dataset.split.bos_id
+    assert ids[-1] == dataset.split.eos_id
+    ends = np.flatnonzero(ids == dataset.split.eos_id) + 1
+    documents = np.split(ids, ends)[:-1]
+    return [tokenizer.decode(document) for document in documents]
 
 
 def hashes_of(directory: Path) -> dict[str, str]:
-    """Name -> hash of every file."""
+    """Return the SHA-256 of every file by its name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
 
 
 def linked_snapshot(folder: Path) -> Path:
-    """Copy a folder as a snapshot in the hub's cache, whose files are relative links to `blobs`."""
+    """Copy a folder like a snapshot in the hub's cache: its files are relative links to `blobs`."""
     root = folder.parent / f"hub-{folder.name}"
     snapshot = root / "snapshots" / "main"
     blobs = root / "blobs"
@@ -138,6 +149,7 @@ def linked_snapshot(folder: Path) -> Path:
 
 
 def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Change the content of a data directory's index in place."""
     path = directory / "index.json"
     content = json.loads(path.read_text())
     edit(content)

@@ -1,4 +1,4 @@
-"""Records in files, and the examples that preparation makes of them."""
+"""Write records to files, prepare them for fine-tuning, and read the prepared examples."""
 
 import itertools
 import json
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource
@@ -22,9 +23,10 @@ Prepare = Callable[..., tuple[Path, ExampleCounts]]
 
 @pytest.fixture
 def prepare(tmp_path: Path, tokenizer: Tokenizer) -> Prepare:
-    """prepare(format, records, ...) prepares records, all of them for both splits: (data directory, counts).
+    """prepare(format, records, ...) prepares the records for both splits and returns the data directory and the counts.
 
-    A record that is bytes is written as it is."""
+    Records given as bytes are written unchanged.
+    """
 
     def run(
         form: str,
@@ -34,43 +36,49 @@ def prepare(tmp_path: Path, tokenizer: Tokenizer) -> Prepare:
         max_bad_fraction: float = 0.01,
         **limits: Any,
     ) -> tuple[Path, ExampleCounts]:
-        path = write_lines(tmp_path / f"{name}.jsonl", records)
+        output = tmp_path / name
+        training = write_lines(tmp_path / f"{name}.jsonl", records)
+        validation = write_lines(tmp_path / f"{name}-validation.jsonl", records)
         limit = Limits(**{"sequence_length": 64} | limits)
-        held_out = write_lines(tmp_path / f"{name}-validation.jsonl", records)
-        source = ExampleSource(form, (str(path),), (str(held_out),), limit, max_bad_fraction=max_bad_fraction)
-        _, counts, _ = prepare_examples(source, tmp_path / name, tokenizer, lambda counts, tokens: None)
-        return tmp_path / name, counts
+        source = ExampleSource(form, (str(training),), (str(validation),), limit, max_bad_fraction=max_bad_fraction)
+        _, counts, _ = prepare_examples(source, output, tokenizer, lambda counts, tokens: None)
+        return output, counts
 
     return run
 
 
 def write_lines(path: Path, records: list[Any]) -> Path:
-    lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
-    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    """Write one record a line. Records given as bytes are written unchanged, others as JSON."""
+    with path.open("wb") as file:
+        for record in records:
+            line = record
+            if not isinstance(record, bytes):
+                line = json.dumps(record).encode()
+            file.write(line + b"\n")
     return path
 
 
 def examples(directory: Path, length: int = 64, split: str = "train") -> list[tuple[list[int], list[int]]]:
-    """Of each example: its tokens without the last, and for each the target, -1 where nothing is learned."""
+    """Return the inputs and targets of each example. Targets are -1 at tokens without a loss."""
     dataset = ExampleDataset(StoredSplit(directory, split), length)
-    found = []
+    pairs = []
     for index in range(dataset.num_samples):
-        (example,) = in_sample(dataset.sample(index), [0], dataset.split.eos_id)
-        found.append(example)
-    return found
+        (pair,) = in_sample(dataset.sample(index), [0], dataset.split.eos_id)
+        pairs.append(pair)
+    return pairs
 
 
 def in_sample(sample: TrainingSample, starts: list[int], eos_id: int) -> list[tuple[list[int], list[int]]]:
-    """The examples that begin at these places of a sample. Checks that nothing but padding follows."""
-    targets = [-1 if target == IGNORE_INDEX else target for target in sample.targets.tolist()]
-    end = max(place for place, target in enumerate(targets) if target >= 0) + 1
+    """Return inputs and targets of a sample's examples, by their start positions. Check that only padding follows them."""
+    targets = np.where(sample.targets == IGNORE_INDEX, -1, sample.targets)
+    end = int(np.flatnonzero(targets >= 0)[-1]) + 1
     assert set(sample.tokens[end:].tolist()) <= {eos_id}
-    pairs = itertools.pairwise([*starts, end])
-    return [(sample.tokens[first:last].tolist(), targets[first:last]) for first, last in pairs]
+    bounds = itertools.pairwise([*starts, end])
+    return [(sample.tokens[first:last].tolist(), targets[first:last].tolist()) for first, last in bounds]
 
 
 def learned(prompt: list[int], answer: list[int]) -> tuple[list[int], list[int]]:
-    """An example as `examples` gives it, of a prompt and an answer that is learned to its last token."""
+    """Return what `examples` returns for an example whose whole answer has a loss."""
     return [*prompt, *answer[:-1]], [-1] * (len(prompt) - 1) + answer
 
 
@@ -82,5 +90,5 @@ PAIRS = [
 
 
 def words(count: int) -> str:
-    """Text of more than `count` tokens of any tokenizer."""
+    """Return a text of more than `count` tokens, whatever the tokenizer."""
     return " ".join(str(number) for number in range(count))

@@ -1,4 +1,4 @@
-"""Data directories to merge, and checks of merged ones."""
+"""Prepare data directories for merging, and check merged ones."""
 
 import json
 from pathlib import Path
@@ -20,40 +20,70 @@ from tests.helpers.data.data_directory import edit_index, read_all
 
 
 def prepared(folder: Path, name: str, tokenizer: Tokenizer) -> Path:
-    """A data directory of two units, whose documents have its name."""
-    lines = [
-        json.dumps({"text": f"{name} {number} " + "the fox " * (number % 9), "url": f"http://{name}"}) for number in range(90)
-    ]
-    (folder / f"{name}.jsonl").write_text("\n".join(["{", *lines]))
-    source = Source("jsonl", (str(folder / f"{name}.jsonl"),), unit_bytes=4000)
+    """Prepare folder/name, a data directory of two units. Each text starts with the name."""
+    input_file = folder / f"{name}.jsonl"
+    lines = ["{"]  # a bad record
+    for number in range(90):
+        text = f"{name} {number} " + "the fox " * (number % 9)
+        lines.append(json.dumps({"text": text, "url": f"http://{name}"}))
+    input_file.write_text("\n".join(lines))
+
+    source = Source("jsonl", (str(input_file),), unit_bytes=4000)
     prepare(PreparationOptions(source, 0.3, tokenizer, 0), folder / name)
     return folder / name
 
 
 def places_of(folder: Path, split: str) -> list[str]:
+    """Return where each document of a split was read, from the tables of documents."""
     tables = StoredSplit(folder, split).tables
-    return [tables.document(number).place for number in range(load_index(folder).splits[split].documents)]
+    num_documents = load_index(folder).splits[split].documents
+    return [tables.document(number).place for number in range(num_documents)]
 
 
 def check_whole(folder: Path, parts: list[Path], index: Index) -> None:
-    """The folder has all documents of its parts in order, by its tokens, tables, counts and record of its source."""
-    indices = [load_index(part) for part in parts]
-    sources = [each.source["inputs"] for each in index.merged]
-    assert sources == [[f"{part.parent}/{name}.jsonl"] for part, name in zip(parts, ("web", "books", "code"), strict=False)]
-    assert index == load_index(folder) and check_ledger(index).written == sum(check_ledger(each).written for each in indices)
+    """Check that a merged folder has all documents of its parts in order: tokens, tables, counts, ledger and sources."""
+    part_indices = [load_index(part) for part in parts]
+    _check_sources(index, parts)
+    assert index == load_index(folder)
+    assert check_ledger(index).written == sum(check_ledger(part).written for part in part_indices)
+
+    expected_ledger = {}
+    for part_index in part_indices:
+        expected_ledger |= part_index.ledger
+    assert index.ledger == expected_ledger
+    assert index.validation_share == part_indices[0].validation_share
+    assert index.rules == part_indices[0].rules
+
     for split in SPLITS:
-        ids = np.concatenate([read_all(part, split) for part in parts])
-        assert np.array_equal(read_all(folder, split), ids)
-        assert places_of(folder, split) == [place for part in parts for place in places_of(part, split)]
-        content = index.splits[split]
-        assert (content.tokens, content.documents) == (ids.size, sum(each.splits[split].documents for each in indices))
-        assert content.unigram_entropy == pytest.approx(entropy(np.bincount(ids)))
-    assert index.ledger == {name: counts for each in indices for name, counts in each.ledger.items()}
-    assert (index.validation_share, index.rules) == (indices[0].validation_share, indices[0].rules)
+        _check_split(folder, parts, index, split)
+
+
+def _check_sources(index: Index, parts: list[Path]) -> None:
+    """Check that the index records the input file of each part."""
+    inputs = [part.source["inputs"] for part in index.merged]
+    names = ("web", "books", "code")
+    expected = [[f"{part.parent}/{name}.jsonl"] for part, name in zip(parts, names, strict=False)]
+    assert inputs == expected
+
+
+def _check_split(folder: Path, parts: list[Path], index: Index, split: str) -> None:
+    expected_ids = np.concatenate([read_all(part, split) for part in parts])
+    expected_places = []
+    expected_documents = 0
+    for part in parts:
+        expected_places += places_of(part, split)
+        expected_documents += load_index(part).splits[split].documents
+
+    entry = index.splits[split]
+    assert np.array_equal(read_all(folder, split), expected_ids)
+    assert places_of(folder, split) == expected_places
+    assert entry.tokens == expected_ids.size
+    assert entry.documents == expected_documents
+    assert entry.unigram_entropy == pytest.approx(entropy(np.bincount(expected_ids)))
 
 
 def rename_table(folder: Path, number: int, name: str) -> Path:
-    """Rename a table of the training split, in the folder and its index. Return the renamed file."""
+    """Rename a table of the training split, in the folder and in its index. Return the new path."""
 
     def rename(content: dict[str, Any]) -> None:
         table = content["document_tables"]["train"][number]

@@ -1,4 +1,4 @@
-"""A corpus of several files, and a driver that is killed while it prepares one."""
+"""Write a corpus of several files, and stop or kill its preparation at a given step."""
 
 import json
 from pathlib import Path
@@ -12,6 +12,7 @@ from megatape.data.sources.source import Source
 
 NUM_FILES = 6
 UNIT_BYTES = 4000
+# Program that starts `megatape` with given arguments, kills it after random times, and finally lets it finish.
 DRIVER = """
 import os, random, signal, sys, time
 import megatape.data.prepare.batches as batches
@@ -49,12 +50,15 @@ def text_of(number: int) -> str:
 
 
 def write_lines(folder: Path) -> Source:
-    """Files of lines, some skipped for a reason, most of them two units of UNIT_BYTES."""
+    """Write files of 30 lines, with an empty text or a bad record and a duplicate each. Most make two units of UNIT_BYTES."""
     folder.mkdir()
     for file in range(NUM_FILES):
         lines = [json.dumps({"text": text_of(100 * file + number)}) for number in range(30)]
-        lines[7] = "{" if file % 3 else json.dumps({"text": ""})
-        lines[9] = json.dumps({"text": text_of(5)})  # the same in all files, and once before
+        lines[7] = "{"
+        if file % 3 == 0:
+            lines[7] = json.dumps({"text": ""})
+        # A duplicate of line 5 of the first file, in all files.
+        lines[9] = json.dumps({"text": text_of(5)})
         (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
     return Source("jsonl", (str(folder),))
 
@@ -64,7 +68,7 @@ class Stopped(Exception):
 
 
 def prepare_until(corpus: PreparationOptions, output: Path, unit_pass: UnitPass, number: int) -> None:
-    """Prepare a corpus until a pass works on a unit, whose result is not stored."""
+    """Prepare a corpus until a pass works on the unit with this number. The result of this unit is not stored."""
     preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), corpus.source.units())
     tokenizer = corpus.tokenizer
     assert tokenizer is not None
@@ -78,4 +82,4 @@ def prepare_until(corpus: PreparationOptions, output: Path, unit_pass: UnitPass,
         preparation.work(tokenizer, None, stop)
     except Stopped:
         return
-    raise AssertionError("it never came there")
+    raise AssertionError(f"the {unit_pass} never worked on unit {number}")

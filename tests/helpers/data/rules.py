@@ -1,4 +1,4 @@
-"""Rules applied to a text."""
+"""Apply cleaning rules to a text."""
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
@@ -11,7 +11,10 @@ PROSE = (
 )
 
 
-def verdict(rule: str, text: str) -> str:
-    """The text that a rule leaves, or its reason with the rule's name."""
-    decision = Cleaning(parse_rules([rule])).decide(Document(text, "a.jsonl:1"))
-    return f"dropped by {decision.label}" if decision.text is None else decision.text
+def apply_rule(rule: str, text: str) -> str:
+    """Return the text as edited by a rule, or "dropped by RULE: REASON"."""
+    cleaning = Cleaning(parse_rules([rule]))
+    decision = cleaning.decide(Document(text, "a.jsonl:1"))
+    if decision.text is None:
+        return f"dropped by {decision.label}"
+    return decision.text

@@ -1,4 +1,4 @@
-"""Sources to read: lines of JSON, Parquet files and tars."""
+"""Write JSON lines, Parquet files and tars, and read them as sources."""
 
 import io
 import json
@@ -16,33 +16,43 @@ from megatape.data.sources.source import Source
 
 
 def read(kind: str, *inputs: Path, **options: Any) -> tuple[list[str], CorpusCounts]:
+    """Read all texts of a source of this kind, and count its documents."""
+    source = Source(kind, tuple(map(str, inputs)), **options)
     counts = CorpusCounts()
-    return [document.text for document in read_documents(Source(kind, tuple(map(str, inputs)), **options), counts)], counts
+    texts = [document.text for document in read_documents(source, counts)]
+    return texts, counts
 
 
 def json_lines(*texts: str) -> bytes:
-    return b"".join(
-        json.dumps({"text": text, "timestamp": "2019-04-25T12:57:54Z", "url": "u"}).encode() + b"\n" for text in texts
-    )
+    """Return texts as JSON lines with the fields of C4."""
+    content = b""
+    for text in texts:
+        record = {"text": text, "timestamp": "2019-04-25T12:57:54Z", "url": "u"}
+        content += json.dumps(record).encode() + b"\n"
+    return content
 
 
 def tar_of(*members: tuple[str, bytes]) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        for name, text in members:
+    """Return a tar with these (name, content) members."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in members:
             member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
-    return content.getvalue()
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()
 
 
 def write_parquet(path: Path, texts: list[str | None], rows: int = 7, **columns: Any) -> None:
-    urls = [f"http://host/{number}" for number in range(len(texts))]
-    parquet.write_table(pa.table({"text": texts, "url": urls, "n": range(len(texts))} | columns), path, row_group_size=rows)
+    """Write texts, their URLs and further columns as a Parquet file with `rows` rows per row group."""
+    num_texts = len(texts)
+    urls = [f"http://host/{number}" for number in range(num_texts)]
+    table = pa.table({"text": texts, "url": urls, "n": range(num_texts)} | columns)
+    parquet.write_table(table, path, row_group_size=rows)
 
 
 def special(name: str, **fields: object) -> bytes:
-    """The header of a member that is no file."""
+    """Return the tar header of a member that is not a regular file."""
     member = tarfile.TarInfo(name)
     for field, value in fields.items():
         setattr(member, field, value)
@@ -51,6 +61,6 @@ def special(name: str, **fields: object) -> bytes:
 
 @pytest.fixture
 def no_hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`datasets` on local files, which it treats like a repository on the hub."""
+    """Keep `datasets` offline: it reads local files like a repository on the hub."""
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
