@@ -9,14 +9,16 @@ from megatape.data.prepare.dry_run import dry_run
 from megatape.data.sources.source import Source
 
 
-def test_rules_about_fields(tmp_path: Path) -> None:
-    """A rule that reads a field of the record sees it: it used to drop every document of a dry run."""
+def test_a_rule_sees_the_fields_of_records(tmp_path: Path) -> None:
+    """Without the field, the rule dropped every document of a dry run."""
     path = tmp_path / "a.jsonl"
     records = [{"text": "first text", "license": "mit"}, {"text": "second text", "license": "gpl-3.0"}]
     path.write_text("\n".join(map(json.dumps, records)))
     cleaning = Cleaning(parse_rules(["license:allow=mit"]))
     source = Source("jsonl", (str(path),), fields=cleaning.needs)
+
     report = dry_run(source, cleaning, 10)
+
     assert report == [
         "of the first 2 documents 1 stay",
         "license: 1 left out, 0 changed",

@@ -24,96 +24,133 @@ from megatape.errors import ExistingPath
 from megatape.utils.json_files import MAX_JSON_BYTES
 
 
-def test_plan_of_millions_of_files_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """It is larger than most JSON that is read, and was called corrupted by the command that had written it."""
-    files = tuple(f"/data/{'folder/' * 10}{number:07d}.txt" for number in range(800_000))
-    folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
-    plan = PreparationOptions(Source("text", ("/data",)), 0.2, tokenizer, 0).plan([Unit(files, 1)], tokenizer)
+def created_folder(output: Path) -> PartialFolder:
+    folder = PartialFolder(output, DEFAULT_TIMEOUTS)
     folder.create()
+    return folder
+
+
+def test_plan_of_millions_of_files_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Such a plan exceeds the usual size limit of JSON files, and was once reported as corrupted."""
+    files = tuple(f"/data/{'folder/' * 10}{number:07d}.txt" for number in range(800_000))
+    options = PreparationOptions(Source("text", ("/data",)), 0.2, tokenizer, 0)
+    plan = options.plan([Unit(files, 1)], tokenizer)
+    folder = created_folder(tmp_path / "out")
+
     folder.store_plan(plan, tokenizer)
+
     assert (folder.path / "plan.json").stat().st_size > MAX_JSON_BYTES
+    assert folder.plan() == plan
+
+
+def test_plan_of_many_units_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """A plan may exceed the size limit of other JSON files by its number of units, too."""
+    units = [Unit((f"{number} {'x' * 2**19}",), 1) for number in range(130)]
+    plan = PreparationOptions(Source("jsonl", ("a",)), 0.1, tokenizer, 0).plan(units, tokenizer)
+    folder = created_folder(tmp_path / "out")
+
+    folder.store_plan(plan, tokenizer)
+
+    assert (folder.path / "plan.json").stat().st_size > 64 * 2**20
     assert folder.plan() == plan
 
 
 @pytest.mark.parametrize("name", ["units", "verdicts", "tokenizer", "final"])
 def test_a_planted_link_is_not_followed(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
-    elsewhere = tmp_path / "elsewhere"
+    link_target = tmp_path / "elsewhere"
     partial = tmp_path / "out.partial"
-    elsewhere.mkdir()
+    link_target.mkdir()
     partial.mkdir()
-    (partial / name).symlink_to(elsewhere)
-    (tmp_path / "a.jsonl").write_text('{"text": "a document"}\n')
+    (partial / name).symlink_to(link_target)
+    input_file = tmp_path / "a.jsonl"
+    input_file.write_text('{"text": "a document"}\n')
+    options = PreparationOptions(Source("jsonl", (str(input_file),)), 0.2, tokenizer, 0)
+
     with pytest.raises(ExistingPath, match=f"{partial}/{name} is a link, through which nothing is written"):
-        prepare(PreparationOptions(Source("jsonl", (str(tmp_path / "a.jsonl"),)), 0.2, tokenizer, 0), tmp_path / "out")
-    assert not list(elsewhere.iterdir())
+        prepare(options, tmp_path / "out")
+
+    assert list(link_target.iterdir()) == []
 
 
-def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no unit has too many of may be too much in all: nothing that is finished is lost, and nothing is read again."""
-    for number in range(3):
-        lines = [json.dumps({"text": f"Document {100 * number + line}"}) for line in range(90)]
+def test_too_many_bad_records_in_all_units_keep_the_finished_units(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few bad records in each unit may be too many in total. With a higher limit, no unit is read again."""
+    for file in range(3):
+        lines = [json.dumps({"text": f"Document {100 * file + line}"}) for line in range(90)]
         lines[8:40:4] = ["{"] * 8
-        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
+        (tmp_path / f"{file}.jsonl").write_text("\n".join(lines) + "\n")
     source = Source("jsonl", (str(tmp_path),), unit_bytes=2000)
     corpus = PreparationOptions(source, 0.2, tokenizer, 0)
+    output = tmp_path / "out"
+
     with pytest.raises(ValueError, match=rf"of 270 records 24 are bad .*; the first: {tmp_path}/0.jsonl:9: malformed JSON"):
-        prepare(corpus, tmp_path / "out")
-    units = sorted((tmp_path / "out.partial" / "units").iterdir())
-    assert len(units) == len(source.units()) > 3
+        prepare(corpus, output)
+
+    units = list((tmp_path / "out.partial" / "units").iterdir())
+    assert len(units) == len(source.units())
+    assert len(units) > 3
     monkeypatch.setattr("megatape.data.prepare.batches.read_unit", None)
-    index, _ = prepare(replace(corpus, source=replace(source, max_bad_fraction=0.1)), tmp_path / "out")
+    index, _ = prepare(replace(corpus, source=replace(source, max_bad_fraction=0.1)), output)
     assert index.counts == {"bad records": 24}
 
 
+VOCAB_SIZE = 100_000
+PART = Split(documents=1, tokens=1, text_bytes=1, unigram_entropy=0.0, shards=[])
+
+
+def folder_of_finished_units(output: Path, num_units: int, options: PreparationOptions, tokenizer: Tokenizer) -> PartialFolder:
+    """Create an unfinished preparation. Its units have one document each, and counts of a large vocabulary."""
+    summary = PartSummary(
+        splits=dict.fromkeys(SPLITS, PART),
+        tables={split: [] for split in SPLITS},
+        counts=CorpusCounts(inputs={"a": DocumentCounts(2, 2, 2, 2)}),
+    )
+    folder = created_folder(output)
+    for number in range(num_units):
+        token_counts: Any = dict.fromkeys(SPLITS, np.full(VOCAB_SIZE, number, np.int64))
+        unit_folder = folder.unit_folder(number)
+        unit_folder.mkdir()
+        (unit_folder / SUMMARY).write_text(json.dumps(asdict(summary)))
+        np.savez_compressed(unit_folder / TOKEN_COUNTS, **token_counts)
+    units = [Unit(("a",), 0)] * num_units
+    folder.store_plan(options.plan(units, tokenizer), tokenizer)
+    return folder
+
+
 def test_assembly_holds_one_unit_in_memory(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is that of a unit, not of units times tokens of the vocabulary, which were 38 GB for C4 as Parquet."""
-    vocab_size = 100_000
-    built = list[Any]()
-    monkeypatch.setattr(assembly, "build_index", lambda *_, **parts: built.append(parts))
-    part = Split(documents=1, tokens=1, text_bytes=1, unigram_entropy=0.0, shards=[])
-    counts = CorpusCounts(inputs={"a": DocumentCounts(2, 2, 2, 2)})
-    summary = json.dumps(asdict(PartSummary(dict.fromkeys(SPLITS, part), {name: [] for name in SPLITS}, counts)))
+    """Memory must not grow as units times vocabulary size, once 38 GB for C4 as Parquet."""
+    options = PreparationOptions(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
+    indices = list[Any]()
+    monkeypatch.setattr(assembly, "build_index", lambda *_, **parts: indices.append(parts))
 
-    def peak(num_units: int) -> int:
-        folder = PartialFolder(tmp_path / f"{num_units}", DEFAULT_TIMEOUTS)
-        folder.create()
-        corpus = PreparationOptions(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
-        for number in range(num_units):
-            folder.unit_folder(number).mkdir()
-            (folder.unit_folder(number) / SUMMARY).write_text(summary)
-            token_counts: Any = dict.fromkeys(SPLITS, np.full(vocab_size, number, np.int64))
-            np.savez_compressed(folder.unit_folder(number) / TOKEN_COUNTS, **token_counts)
-        folder.store_plan(plan := corpus.plan([Unit(("a",), 0)] * num_units, tokenizer), tokenizer)
+    def peak_bytes(num_units: int) -> int:
+        folder = folder_of_finished_units(tmp_path / f"{num_units}", num_units, options, tokenizer)
+        plan = folder.plan()
+        assert plan is not None
         tracemalloc.start()
-        assembly.assemble(folder, corpus.source, plan, lambda: None)
-        found = tracemalloc.get_traced_memory()[1]
+        assembly.assemble(folder, options.source, plan, lambda: None)
+        _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        return found
+        return peak
 
-    peak(2)  # imports
-    assert peak(40) < 1.5 * peak(4)
-    joined = replace(part, documents=40, tokens=40, text_bytes=40)
-    for split in built[1]["splits"].values():
-        assert split.unigram_entropy == pytest.approx(np.log(vocab_size))
-        assert replace(split, unigram_entropy=0.0) == joined
+    peak_bytes(2)  # Import what assembling needs.
+    assert peak_bytes(40) < 1.5 * peak_bytes(4)
 
-
-def test_a_plan_of_many_units(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """It may be larger than other files of JSON, and is read again."""
-    folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
-    folder.create()
-    corpus = PreparationOptions(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
-    plan = corpus.plan([Unit((f"{number} {'x' * 2**19}",), 1) for number in range(130)], tokenizer)
-    folder.store_plan(plan, tokenizer)
-    assert (folder.path / "plan.json").stat().st_size > 64 * 2**20
-    assert folder.plan() == plan
+    expected = replace(PART, documents=40, tokens=40, text_bytes=40)
+    for split in indices[1]["splits"].values():
+        assert split.unigram_entropy == pytest.approx(np.log(VOCAB_SIZE))
+        assert replace(split, unigram_entropy=0.0) == expected
 
 
 def test_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
-    """It has the name that an unfinished preparation would have, and may hold the input."""
-    (tmp_path / "out.partial").mkdir()
-    (tmp_path / "out.partial" / "a.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")
-    source = Source("jsonl", (str(tmp_path / "out.partial"),))
+    """A folder named like an unfinished preparation may be the user's input."""
+    folder = tmp_path / "out.partial"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")
+    options = PreparationOptions(Source("jsonl", (str(folder),)), 0.1, None, 300)
+
     with pytest.raises(ExistingPath, match="out.partial has a.jsonl, so it is no unfinished preparation: rename it"):
-        prepare(PreparationOptions(source, 0.1, None, 300), tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out.partial").iterdir()] == ["a.jsonl"]
+        prepare(options, tmp_path / "out")
+
+    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]

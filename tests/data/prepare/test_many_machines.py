@@ -1,11 +1,11 @@
-"""Work of many machines on one folder: they begin with their own shares, and idle ones do not burden its file system."""
+"""Many machines prepare one folder: they start with their own shares, and idle ones do not burden its file system."""
 
 import heapq
 import io
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,91 +23,145 @@ from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.reliability.lease.holder import this_process
 
-# LISTED: names that a server sends at a time, 500 of 1800
 NUM_UNITS = 600
 NUM_WORKERS = 512
+# Names in one reply of a file server to a listing.
 LISTED = 170
+# Calls that a file server gets for each function of Python.
+CALLS_PER_FUNCTION = [
+    (os, "stat", 1),
+    (os, "unlink", 1),
+    (os, "utime", 1),
+    (os, "open", 2),
+    (io, "open", 3),
+]
+ALONE = Task()
+
+MakePreparation = Callable[..., Preparation]
 
 
 @pytest.fixture
-def preparation(tmp_path: Path, tokenizer: Tokenizer) -> Callable[..., Preparation]:
-    """Makes the preparation of one process of many."""
+def make_preparation(tmp_path: Path, tokenizer: Tokenizer) -> MakePreparation:
+    """make_preparation(task) returns the preparation of one of many processes."""
     corpus = PreparationOptions(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
+    units = [Unit(("a",), 0)] * NUM_UNITS
 
-    def make(task: Task = Task()) -> Preparation:  # noqa: B008
+    def make(task: Task = ALONE) -> Preparation:
         folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
         folder.create()
-        return Preparation(corpus, folder, [Unit(("a",), 0)] * NUM_UNITS, lambda line: None, task)
+        return Preparation(corpus, folder, units, lambda line: None, task)
 
     return make
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, folder: Path, count: Callable[[int], None]) -> None:
-    """Count what is asked of the file system that has the folder."""
-    for module, name, calls in [(os, "stat", 1), (os, "unlink", 1), (os, "utime", 1), (os, "open", 2), (io, "open", 3)]:
-        call = getattr(module, name)
+    """Report the number of calls that a file server with this folder would get."""
 
-        def counted(path: Any, *arguments: Any, call: Any = call, calls: int = calls, **rest: Any) -> Any:
-            is_there = str(path).startswith(str(folder))
-            count(is_there)
-            found = call(path, *arguments, **rest)
-            count(is_there * (calls - 1))
-            return found
+    def counting(function: Callable[..., Any], num_calls: int) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **options: Any) -> Any:
+            is_in_folder = str(path).startswith(str(folder))
+            if is_in_folder:
+                count(1)  # even if it fails
+            result = function(path, *arguments, **options)
+            if is_in_folder:
+                count(num_calls - 1)
+            return result
 
-        monkeypatch.setattr(module, name, counted)
-    for name in ("scandir", "listdir"):
+        return call
 
-        def listed(path: Any, listing: Any = getattr(os, name), names: Any = os.listdir) -> Any:  # noqa: B008
-            count(3 + len(names(path)) // LISTED)
-            return listing(path)
+    def counting_names(function: Callable[..., Any]) -> Callable[..., Any]:
+        list_names = os.listdir
 
-        monkeypatch.setattr(os, name, listed)
+        def call(path: Any) -> Any:
+            count(3 + len(list_names(path)) // LISTED)
+            return function(path)
+
+        return call
+
+    for module, name, num_calls in CALLS_PER_FUNCTION:
+        monkeypatch.setattr(module, name, counting(getattr(module, name), num_calls))
+    listing_functions = {name: counting_names(getattr(os, name)) for name in ("scandir", "listdir")}
+    for name, function in listing_functions.items():
+        monkeypatch.setattr(os, name, function)
+
+
+def finish_three_quarters(folder: PartialFolder) -> None:
+    """Finish three quarters of the units. The others are in progress on another machine."""
+    elsewhere = replace(this_process(), machine="other").content()
+    for number in range(NUM_UNITS):
+        in_progress = number >= NUM_UNITS // 2 and number % 2 == 1
+        if in_progress:
+            (folder.path / f"{unit_name(number)}.claim").write_bytes(elsewhere)
+        else:
+            folder.unit_folder(number).mkdir()
+
+
+class Clock:
+    """A clock that simulated processes move."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def simulate(processes: list[Iterator[float]], clock: Clock, seconds: float) -> None:
+    """Resume each process when its last pause is over, until the time is up."""
+    queue = [(0.0, number) for number in range(len(processes))]
+    while queue[0][0] < seconds:
+        clock.now, number = heapq.heappop(queue)
+        pause = next(processes[number])
+        heapq.heappush(queue, (clock.now + pause, number))
 
 
 @pytest.mark.slow
-def test_calls_of_idle_processes(
-    preparation: Callable[..., Preparation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_idle_processes_make_few_calls(
+    make_preparation: MakePreparation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A try of every lease every second, by every idle process, was 920,000 calls a second."""
+    """When every idle process tried every lease once a second, the file server got 920,000 calls a second."""
     random.seed(0)
-    folder = preparation().folder
-    clock = [0.0]
-    for number in range(NUM_UNITS):
-        if number < NUM_UNITS // 2:
-            folder.unit_folder(number).mkdir()
-        elif number % 2:  # half of the others are in progress elsewhere, and half of that finished
-            (folder.path / f"{unit_name(number)}.claim").write_bytes(replace(this_process(), machine="other").content())
-        else:
-            folder.unit_folder(number).mkdir()
-    calls = Counter[int]()
-    monkeypatch.setattr("megatape.reliability.lease.heartbeat_monitor.time.monotonic", lambda: clock[0])
+    folder = make_preparation().folder
+    finish_three_quarters(folder)
+    clock = Clock()
+    monkeypatch.setattr("megatape.reliability.lease.heartbeat_monitor.time.monotonic", clock)
     step = Step(
         lease_suffix=None,
         count=NUM_UNITS,
         done=lambda: folder.finished(NUM_UNITS),
         work=lambda *_: pytest.fail("a unit was taken from its process"),
     )
-    rounds = [preparation().queue.run(step) for _ in range(NUM_WORKERS)]
-    count_calls(monkeypatch, folder.path, lambda number: calls.update({int(clock[0]): number}))
-    times = [(0.0, number) for number in range(NUM_WORKERS)]
-    while times[0][0] < 20.0:
-        clock[0], number = heapq.heappop(times)
-        heapq.heappush(times, (clock[0] + next(rounds[number]), number))
-    assert sum(calls.values()) > 20 * NUM_WORKERS  # they are counted
-    assert max(sum(calls[second] for second in range(begin, begin + 10)) for begin in range(10)) <= 10 * 10_000
-    assert max(calls[second] for second in range(5, 20)) <= 10_000
+    processes = [make_preparation().queue.run(step) for _ in range(NUM_WORKERS)]
+    calls = Counter[int]()  # by second
+    count_calls(monkeypatch, folder.path, lambda number: calls.update({int(clock.now): number}))
+
+    simulate(processes, clock, seconds=20.0)
+
+    assert sum(calls.values()) > 20 * NUM_WORKERS, "calls were not counted"
+    for begin in range(10):
+        assert sum(calls[second] for second in range(begin, begin + 10)) <= 10 * 10_000
+    for second in range(5, 20):
+        assert calls[second] <= 10_000
 
 
-def test_processes_begin_with_their_shares(preparation: Callable[..., Preparation]) -> None:
-    """No two machines try the same unit, until the share of one is done; then it does those of another, which may be lost."""
-    for index in range(3):
-        queue = preparation(Task(index, 4)).queue
-        free = list(range(NUM_UNITS))
-        tried = []
-        while free:
-            tried.append(queue.choose([NUM_UNITS, *free], free))  # one unit is in progress elsewhere
-            free.remove(tried[-1])
-        assert {number % 4 for number in tried[: NUM_UNITS // 4]} == {index}
-        assert sorted(tried) == list(range(NUM_UNITS))
-    first = [preparation().queue.choose([NUM_UNITS, *range(NUM_UNITS)], range(NUM_UNITS)) for _ in range(20)]
-    assert len(set(first)) > 15  # of processes that began at the same time
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_machines_start_with_their_own_shares(make_preparation: MakePreparation, index: int) -> None:
+    """A machine takes units of others, which may be lost, once its own share is done."""
+    queue = make_preparation(Task(index, 4)).queue
+    in_progress = NUM_UNITS
+    free = list(range(NUM_UNITS))
+    chosen = []
+    while free:
+        number = queue.choose([in_progress, *free], free)
+        free.remove(number)
+        chosen.append(number)
+
+    assert {number % 4 for number in chosen[: NUM_UNITS // 4]} == {index}
+    assert sorted(chosen) == list(range(NUM_UNITS))
+
+
+def test_processes_that_start_together_choose_different_units(make_preparation: MakePreparation) -> None:
+    candidates = [NUM_UNITS, *range(NUM_UNITS)]
+
+    chosen = [make_preparation().queue.choose(candidates, range(NUM_UNITS)) for _ in range(20)]
+
+    assert len(set(chosen)) > 15

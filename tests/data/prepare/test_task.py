@@ -1,4 +1,4 @@
-"""Shares of machines, by option and environment."""
+"""The share of one machine, by option or environment."""
 
 import os
 
@@ -8,24 +8,51 @@ from megatape.data.prepare.task import Task, parse_task, task_of_environment
 from megatape.errors import UserError
 
 
-def test_task_of_the_environment_or_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each element of an array, and each rank in it, is another one of all."""
-    for name in [name for name in os.environ if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE")]:
-        monkeypatch.delenv(name)
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables that Slurm or a launcher of the test run has set."""
+    for name in list(os.environ):
+        if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def job_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables common to all elements of a job array: 1, 3 and 5, with two ranks each."""
+    monkeypatch.setenv("SLURM_ARRAY_TASK_MIN", "1")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_STEP", "2")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "3")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+
+
+def test_a_machine_on_its_own_has_the_only_task() -> None:
     assert task_of_environment() == Task(0, 1)
-    array = {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_STEP": "2", "SLURM_ARRAY_TASK_COUNT": "3"}
-    found = set()
-    for number in ("1", "3", "5"):
+
+
+def test_every_rank_of_a_job_array_has_a_task_of_its_own(job_array: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = set()
+    for element in ("1", "3", "5"):
         for rank in ("0", "1"):
-            ranks = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": rank}
-            for name, value in (array | ranks | {"SLURM_ARRAY_TASK_ID": number}).items():
-                monkeypatch.setenv(name, value)
-            found.add(task_of_environment())
-    assert found == {Task(index, 6) for index in range(6)}
+            monkeypatch.setenv("SLURM_ARRAY_TASK_ID", element)
+            monkeypatch.setenv("SLURM_PROCID", rank)
+            tasks.add(task_of_environment())
+
+    assert tasks == {Task(index, 6) for index in range(6)}
+
+
+def test_a_malformed_variable_is_named(job_array: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "x")
+    monkeypatch.setenv("SLURM_PROCID", "1")
+
     with pytest.raises(UserError, match="SLURM_ARRAY_TASK_ID is 'x', not a number: unset it, or give `task`"):
         task_of_environment()
+
+
+def test_the_option_gives_index_and_number_of_tasks() -> None:
     assert parse_task("3/16") == Task(3, 16)
-    for text in ("16/16", "1", "-1/2", "1/2/3", "a/b"):
-        with pytest.raises(UserError, match=rf"task is '{text}': give a number from 0 on and the number of tasks"):
-            parse_task(text)
+
+
+@pytest.mark.parametrize("text", ["16/16", "1", "-1/2", "1/2/3", "a/b"])
+def test_a_malformed_option_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=rf"task is '{text}': give a number from 0 on and the number of tasks"):
+        parse_task(text)

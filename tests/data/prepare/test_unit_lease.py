@@ -1,4 +1,4 @@
-"""Who works on a unit: processes that die, are stopped or are silent keep nobody waiting, whatever the clocks say."""
+"""Leases of units: dead, stopped or silent processes do not keep others waiting, whatever the clocks say."""
 
 import os
 import signal
@@ -27,7 +27,9 @@ from tests.helpers.processes.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=120.0, poll_interval=1.0)
 QUICK = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, poll_interval=0.05)
+# A process of another machine.
 ELSEWHERE = replace(this_process(), machine="another", host="n7")
+# Program that acquires the lease at a path and keeps it without heartbeats.
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -40,6 +42,8 @@ time.sleep(60)
 
 
 class Clock:
+    """A clock that tests set by hand."""
+
     now = 0.0
 
     def __call__(self) -> float:
@@ -61,87 +65,104 @@ def test_lease_excludes_others_while_its_process_lives(tmp_path: Path) -> None:
     path = tmp_path / "00003.claim"
     first = lease(path)
     second = lease(path)
-    assert first.acquire() and not second.acquire()
+
+    assert first.acquire()
+    assert not second.acquire()
+
     first.release()
     assert second.acquire()
+
+
+def test_lease_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "00003.claim"
     write_atomically(path, replace(this_process(), pid=2**22 + 1).content())
-    assert first.acquire()  # of a process of this machine that has ended: at once
+
+    assert lease(path).acquire()
 
 
-@pytest.mark.parametrize("beat", [0.0, 4e9], ids=["past", "future"])
-def test_silence_is_measured_by_the_clock_of_this_process(tmp_path: Path, clock: Clock, beat: float) -> None:
-    """A process of another machine keeps its claim by new heartbeats, whatever time its clock gives them."""
+@pytest.mark.parametrize("heartbeat", [0.0, 4e9], ids=["past", "future"])
+def test_silence_is_measured_by_the_clock_of_this_process(tmp_path: Path, clock: Clock, heartbeat: float) -> None:
+    """A process of another machine keeps its lease by new heartbeats, whatever the clock of that machine says."""
     path = tmp_path / "00003.claim"
     write_atomically(path, ELSEWHERE.content())
-    other = lease(path)
+    waiting = lease(path)
+
     for number in range(3):
-        os.utime(path, (beat + number, beat + number))
-        assert not other.acquire()
+        os.utime(path, (heartbeat + number, heartbeat + number))
+        assert not waiting.acquire()
         clock.now += TIMEOUTS.expiry - 1
-        assert not other.acquire()
+        assert not waiting.acquire()
+
     clock.now += 1
-    assert other.acquire()
+    assert waiting.acquire()
 
 
 def test_empty_lease_expires_early(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "00003.claim"
     path.touch()
-    other = lease(path)
-    assert not other.acquire()
+    waiting = lease(path)
+
+    assert not waiting.acquire()
     clock.now += TIMEOUTS.heartbeat_interval
-    assert other.acquire()
+    assert waiting.acquire()
 
 
 def test_stopped_process_keeps_its_lease_only_by_heartbeats(tmp_path: Path, clock: Clock) -> None:
-    """While it runs it keeps it without them, since it may be busy."""
+    """A running process keeps its lease without heartbeats, since it may be busy."""
     path = tmp_path / "00003.claim"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, env=environment) as process:
         try:
-            assert process.stdout and process.stdout.readline() == b"held\n"
-            other = lease(path)
-            assert not other.acquire()
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            waiting = lease(path)
+            assert not waiting.acquire()
             clock.now += 2 * TIMEOUTS.expiry
-            assert not other.acquire()
+            assert not waiting.acquire()
             os.utime(path)
-            assert not other.acquire()
+            assert not waiting.acquire()
+
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-            assert not other.acquire()
+            assert not waiting.acquire()
             clock.now += TIMEOUTS.expiry
-            assert other.acquire()
+            assert waiting.acquire()
         finally:
             process.kill()
 
 
 @pytest.fixture
 def corpus(tmp_path: Path, tokenizer: Tokenizer) -> PreparationOptions:
-    """Some units."""
+    """Six text files in several units."""
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(6):
-        (folder / f"{number:02}.txt").write_text(" ".join(str(number * step % 997) for step in range(300)))
+        text = " ".join(str(number * step % 997) for step in range(300))
+        (folder / f"{number:02}.txt").write_text(text)
     return PreparationOptions(Source("text", (str(folder),), unit_bytes=4000), 0.1, tokenizer, 0)
 
 
 def test_waiting_command_names_the_holder(
     corpus: PreparationOptions, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And does the work of a process that was lost, with a heartbeat in the future."""
+    """The command also takes over the unit of a lost process, even after a heartbeat in the future."""
     folder = PartialFolder(tmp_path / "out", QUICK)
     folder.create()
     path = folder.path / "00001.claim"
     path.write_bytes(ELSEWHERE.content())
     os.utime(path, (4e9, 4e9))
     thread = threading.Thread(target=prepare, args=[corpus, tmp_path / "out"], kwargs={"timeouts": QUICK}, daemon=True)
+
     thread.start()
     thread.join(30)
-    assert not thread.is_alive(), "prepare waits without end for a claim with a heartbeat in the future"
+
+    assert not thread.is_alive(), "prepare waits forever for a lease with a heartbeat in the future"
     assert (tmp_path / "out").exists()
     line = f"waiting for {path}, which process {os.getpid()} on host n7, since "
     assert capfd.readouterr().err.count(line) == 1
 
 
+# Program that runs `megatape`, whose first worker stops itself before it writes a unit.
 DRIVER = """
 import inspect, os, signal, sys
 from megatape.reliability.lease import LeaseTimeouts
@@ -157,7 +178,7 @@ def stop(self, *arguments, **rest):
     try:
         with open(stopped, "x") as file:
             file.write(str(os.getpid()))
-    except FileExistsError:  # by the other one
+    except FileExistsError:  # the other worker has stopped itself
         pass
     else:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -165,15 +186,17 @@ def stop(self, *arguments, **rest):
 
 if __name__ == "__main__":
     sys.exit(main(words))
-UnitPasses.write_pass = stop  # of the workers, which import this file
+UnitPasses.write_pass = stop  # also in the workers, which import this file
 """
 
 
 @pytest.mark.slow
 def test_a_stopped_worker_does_not_stop_the_command(corpus: PreparationOptions, tmp_path: Path) -> None:
-    """Another worker makes its unit, and none is left."""
+    """Another worker prepares its unit, and no worker outlives the command."""
     prepare(corpus, tmp_path / "whole")
-    driver, stopped, model = (tmp_path / name for name in ("driver.py", "stopped", "tokenizer.model"))
+    stopped = tmp_path / "stopped"
+    model = tmp_path / "tokenizer.model"
+    driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
     assert corpus.tokenizer is not None
     model.write_bytes(corpus.tokenizer.files[model.name])
@@ -186,10 +209,11 @@ def test_a_stopped_worker_does_not_stop_the_command(corpus: PreparationOptions, 
     try:
         errors = process.communicate(timeout=scaled(90))[1]
     except subprocess.TimeoutExpired:
-        pytest.fail("the command waits without end for a worker that is stopped")
+        pytest.fail("the command waits forever for a stopped worker")
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
     assert process.returncode == 0, errors
     assert not psutil.pid_exists(int(stopped.read_text()))
     for path in (tmp_path / "whole").iterdir():
