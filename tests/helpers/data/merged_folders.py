@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megatape.data.counts import DocumentCounts
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.entries import SPLITS, Index
@@ -47,7 +48,7 @@ def check_whole(folder: Path, parts: list[Path], index: Index) -> None:
     assert index == load_index(folder)
     assert check_ledger(index).written == sum(check_ledger(part).written for part in part_indices)
 
-    expected_ledger = {}
+    expected_ledger: dict[str, DocumentCounts] = {}
     for part_index in part_indices:
         expected_ledger |= part_index.ledger
     assert index.ledger == expected_ledger
