@@ -1,7 +1,6 @@
 """Text of the pages docs/commands.md and docs/config.md. docs/generate.py writes them."""
 
 import json
-import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from megatape.config import Config
 from megatape.config.annotations import choices, resume_rule_of, sections_in, unwrapped
 from megatape.config.config import all_limits
 from megatape.config.kinds import ByKind
-from megatape.config.limits import Incompatibility, Limit
+from megatape.config.limits import Incompatibility, Limit, ValueOf
 from megatape.config.model import ENCODING_LIMITS
 from megatape.registry import TASKS
 from megatape.utils.documented_model import split_docstring
@@ -126,11 +125,10 @@ def _incompatibilities() -> str:
 
 def _incompatibility(limit: Incompatibility[Any], prefix: str) -> str:
     """Return the row of two settings that exclude each other. prefix: Section of the setting."""
-    value = r" \{[\w.]+\}"
-    setting = re.sub(value, "", prefix + limit.setting)
-    case = re.sub(value, "", limit.case)
-    reason = re.sub(value, " …", limit.because)
-    return f"| `{setting}` | {case} | {reason} | {limit.advice} |"
+    reason = limit.because or ""
+    if isinstance(reason, ValueOf):
+        reason = f"{reason} …"
+    return f"| `{prefix}{limit.setting}` | {limit.case} | {reason} | {limit.advice} |"
 
 
 def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Settings that shifted sparse attention (training.num_shifted_groups) does not support."""
 
 from megatape.config import Config, TrainingConfig
-from megatape.config.limits import Incompatibility, Limit, MultipleOf
+from megatape.config.limits import Incompatibility, Limit, ValueOf, indivisible
 from megatape.registry import ENCODINGS
 
 
@@ -14,46 +14,40 @@ def _encodings() -> str:
     return f"remove it, or choose {', '.join(names)}"
 
 
-def _half_groups(training: TrainingConfig) -> int:
-    """Return the number of half groups of a sample."""
-    assert training.num_shifted_groups is not None
-    return 2 * training.num_shifted_groups
-
-
-def _groups_reason(training: TrainingConfig) -> str:
-    return (
-        f"{_half_groups(training)}: the groups of training.num_shifted_groups {training.num_shifted_groups} are equal, and "
-        "half of the heads shift them by half a group"
+def _has_equal_groups(config: Config) -> str | None:
+    groups = config.training.num_shifted_groups
+    if groups is None:
+        return None
+    reason = (
+        f"{2 * groups}: the groups of training.num_shifted_groups {groups} are equal, and half of the heads shift them by half "
+        "a group"
     )
+    return indivisible(config.data.lengths, 2 * groups, reason)
+
+
+def _has_even_heads(config: Config) -> str | None:
+    groups = config.training.num_shifted_groups
+    if groups is None:
+        return None
+    heads = [("model.num_kv_heads", config.model.num_kv_heads)]
+    return indivisible(heads, 2, f"2: training.num_shifted_groups {groups} shifts the groups of half of them; remove it")
 
 
 LIMITS: tuple[Limit[Config], ...] = (
-    Incompatibility(
-        setting="training.num_shifted_groups {training.num_shifted_groups}",
-        case="model.attention_scale {model.attention_scale}",
+    Incompatibility[Config](
+        setting=ValueOf("training.num_shifted_groups"),
+        case=ValueOf("model.attention_scale"),
         when=lambda config: _is_shifted(config.training) and config.model.attention_scale is not None,
         because="which counts the keys of a whole sample",
         remedy="remove one of them",
     ),
-    Incompatibility(
-        setting="training.num_shifted_groups {training.num_shifted_groups}",
-        case="encoding {model.encoding}",
+    Incompatibility[Config](
+        setting=ValueOf("training.num_shifted_groups"),
+        case=ValueOf("model.encoding", "encoding"),
         when=lambda config: _is_shifted(config.training) and not ENCODINGS[config.model.encoding].shiftable,
-        because="",
+        because=None,
         remedy=_encodings,
     ),
-    MultipleOf(
-        sizes=lambda config: config.data.lengths,
-        divisor=lambda config: _half_groups(config.training),
-        reason=lambda config: _groups_reason(config.training),
-        when=lambda config: _is_shifted(config.training),
-    ),
-    MultipleOf(
-        sizes=lambda config: [("model.num_kv_heads", config.model.num_kv_heads)],
-        divisor=lambda config: 2,
-        reason=lambda config: (
-            f"2: training.num_shifted_groups {config.training.num_shifted_groups} shifts the groups of half of them; remove it"
-        ),
-        when=lambda config: _is_shifted(config.training),
-    ),
+    _has_equal_groups,
+    _has_even_heads,
 )

@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from megatape.config.limits import Contradiction, Limit, check_limits
 from megatape.config.section import Compared, FixedSamples, Free, JsonList, Local, PathText, Section, check_growing
 from megatape.errors import ConfigError
 
@@ -136,12 +135,46 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_limits(self, DATA_LIMITS)
+        self._check_source()
+        self._check_samples()
         self._check_weights()
         self._check_annealing()
         self._check_paths()
         self._check_length_warmup()
         return self
+
+    def _check_source(self) -> None:
+        if self.path and self.mixture:
+            raise ConfigError("path and mixture are both given: give a data directory, or several with their weights")
+        if not self.path and not self.mixture:
+            raise ConfigError("path and mixture are both missing: give a data directory, or several with their weights")
+        if self.annealing and not self.mixture:
+            raise ConfigError(
+                "annealing changes the weights of a mixture, and there is none: give mixture, or remove annealing"
+            )
+        if self.cache_bytes is not None and not self.cache:
+            raise ConfigError(f"cache_bytes {self.cache_bytes} limits cache, which is empty: set cache, or remove cache_bytes")
+
+    def _check_samples(self) -> None:
+        samples = self.samples
+        if self.window > 0 and samples not in ("packed", "best_fit"):
+            raise ConfigError(f"window {self.window} needs samples packed or best_fit, samples is {samples}: set it to 0")
+        if self.length_warmup and samples != "packed":
+            raise ConfigError(f"length_warmup cuts samples, which are whole with samples {samples}: set samples to packed")
+        if samples == "best_fit" and not self.mask_documents:
+            raise ConfigError("samples best_fit needs mask_documents true: its documents have nothing to do with each other")
+        if samples == "documents" and self.mask_documents:
+            raise ConfigError(
+                "mask_documents true has no effect with samples documents, where each sample holds one document: remove it, "
+                "or set samples to packed"
+            )
+        if samples != "documents" and self.prompt_end is not None:
+            raise ConfigError(
+                f"prompt_end {self.prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is "
+                f"{samples}: change it, or remove prompt_end"
+            )
+        if self.missing_prompt_end == "skip" and self.prompt_end is None:
+            raise ConfigError("missing_prompt_end skip needs prompt_end: set it, or remove missing_prompt_end")
 
     def _check_weights(self) -> None:
         weights = [corpus.weight for corpus in self.mixture.values()]
@@ -179,52 +212,6 @@ class DataConfig(Section):
                     "below it"
                 )
         check_growing("length_warmup", self.length_warmup)
-
-
-DATA_LIMITS: tuple[Limit[DataConfig], ...] = (
-    Contradiction(
-        when=lambda data: bool(data.path and data.mixture),
-        message="path and mixture are both given: give a data directory, or several with their weights",
-    ),
-    Contradiction(
-        when=lambda data: not data.path and not data.mixture,
-        message="path and mixture are both missing: give a data directory, or several with their weights",
-    ),
-    Contradiction(
-        when=lambda data: bool(data.annealing) and not data.mixture,
-        message="annealing changes the weights of a mixture, and there is none: give mixture, or remove annealing",
-    ),
-    Contradiction(
-        when=lambda data: not data.cache and data.cache_bytes is not None,
-        message="cache_bytes {cache_bytes} limits cache, which is empty: set cache, or remove cache_bytes",
-    ),
-    Contradiction(
-        when=lambda data: data.window > 0 and data.samples not in ("packed", "best_fit"),
-        message="window {window} needs samples packed or best_fit, samples is {samples}: set it to 0",
-    ),
-    Contradiction(
-        when=lambda data: bool(data.length_warmup) and data.samples != "packed",
-        message="length_warmup cuts samples, which are whole with samples {samples}: set samples to packed",
-    ),
-    Contradiction(
-        when=lambda data: data.samples == "best_fit" and not data.mask_documents,
-        message="samples best_fit needs mask_documents true: its documents have nothing to do with each other",
-    ),
-    Contradiction(
-        when=lambda data: data.samples == "documents" and data.mask_documents,
-        message="mask_documents true has no effect with samples documents, where each sample holds one document: remove it, or "
-        "set samples to packed",
-    ),
-    Contradiction(
-        when=lambda data: data.samples != "documents" and data.prompt_end is not None,
-        message="prompt_end {prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is "
-        "{samples}: change it, or remove prompt_end",
-    ),
-    Contradiction(
-        when=lambda data: data.missing_prompt_end == "skip" and data.prompt_end is None,
-        message="missing_prompt_end skip needs prompt_end: set it, or remove missing_prompt_end",
-    ),
-)
 
 
 def _check_positive(weights: Sequence[float | None]) -> None:

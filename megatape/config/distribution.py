@@ -5,8 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from megatape.config.limits import Contradiction, Limit, check_limits
 from megatape.config.section import Free, Section
+from megatape.errors import ConfigError
 
 
 class ZeroConfig(Section):
@@ -37,25 +37,13 @@ class ZeroConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_limits(self, STAGE_LIMITS)
+        if self.offload_optimizer and self.stage == 0:
+            raise ConfigError(f"offload_optimizer needs stage 1, 2 or 3; stage is {self.stage}")
+        if self.offload_parameters and self.stage != 3:
+            raise ConfigError(f"offload_parameters needs stage 3; stage is {self.stage}")
+        if self.hpz_ranks > 1 and self.stage != 3:
+            raise ConfigError(f"hpz_ranks {self.hpz_ranks} needs stage 3; stage is {self.stage}")
         return self
-
-
-# Settings of ZeRO that need a stage.
-STAGE_LIMITS: tuple[Limit[ZeroConfig], ...] = (
-    Contradiction(
-        when=lambda zero: zero.offload_optimizer and zero.stage == 0,
-        message="offload_optimizer needs stage 1, 2 or 3; stage is {stage}",
-    ),
-    Contradiction(
-        when=lambda zero: zero.offload_parameters and zero.stage != 3,
-        message="offload_parameters needs stage 3; stage is {stage}",
-    ),
-    Contradiction(
-        when=lambda zero: zero.hpz_ranks > 1 and zero.stage != 3,
-        message="hpz_ranks {hpz_ranks} needs stage 3; stage is {stage}",
-    ),
-)
 
 
 class ParallelConfig(Section):

@@ -1,58 +1,78 @@
-"""Tables of what a setting does not support, and of values that contradict each other.
+"""Limits: combinations of settings that a component does not support.
 
 A component declares its limits beside its definition, in a file that imports no torch, and the registry lists the tables
 (LIMITS in megatape/registry.py). A configuration is checked against all of them when it is parsed.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from operator import attrgetter
+from typing import Generic, TypeAlias, TypeVar
 
 from megatape.config.section import Section
 from megatape.errors import ConfigError
 
+Checked = TypeVar("Checked", bound=Section)
 Checked_contra = TypeVar("Checked_contra", bound=Section, contravariant=True)
-Sizes = Iterable[tuple[str, int]]  # names of settings and their values
 
-
-class Limit(ABC, Generic[Checked_contra]):
-    """Something that a section cannot have."""
-
-    @abstractmethod
-    def problem(self, section: Checked_contra) -> str | None:
-        """Return the error about a section, or None if the section respects the limit."""
+# Function that returns why a section is not possible, or None if it respects the limit.
+Limit: TypeAlias = Callable[[Checked], str | None]
+Sizes: TypeAlias = Iterable[tuple[str, int]]  # names of settings and their values
 
 
 @dataclass(frozen=True)
-class Incompatibility(Limit[Checked_contra]):
-    """A setting that does not work in some case.
-
-    Texts may refer to values of the section, as in "parallel.tp {parallel.tp}".
+class ValueOf:
+    """A setting that an error shows with its value, such as "parallel.tp 2".
 
     Attributes:
-        setting: The setting, with its value.
-        case: The other setting, with its value, or another property of the run.
+        path: Path of the attribute, starting at the checked section.
+        name: Name in the error, by default the path.
+    """
+
+    path: str
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.name or self.path
+
+    def in_error(self, section: Section) -> str:
+        """Return the name and the value that a section has."""
+        value = attrgetter(self.path)(section)
+        return f"{self} {value}"
+
+
+@dataclass(frozen=True)
+class Incompatibility(Generic[Checked_contra]):
+    """A setting that does not work in some case. docs/config.md has a table of all of them.
+
+    A `ValueOf` in place of a text lets the error show the value, too.
+
+    Attributes:
+        setting: Name of the setting.
+        case: Name of the other setting, or another property of the run.
         when: Whether a section has both.
-        because: Clause with the reason, such as "which divides the weights of a node", or "" if the case says it.
+        because: Clause with the reason, such as "which divides the weights of a node", or None if the case says it.
         remedy: What to do, in the imperative; a function if it depends on the registry.
     """
 
-    setting: str
-    case: str
+    setting: str | ValueOf
+    case: str | ValueOf
     when: Callable[[Checked_contra], bool]
-    because: str
+    because: str | ValueOf | None
     remedy: str | Callable[[], str]
 
-    def problem(self, section: Checked_contra) -> str | None:
+    def __call__(self, section: Checked_contra) -> str | None:
+        """Return the error about a section, or None if it does not have both."""
         if not self.when(section):
             return None
-        values = _Values(section)
-        setting = self.setting.format_map(values)
-        case = self.case.format_map(values)
-        reason = self.because.format_map(values)
-        if reason:
-            case = f"{case}, {reason}"
+        return self.error(section)
+
+    def error(self, section: Section) -> str:
+        """Return the error about a section that has both."""
+        setting = _in_error(self.setting, section)
+        case = _in_error(self.case, section)
+        if self.because is not None:
+            case = f"{case}, {_in_error(self.because, section)}"
         return f"{setting} does not support {case}: {self.advice}"
 
     @property
@@ -63,55 +83,10 @@ class Incompatibility(Limit[Checked_contra]):
         return self.remedy()
 
 
-@dataclass(frozen=True)
-class MultipleOf(Limit[Checked_contra]):
-    """Sizes that must be multiples of a number.
-
-    Attributes:
-        sizes: Returns the sizes of a section.
-        divisor: Returns the number.
-        reason: Returns the number as messages name it, and the reason.
-        when: Whether a section has this limit.
-    """
-
-    sizes: Callable[[Checked_contra], Sizes]
-    divisor: Callable[[Checked_contra], int]
-    reason: Callable[[Checked_contra], str]
-    when: Callable[[Checked_contra], bool]
-
-    def problem(self, section: Checked_contra) -> str | None:
-        if not self.when(section):
-            return None
-        return indivisible(self.sizes(section), self.divisor(section), self.reason(section))
-
-
-@dataclass(frozen=True)
-class Contradiction(Limit[Checked_contra]):
-    """Values that contradict each other.
-
-    Attributes:
-        when: Whether a section has them.
-        message: The values and what to do. It may refer to values of the section, as in "stage is {stage}".
-    """
-
-    when: Callable[[Checked_contra], bool]
-    message: str
-
-    def problem(self, section: Checked_contra) -> str | None:
-        if not self.when(section):
-            return None
-        return self.message.format_map(_Values(section))
-
-
-class _Values(dict[str, Any]):
-    """Values of a section by name, its properties included, for str.format_map."""
-
-    def __init__(self, section: Section) -> None:
-        super().__init__()
-        self._section = section
-
-    def __missing__(self, name: str) -> Any:
-        return getattr(self._section, name)
+def _in_error(text: str | ValueOf, section: Section) -> str:
+    if isinstance(text, ValueOf):
+        return text.in_error(section)
+    return text
 
 
 def indivisible(sizes: Sizes, divisor: int, reason: str) -> str | None:
@@ -128,13 +103,9 @@ def indivisible(sizes: Sizes, divisor: int, reason: str) -> str | None:
     return None
 
 
-def check_limits(section: Checked_contra, limits: Iterable[Limit[Checked_contra]]) -> None:
-    """Check a section against a table of limits.
-
-    Raises:
-        ConfigError: The section does not respect a limit. The error is about the first one.
-    """
+def check_limits(section: Checked, limits: Iterable[Limit[Checked]]) -> None:
+    """Raise a ConfigError about the first limit that a section does not respect."""
     for limit in limits:
-        problem = limit.problem(section)
-        if problem is not None:
-            raise ConfigError(problem)
+        reason = limit(section)
+        if reason is not None:
+            raise ConfigError(reason)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self, cast
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationInfo, model_validator
 
 from megatape.config.kinds import Registered
-from megatape.config.limits import Contradiction, Incompatibility, Limit, MultipleOf, check_limits
+from megatape.config.limits import Incompatibility, Limit, ValueOf, check_limits, indivisible
 from megatape.config.lora import LoraConfig
 from megatape.config.scaling import SCALING_KINDS, ScalingConfig
 from megatape.config.section import Fixed, Free, Section, is_recorded
@@ -146,99 +146,111 @@ def _with_changed_scores(model: ModelConfig) -> bool:
     return model.attention_scale is not None and model.traits.reads_scores
 
 
-def _rotates_pairs(model: ModelConfig) -> bool:
-    """Whether the rotating share of a head's channels is an even number of channels."""
+def _has_divisible_sizes(model: ModelConfig) -> str | None:
+    traits = model.traits
+    encoding = f"encoding {model.encoding}"
+    hidden_size = [("hidden_size", model.hidden_size)]
+    reason = None
+    if traits.rotates:
+        reason = indivisible([("head_dim", model.head_dim)], 2, f"2: {encoding} rotates pairs of a head's channels")
+    if traits.paired_embedding and reason is None:
+        reason = indivisible(hidden_size, 2, f"2: the embeddings of {encoding} are pairs of a sine and a cosine")
+    if traits.sliced and reason is None:
+        heads = model.num_kv_heads
+        slices = f"num_kv_heads {heads}: {encoding} divides it into a slice for each key/value head"
+        reason = indivisible(hidden_size, heads, slices)
+    return reason
+
+
+def _has_possible_positions(model: ModelConfig) -> str | None:
+    maximum = model.traits.max_positions
+    if maximum is None or model.max_positions <= maximum:
+        return None
+    return (
+        f"max_positions {model.max_positions} exceeds {maximum}, the most that encoding {model.encoding} can represent: lower "
+        "it, or choose another encoding"
+    )
+
+
+def _has_layers_without_positions(model: ModelConfig) -> str | None:
+    if model.nope_every is None or model.nope_every <= model.num_layers:
+        return None
+    return (
+        f"nope_every {model.nope_every} is more than num_layers {model.num_layers}, so every layer would have positions: "
+        "remove it, or lower it"
+    )
+
+
+def _rotates_whole_pairs(model: ModelConfig) -> str | None:
+    if model.rotary_fraction == 1:
+        return None
     channels = round(model.rotated_channels)
     is_whole = abs(model.rotated_channels - channels) < ROUNDING
-    return is_whole and channels > 0 and channels % 2 == 0
+    if is_whole and channels > 0 and channels % 2 == 0:
+        return None
+    return (
+        f"rotary_fraction {model.rotary_fraction} of head_dim {model.head_dim} is {model.rotated_channels:g} channels: it must "
+        "be an even number of them, which rotate in pairs"
+    )
 
 
-def _has_scaled_base(model: ModelConfig) -> bool:
-    return model.scaling is not None and model.scaling.kind == "theta"
+def _has_base_to_scale(model: ModelConfig) -> str | None:
+    is_scaled = model.scaling is not None and model.scaling.kind == "theta"
+    if is_scaled and round(model.rotated_channels) == 2:
+        return (
+            "scaling of kind theta needs a head_dim above 2, of which more than 2 channels rotate: a single frequency is 1, "
+            "whatever the base"
+        )
+    return None
 
 
 # Settings that encodings do not support. The registry entry of an encoding claims what it supports.
 ENCODING_LIMITS: tuple[Limit[ModelConfig], ...] = (
-    MultipleOf(
-        sizes=lambda model: [("head_dim", model.head_dim)],
-        divisor=lambda model: 2,
-        reason=lambda model: f"2: encoding {model.encoding} rotates pairs of a head's channels",
-        when=lambda model: model.traits.rotates,
-    ),
-    MultipleOf(
-        sizes=lambda model: [("hidden_size", model.hidden_size)],
-        divisor=lambda model: 2,
-        reason=lambda model: f"2: the embeddings of encoding {model.encoding} are pairs of a sine and a cosine",
-        when=lambda model: model.traits.paired_embedding,
-    ),
-    MultipleOf(
-        sizes=lambda model: [("hidden_size", model.hidden_size)],
-        divisor=lambda model: model.num_kv_heads,
-        reason=lambda model: (
-            f"num_kv_heads {model.num_kv_heads}: encoding {model.encoding} divides it into a slice for each key/value head"
-        ),
-        when=lambda model: model.traits.sliced,
-    ),
-    Incompatibility(
-        setting="nope_every {nope_every}",
-        case="encoding {encoding}",
+    _has_divisible_sizes,
+    Incompatibility[ModelConfig](
+        setting=ValueOf("nope_every"),
+        case=ValueOf("encoding"),
         when=lambda model: _in_some_layers(model) and model.traits.is_built_in,
         because="which has no positions, or adds them to the embedding, which reaches all layers",
         remedy="remove it, or choose an encoding that layers apply, such as rope",
     ),
-    Incompatibility(
-        setting="nope_every {nope_every}",
-        case="encoding {encoding}",
+    Incompatibility[ModelConfig](
+        setting=ValueOf("nope_every"),
+        case=ValueOf("encoding"),
         when=lambda model: _in_some_layers(model) and not model.traits.is_built_in,
         because="whose registry entry does not set by_layer=True",
         remedy="set it if layers apply the encoding (docs/own_encodings.md), or remove nope_every",
     ),
-    Incompatibility(
-        setting="rotary_fraction {rotary_fraction}",
-        case="encoding {encoding}",
+    Incompatibility[ModelConfig](
+        setting=ValueOf("rotary_fraction"),
+        case=ValueOf("encoding"),
         when=lambda model: model.rotary_fraction < 1 and not model.traits.rotates,
         because="which rotates no pairs of a head's channels",
         remedy="remove it, or choose one that does, such as rope",
     ),
-    Incompatibility(
-        setting="attention_scale {attention_scale}",
-        case="encoding {encoding}",
+    Incompatibility[ModelConfig](
+        setting=ValueOf("attention_scale"),
+        case=ValueOf("encoding"),
         when=lambda model: _with_changed_scores(model) and model.traits.is_built_in,
         because="whose positions are sums of gates on the scores, which it would change",
         remedy="remove it, or choose another encoding",
     ),
-    Incompatibility(
-        setting="attention_scale {attention_scale}",
-        case="encoding {encoding}",
+    Incompatibility[ModelConfig](
+        setting=ValueOf("attention_scale"),
+        case=ValueOf("encoding"),
         when=lambda model: _with_changed_scores(model) and not model.traits.is_built_in,
         because="whose registry entry does not set reads_scores=False",
         remedy="set it if the encoding does not depend on the scores (docs/own_encodings.md), or remove attention_scale",
     ),
-    Incompatibility(
+    Incompatibility[ModelConfig](
         setting="scaling",
-        case="encoding {encoding}",
+        case=ValueOf("encoding"),
         when=lambda model: model.scaling is not None and not model.traits.scalable,
-        because="",
+        because=None,
         remedy=_encodings_with_scaling,
     ),
-    Contradiction(
-        when=lambda model: model.traits.max_positions is not None and model.max_positions > model.traits.max_positions,
-        message="max_positions {max_positions} exceeds {traits.max_positions}, the most that encoding {encoding} can "
-        "represent: lower it, or choose another encoding",
-    ),
-    Contradiction(
-        when=lambda model: model.nope_every is not None and model.nope_every > model.num_layers,
-        message="nope_every {nope_every} is more than num_layers {num_layers}, so every layer would have positions: remove it, "
-        "or lower it",
-    ),
-    Contradiction(
-        when=lambda model: model.rotary_fraction < 1 and not _rotates_pairs(model),
-        message="rotary_fraction {rotary_fraction} of head_dim {head_dim} is {rotated_channels:g} channels: it must be an even "
-        "number of them, which rotate in pairs",
-    ),
-    Contradiction(
-        when=lambda model: _has_scaled_base(model) and round(model.rotated_channels) == 2,
-        message="scaling of kind theta needs a head_dim above 2, of which more than 2 channels rotate: a single frequency is "
-        "1, whatever the base",
-    ),
+    _has_possible_positions,
+    _has_layers_without_positions,
+    _rotates_whole_pairs,
+    _has_base_to_scale,
 )

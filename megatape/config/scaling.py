@@ -6,8 +6,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from megatape.config.kinds import ByKind
-from megatape.config.limits import Contradiction, Limit, check_limits
 from megatape.config.section import Fixed, Section
+from megatape.errors import ConfigError
 
 
 class ScalingConfig(Section):
@@ -55,16 +55,9 @@ class YarnScaling(ScalingConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_limits(self, YARN_LIMITS)
+        if self.beta_slow >= self.beta_fast:
+            raise ConfigError(f"beta_slow {self.beta_slow} is not below beta_fast {self.beta_fast}: exchange them")
         return self
-
-
-YARN_LIMITS: tuple[Limit[YarnScaling], ...] = (
-    Contradiction(
-        when=lambda scaling: scaling.beta_slow >= scaling.beta_fast,
-        message="beta_slow {beta_slow} is not below beta_fast {beta_fast}: exchange them",
-    ),
-)
 
 
 class Llama3Scaling(ScalingConfig):
@@ -83,16 +76,11 @@ class Llama3Scaling(ScalingConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_limits(self, LLAMA3_LIMITS)
+        low = self.low_freq_factor
+        high = self.high_freq_factor
+        if low >= high:
+            raise ConfigError(f"low_freq_factor {low} is not below high_freq_factor {high}: exchange them")
         return self
-
-
-LLAMA3_LIMITS: tuple[Limit[Llama3Scaling], ...] = (
-    Contradiction(
-        when=lambda scaling: scaling.low_freq_factor >= scaling.high_freq_factor,
-        message="low_freq_factor {low_freq_factor} is not below high_freq_factor {high_freq_factor}: exchange them",
-    ),
-)
 
 
 @dataclass(frozen=True)
