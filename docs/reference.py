@@ -19,7 +19,7 @@ from megatape.config.config import all_limits
 from megatape.config.kinds import ByKind
 from megatape.config.limits import Incompatibility, Limit, ValueOf
 from megatape.config.model import ENCODING_LIMITS
-from megatape.registry import TASKS
+from megatape.lab.tasks.registry import TASKS
 from megatape.utils.documented_model import split_docstring
 from megatape.utils.options import CommandOptions
 

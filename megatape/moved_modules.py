@@ -166,6 +166,7 @@ RENAMED = {
         "CosineRestartsOptions": "megatape.optim.legacy_schedules:CosineRestartsOptions",
         "InverseSqrtOptions": "megatape.optim.legacy_schedules:InverseSqrtOptions",
     },
+    "megatape.registry": {"TASKS": "megatape.lab.tasks.registry:TASKS"},
     "megatape.training.callbacks.callback": {"Sink": "megatape.training.sinks.sink:Sink"},
     "megatape.training.trainer": {"Start": "megatape.training.start:Start"},
 }

@@ -6,8 +6,10 @@ not either. The types of the entries are in megatape/entries.py.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from megatape.entries import EncodingEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry, ScheduleEntry, SinkEntry
+from megatape.moved_modules import old_names
 
 # Traits of encodings that rotate each token on its own.
 _ROTATION = EncodingTraits(rotates=True, divides_heads=True, whole_samples="", by_layer=True, reads_scores=False)
@@ -239,21 +241,6 @@ BACKENDS: dict[str, Entry] = {
     ),
 }
 
-# Evaluation tasks, subclasses of megatape.lab.tasks.engine.task.Task.
-TASKS: dict[str, Entry] = {
-    "perplexity": Entry(
-        "megatape.lab.tasks.perplexity.task:Perplexity", "perplexity at several context lengths, on the same text"
-    ),
-    "passkey": Entry("megatape.lab.tasks.passkey:Passkey", "retrieval of a number from a long text"),
-    "scrolls": Entry(
-        "megatape.lab.tasks.scrolls.task:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"
-    ),
-    "lm-eval": Entry("megatape.lab.tasks.lm_eval.task:LmEval", "tasks of lm-eval: MMLU, ARC, HellaSwag and others"),
-    "addition": Entry(
-        "megatape.lab.tasks.addition:Addition", "exact match on addition problems, for every pair of operand lengths"
-    ),
-}
-
 # Sources of documents, subclasses of megatape.data.sources.source.Reader.
 SOURCES: dict[str, Entry] = {
     "c4": Entry("megatape.data.sources.json_lines:C4", "files of C4 (c4-train.*.json.gz)"),
@@ -365,3 +352,6 @@ LIMITS: dict[str, str] = {
     "compiled blocks": "megatape.model.limits:COMPILE_LIMITS",
     "FP8 products": "megatape.nn.limits:LIMITS",
 }
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -8,6 +8,7 @@ import pytest
 from megatape import registry
 from megatape.config import families_with
 from megatape.entries import ConfigurableEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry
+from megatape.lab.tasks.registry import TASKS
 from tests.helpers.runs.raw_config import parse
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -15,6 +16,7 @@ TABLES: dict[str, dict[str, Any]] = {
     for name, table in vars(registry).items()
     if name.isupper() and not name.startswith("_") and isinstance(table, dict)
 }
+TABLES["TASKS"] = TASKS
 
 
 def test_a_family_claims_nothing_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from megatape.commands.evaluation.task_options import EvaluationOptions, build_t
 from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
 from megatape.imports import OPTION
-from megatape.registry import TASKS
+from megatape.lab.tasks.registry import TASKS
 from megatape.utils.options import Listed, option
 
 

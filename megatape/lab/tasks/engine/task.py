@@ -13,8 +13,8 @@ described in its docstring. A small task is one file, a large one a folder with 
         def run(self, model: EvaluationModel, batch: list[list[int]]) -> list[Copied]: ...
         def result(self, predictions: list[Copied]) -> Shares: ...
 
-Registered in TASKS (megatape/registry.py), it runs as `megatape evaluate copying MODEL --length 16`. For a complete task, see
-addition.py. evaluation.py calls the methods in this order:
+Registered in TASKS (megatape/lab/tasks/registry.py), it runs as `megatape evaluate copying MODEL --length 16`. For a complete
+task, see addition.py. evaluation.py calls the methods in this order:
 
     batches  before any weight is loaded; the examples are hashed into settings.json
     run      for each batch without predictions in the journal

@@ -13,13 +13,14 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from megatape.entries import Entry
 from megatape.hf.exporting.exporter import export
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.runner import name_models
 from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.perplexity.task import Perplexity
-from megatape.registry import TASKS, Entry
+from megatape.lab.tasks.registry import TASKS
 from megatape.utils.options import Listed
 from tests.helpers.lab.evaluations import LENGTHS, Evaluate
 from tests.helpers.models.memory_checkpoint import memory_checkpoint
