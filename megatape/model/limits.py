@@ -3,23 +3,6 @@
 from megatape.config import Config
 from megatape.config.limits import Incompatibility, Limit, ValueOf
 
-
-def _fits_positions(config: Config) -> str | None:
-    length = config.data.sequence_length
-    positions = config.model.max_positions
-    window = config.model.sliding_window
-    if length > positions:
-        return (
-            f"data.sequence_length {length} is longer than model.max_positions {positions}: shorten the samples, or raise "
-            "max_positions"
-        )
-    if window is not None and length > window:
-        return f"data.sequence_length {length} is longer than model.sliding_window {window}: shorten the samples"
-    return None
-
-
-LENGTH_LIMITS: tuple[Limit[Config], ...] = (_fits_positions,)
-
 LORA_LIMITS: tuple[Limit[Config], ...] = (
     Incompatibility[Config](
         setting="model.lora",
@@ -69,3 +52,20 @@ COMPILE_LIMITS: tuple[Limit[Config], ...] = (
         remedy="set training.compile to false",
     ),
 )
+
+
+def _fits_positions(config: Config) -> str | None:
+    length = config.data.sequence_length
+    positions = config.model.max_positions
+    window = config.model.sliding_window
+    if length > positions:
+        return (
+            f"data.sequence_length {length} is longer than model.max_positions {positions}: shorten the samples, or raise "
+            "max_positions"
+        )
+    if window is not None and length > window:
+        return f"data.sequence_length {length} is longer than model.sliding_window {window}: shorten the samples"
+    return None
+
+
+LENGTH_LIMITS: tuple[Limit[Config], ...] = (_fits_positions,)
