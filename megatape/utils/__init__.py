@@ -1,1 +1,1 @@
-"""Helpers that know nothing of training: files, texts, typed options, child processes, private names of torch."""
+"""Helpers that know nothing about training: files, text, typed options, child processes, torch's private names."""

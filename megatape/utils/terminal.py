@@ -40,13 +40,13 @@ class LineHandler(logging.Handler):
             origin = f"rank {rank}: "
         with suppress(OSError):
             text = f"{origin}{mask_secrets(self.format(record))}"
-            if has_colour(stream):
-                text = _coloured(text, record.levelno)
+            if has_color(stream):
+                text = _colored(text, record.levelno)
             stream.write(f"{text}\n")
             stream.flush()
 
 
-def _coloured(text: str, level: int) -> str:
+def _colored(text: str, level: int) -> str:
     """Return a line with the color of its level. If it has none, the loss is bold."""
     color = COLORS.get(level)
     if color is None:
@@ -54,7 +54,7 @@ def _coloured(text: str, level: int) -> str:
     return f"{color}{text}{RESET}"
 
 
-def has_colour(stream: TextIO) -> bool:
+def has_color(stream: TextIO) -> bool:
     """Whether a stream is a terminal whose user wants colors (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False

@@ -25,7 +25,7 @@ from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
 from megatape.utils.options import CommandOptions, Options, read_options
 from megatape.utils.project_files import install_command
-from megatape.utils.terminal import RED, RESET, has_colour
+from megatape.utils.terminal import RED, RESET, has_color
 from megatape.utils.url_secrets import mask_secrets
 
 LOG = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ def fail(text: str, status: int) -> int:
         if local_rank != "0":
             time.sleep(FIRST_RANK_LEAD)
     label = "error:"
-    if has_colour(sys.stderr):
+    if has_color(sys.stderr):
         label = f"{RED}error:{RESET}"
     print(f"{label} {mask_secrets(text)}", file=sys.stderr, flush=True)
     return status

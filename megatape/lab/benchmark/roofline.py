@@ -22,7 +22,8 @@ from megatape.lab.benchmark.gpu.results import Key, Results, read_results
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.benchmark.targets import MFU_TARGET, STEP_TARGETS, TargetRow, layer_row, saved_row, step_row, utilization_row
 from megatape.lab.encodings import BASELINE
-from megatape.tools.planner.efficiency import ASSUMPTIONS, middle
+from megatape.tools.planner.efficiency import middle
+from megatape.tools.planner.rates import ASSUMPTIONS
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_bytes
 

@@ -8,5 +8,6 @@
   host that launches kernels (host.py). Each is estimated for a bad and a good case (cases.py). measured.py corrects the
   estimate.
 * device.py gets the kernels of a step from work.py, which counts the operations (operations.py, counting.py) of a model that
-  runs on shapes, and those that torch.compile fuses (fusion.py). efficiency.py has the rates at which GPUs run them.
+  runs on shapes, and those that torch.compile fuses (fusion.py). efficiency.py gives the time that each of them takes at the
+  rates of rates.py.
 """

@@ -11,7 +11,7 @@ from megatape.accounting.memory import plan_state
 from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.trace import run_pass
 from megatape.tools.planner.cases import ByCase, Case
-from megatape.tools.planner.efficiency import LINK_EFFICIENCY
+from megatape.tools.planner.rates import LINK_EFFICIENCY
 from megatape.zero.deepspeed_config import Stage3Limits
 
 # Share of the data sheet's rate of host memory: a processor also reads the lines that it overwrites.

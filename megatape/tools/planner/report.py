@@ -8,12 +8,12 @@ from megatape.accounting.memory import plan_memory
 from megatape.accounting.node_traffic import spanning_warning
 from megatape.config import Config
 from megatape.errors import UserError
-from megatape.tools.planner.efficiency import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.tools.planner.measured import MeasuredStep, nearest_step
 from megatape.tools.planner.memory_requirements import memory_requirements
 from megatape.tools.planner.nodes import check_nodes
 from megatape.tools.planner.offload import OFFLOAD_ASSUMPTION
 from megatape.tools.planner.planned_cluster import PlannedCluster
+from megatape.tools.planner.rates import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.tools.planner.report_rows import Row, count_rows, memory_rows, offload_rows, sent_rows, speed_rows
 from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
 from megatape.tools.planner.search import SEARCH_SECONDS

@@ -7,17 +7,12 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.tools.planner.cases import ByCase, Case, Range
 from megatape.tools.planner.device import device_seconds
-from megatape.tools.planner.efficiency import LINK_EFFICIENCY, DeviceTime, middle
+from megatape.tools.planner.efficiency import DeviceTime, middle
 from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, host_work
 from megatape.tools.planner.links import links
 from megatape.tools.planner.offload import plan_offload
 from megatape.tools.planner.planned_cluster import PlannedCluster
-
-# Slowdown of GPUs that train together against one GPU with the same work, fitted to the published runs in
-# docs/results/planned.md. After minutes of training, GPUs lower their clocks to stay within their power limit, and exchanges
-# occupy some of their multiprocessors.
-SUSTAINED_SLOWDOWN = ByCase(1.25, 1.08)
-A100_SUSTAINED_SLOWDOWN = ByCase(1.0, 1.0)
+from megatape.tools.planner.rates import LINK_EFFICIENCY, OTHER_GPUS, rates_of
 
 # If two estimates differ by less than this share, they do not tell which step is faster: similar published runs scatter as much
 # around the estimate.
@@ -26,8 +21,8 @@ TOLERANCE = 0.10
 # Assumptions about whole runs, in addition to those about operations.
 RUN_ASSUMPTIONS = (
     (
-        f"GPUs training together take {SUSTAINED_SLOWDOWN.good} to {SUSTAINED_SLOWDOWN.bad} times as long as one alone, except "
-        "A100s"
+        f"GPUs training together take {OTHER_GPUS.sustained_slowdown.good} to {OTHER_GPUS.sustained_slowdown.bad} times as "
+        "long as one alone, except A100s"
     ),
     (
         f"{LAUNCH_SECONDS.good * 1e6:.0f} to {LAUNCH_SECONDS.bad * 1e6:.0f} microseconds to launch a kernel, while the GPU "
@@ -107,9 +102,7 @@ class _Step:
         self._is_measured = correction is not None
         self._slowdown = ByCase(1.0, 1.0)
         if layout.world_size > 1:
-            self._slowdown = SUSTAINED_SLOWDOWN
-            if gpu.name == "A100":
-                self._slowdown = A100_SUSTAINED_SLOWDOWN
+            self._slowdown = rates_of(gpu).sustained_slowdown
 
     def bad_seconds(self) -> float:
         """Return the time of a step in which only launches overlap."""

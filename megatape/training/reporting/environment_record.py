@@ -1,11 +1,13 @@
 """Record of a run's software, ranks and device, for readers of events.jsonl."""
 
+import shlex
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from megatape.distributed.topology import Topology
 from megatape.training.reporting.hardware import device_name
-from megatape.utils.command_line import typed_command
 from megatape.utils.software import package_version, versions
 
 
@@ -35,3 +37,13 @@ class EnvironmentRecord:
             "attention": self.attention,
             "sample_flops": self.sample_flops,
         }
+
+
+def typed_command() -> str:
+    """Return the command line of this process, without the words of a launcher."""
+    program, *words = sys.argv
+    name = program
+    if Path(program).name in ("megatape", "__main__.py"):
+        name = "megatape"
+    typed = [word for word in words if not word.startswith("--local_rank=")]
+    return shlex.join([name, *typed])

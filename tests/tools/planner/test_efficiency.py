@@ -7,15 +7,9 @@ import torch
 
 from megatape.accounting.gpus import load_gpu
 from megatape.tools.planner.counting import count
-from megatape.tools.planner.efficiency import (
-    A100_MATRIX_EFFICIENCY,
-    EAGER_SLOWDOWN,
-    FUSED_EFFICIENCY,
-    MATRIX_EFFICIENCY,
-    MEMORY_EFFICIENCY,
-    device_times,
-)
+from megatape.tools.planner.efficiency import device_times
 from megatape.tools.planner.operations import Attention, AttentionBackend, Direction, Kernel, Operation, Work
+from megatape.tools.planner.rates import A100, EAGER_SLOWDOWN, FUSED_EFFICIENCY, MEMORY_EFFICIENCY, OTHER_GPUS
 
 
 def test_single_kernels_of_pytorch_are_slower_than_fused_ones() -> None:
@@ -32,7 +26,7 @@ def test_single_kernels_of_pytorch_are_slower_than_fused_ones() -> None:
 def test_a100s_reach_more_of_their_peak() -> None:
     work: Work = Work({Operation(Kernel.PRODUCT, 1e12, 1): 1})
     gpu = load_gpu("a100-80g")
-    for times, share in zip(device_times(work, gpu), A100_MATRIX_EFFICIENCY, strict=True):
+    for times, share in zip(device_times(work, gpu), A100.products, strict=True):
         assert math.isclose(times.compute_bound, 1e12 / gpu.bfloat16_flops / share)
 
 
@@ -40,7 +34,7 @@ def test_an_operation_takes_the_longer_of_arithmetic_and_bytes() -> None:
     gpu = load_gpu("h100")
     work: Work = Work({Operation(Kernel.PRODUCT, 1e12, 1): 3, Operation(Kernel.PRODUCT, 1, 1e9): 2})
     for case, times in enumerate(device_times(work, gpu)):
-        assert math.isclose(times.compute_bound, 3e12 / gpu.bfloat16_flops / MATRIX_EFFICIENCY[case])
+        assert math.isclose(times.compute_bound, 3e12 / gpu.bfloat16_flops / OTHER_GPUS.products[case])
         assert math.isclose(times.memory_bound, 2e9 / gpu.memory_bandwidth / MEMORY_EFFICIENCY[case])
 
 

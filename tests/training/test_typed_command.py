@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from megatape.utils.command_line import typed_command
+from megatape.training.reporting.environment_record import typed_command
 
 
 @pytest.mark.parametrize(
