@@ -1,4 +1,4 @@
-"""Number of samples of each step of a run."""
+"""Samples per step, with a batch-size warm-up."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -6,25 +6,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Number of samples of each step, over all ranks.
+    """Samples per step, over all ranks.
 
     Attributes:
-        full: Samples of a step after the warm-up.
-        warmup: Stages of the warm-up: samples of a step, and samples of the run at the end of the stage.
+        full: Samples per step after the warm-up.
+        warmup: (samples per step, samples consumed when the stage ends) of each warm-up stage.
     """
 
     full: int
     warmup: tuple[tuple[int, int], ...] = ()
 
     def after(self, consumed: int) -> int:
-        """Return the samples of the step that follows `consumed` samples."""
+        """Return the size of the step after `consumed` samples."""
         for size, end in self.warmup:
             if consumed < end:
                 return size
         return self.full
 
     def consumed(self, step: int) -> int:
-        """Return the samples of the first `step` steps."""
+        """Return the samples consumed by the first `step` steps."""
         consumed = 0
         remaining = step
         for size, end in self.warmup:
@@ -35,9 +35,9 @@ class BatchSizes:
         return consumed + remaining * self.full
 
     def of_step(self, step: int) -> int:
-        """Return the samples of a step, counted from 1."""
+        """Return the size of a step, counting from 1."""
         return self.consumed(step) - self.consumed(step - 1)
 
     def steps(self, samples: int) -> int:
-        """Return the smallest number of steps that have `samples` samples or more."""
+        """Return the minimum number of steps consuming `samples` samples."""
         return bisect_left(range(samples), samples, key=self.consumed)

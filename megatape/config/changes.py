@@ -1,4 +1,4 @@
-"""Configurations that differ from another one in some settings or sections, checked like a file."""
+"""Variants of a configuration, checked like a file."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from megatape.config.section import Section
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return a configuration with other settings.
+    """Return a copy of a configuration with other settings.
 
     Args:
-        config: The configuration, which stays as it is.
+        config: Original configuration.
         settings: `section.key` -> value.
 
     Raises:
-        UserError: The settings do not fit the rest.
+        UserError: The result is not a valid configuration.
     """
     raw = config.model_dump()
     for name, value in settings.items():
@@ -26,15 +26,15 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
 
 
 def with_sections(config: Config, origin: str, **sections: Section) -> Config:
-    """Return a configuration with other sections.
+    """Return a copy of a configuration with other sections.
 
     Args:
-        config: The configuration, which stays as it is.
+        config: Original configuration.
         origin: Name of the new configuration in errors.
         sections: New sections by name.
 
     Raises:
-        UserError: The sections do not fit the rest.
+        UserError: The result is not a valid configuration.
     """
     raw = config.model_dump()
     for name, section in sections.items():

@@ -1,4 +1,4 @@
-"""The whole configuration: its sections, the checks that span them, and the numbers that follow from several of them."""
+"""The whole configuration: its sections, and the checks and numbers that span several of them."""
 
 from functools import cache
 from pkgutil import resolve_name
@@ -21,11 +21,11 @@ from megatape.utils.units import plural
 
 OPTIMIZER_KINDS = ByKind(OPTIMIZERS, "adamw", OptimizerConfig)
 SCHEDULE_KINDS = ByKind(SCHEDULES, "linear", ScheduleConfig, LEGACY_SCHEDULES)
-ROUNDING = 1e-9  # Lengths in tokens that fill the run may round to more than all of it.
+ROUNDING = 1e-9  # Lengths in tokens that fill the run may round up to more than all of it.
 
 
 class Config(Section):
-    """The whole configuration. docs/config.md is generated from the descriptions of its sections."""
+    """The whole configuration. docs/config.md is generated from the docstrings of its sections."""
 
     run: RunConfig
     model: ModelConfig
@@ -67,29 +67,29 @@ class Config(Section):
 
     def _check_schedule(self) -> None:
         schedule = self.schedule.in_fractions(self.tokens)
-        given: list[str] = []
+        lengths: list[str] = []
         total = 0.0
         for name, tokens in self.schedule.lengths.items():
             fraction = getattr(schedule, f"{name}_fraction")
             total += fraction
             if tokens is None:
-                given.append(f"{name}_fraction {fraction}")
+                lengths.append(f"{name}_fraction {fraction}")
             else:
-                given.append(f"{name}_tokens {tokens}")
+                lengths.append(f"{name}_tokens {tokens}")
         if total > 1 + ROUNDING:
             raise ConfigError(
-                f"schedule.{' and '.join(given)} are more than the run, which has {self.tokens} tokens in training.steps "
+                f"schedule.{' and '.join(lengths)} are more than the run, which has {self.tokens} tokens in training.steps "
                 f"{self.training.steps}: shorten them, or train for more steps"
             )
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of an optimizer step after the batch-size warm-up, over all ranks."""
+        """Tokens per optimizer step after the batch-size warm-up, over all ranks."""
         return self.training.global_batch_size * self.data.sequence_length
 
     @property
     def batches(self) -> BatchSizes:
-        """Number of samples of each step."""
+        """Samples per step, with the batch-size warm-up."""
         return self.training.batch_sizes(self.data.sequence_length)
 
     @property
@@ -98,10 +98,10 @@ class Config(Section):
         return self.batches.consumed(self.training.steps) * self.data.sequence_length
 
     def data_ranks(self, world_size: int) -> int:
-        """Return the number of data-parallel ranks among `world_size` ranks: those that train on different samples.
+        """Return the number of data-parallel ranks, which train on different samples.
 
         Raises:
-            ConfigError: `world_size` is not a positive multiple of the ranks of a sample.
+            ConfigError: `world_size` is not a positive multiple of the ranks sharing a sample.
         """
         ranks = self.parallel.sample_ranks
         if world_size < 1 or world_size % ranks:
@@ -114,23 +114,20 @@ class Config(Section):
                 f"{processes} not a multiple of {product}: start a multiple of it, or change {' or '.join(sizes)}"
             )
         hpz = self.zero.hpz_ranks
-        problem = indivisible([("the number of processes", world_size)], hpz, f"zero.hpz_ranks {hpz}: change one of them")
-        if problem is not None:
-            raise ConfigError(problem)
+        reason = indivisible([("the number of processes", world_size)], hpz, f"zero.hpz_ranks {hpz}: change one of them")
+        if reason is not None:
+            raise ConfigError(reason)
         return world_size // ranks
 
     def replicas(self, world_size: int) -> int:
-        """Return the number of ranks that train the same weights, over which ZeRO divides its state: all but tensor ranks."""
+        """Return the number of ranks training the same weights, across which ZeRO shards its state: all but tensor ranks."""
         return self.data_ranks(world_size) * self.parallel.sample_replicas
 
     def accumulation(self, world_size: int) -> int:
-        """Return the number of micro-batches per step on each data-parallel rank, after the batch-size warm-up.
-
-        Args:
-            world_size: Number of ranks of the run.
+        """Return the micro-batches per step on each data-parallel rank, after the batch-size warm-up.
 
         Raises:
-            ConfigError: The ranks or a batch do not divide evenly. It prints the equation.
+            ConfigError: The ranks or a batch do not divide evenly. The message has the equation.
         """
         micro = self.training.micro_batch_size
         data_ranks = self.data_ranks(world_size)
@@ -149,13 +146,13 @@ class Config(Section):
 
 
 def all_limits() -> tuple[Limit[Config], ...]:
-    """Return the limits of all components, in the order in which they are checked."""
+    """Return the limits of all components, in the order of checking."""
     return _load_limits(tuple(LIMITS.values()))
 
 
 @cache
 def _load_limits(targets: tuple[str, ...]) -> tuple[Limit[Config], ...]:
-    """Import tables of limits. Searches for settings parse thousands of configurations, so the result is cached."""
+    """Import tables of limits. Cached, because a search for settings parses thousands of configurations."""
     limits: list[Limit[Config]] = []
     for target in targets:
         limits += resolve_name(target)

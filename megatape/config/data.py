@@ -1,4 +1,4 @@
-"""The data section: the data that a run reads, and how they are cut into samples."""
+"""The data section: which data a run reads, and how to cut them into samples."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,10 +18,10 @@ class CorpusConfig(Section):
 
     Attributes:
         path: data directory of the corpus; all corpora of a mixture have the same tokenizer
-        weight: share of samples from this corpus, relative to the others; set it for all corpora or
-            for none (then data.temperature decides)
-        max_epochs: maximum number of passes over this corpus; a run that needs more is refused at
-            the start; default: no limit
+        weight: share of samples from this corpus, relative to the others; set it for all corpora,
+            or for none to let data.temperature decide
+        max_epochs: maximum passes over this corpus; a run that needs more does not start; default:
+            no limit
     """
 
     path: Local[PathText] = Field(min_length=1)
@@ -33,7 +33,7 @@ class ReweightingConfig(Section):
     """A change of the mixture's weights.
 
     Attributes:
-        tokens: tokens of the run after which these weights apply
+        tokens: tokens trained on before these weights apply
         weights: weights of all corpora, by name
     """
 
@@ -45,7 +45,7 @@ class LengthConfig(Section):
     """A stage of the sequence-length warm-up.
 
     Attributes:
-        tokens: tokens of the run at which the stage ends, after the step that reaches them
+        tokens: tokens trained on when the stage ends; the step that reaches them is its last
         length: tokens per sequence, a divisor of sequence_length
     """
 
@@ -54,23 +54,23 @@ class LengthConfig(Section):
 
 
 class DataConfig(Section):
-    """Training data, and their division into samples.
+    """Training data, and how to cut them into samples.
 
     Attributes:
         path: data directory written by `megatape prepare`, the folder with index.json, or its URL
             (http, s3, gs and other protocols of fsspec); set either `path` or `mixture`
         mixture: several data directories instead of `path`, and the share of each
             (docs/mix_and_pack.md)
-        temperature: T: shares in a mixture without weights are proportional to tokens^(1/T) of the
-            corpora: 1 mixes them by size, a large T equally
-        annealing: changes of the mixture's weights at numbers of tokens; changes still ahead may
-            change on resume
+        temperature: T, for a mixture without weights: a corpus gets a share proportional to its
+            tokens^(1/T), so 1 mixes by size, and a large T equally
+        annealing: later weights of the mixture, each from a number of tokens on; those still ahead
+            may change on resume
         cache: folder on each node's local disk: each node copies the shards there once and reads
-            the copies; empty: read from `path`, which must not be a URL then
+            the copies; needed if `path` is a URL; empty: read from `path`
         cache_bytes: maximum bytes of shards in `cache`, besides those in transfer; the least
             recently used ones are evicted; default: no limit
-        window: W: training reads shards in a random order and mixes the samples of W shards at a
-            time, for remote shards; 0 mixes all samples (docs/mix_and_pack.md)
+        window: W, for remote shards: training reads shards in a random order and mixes the samples
+            of W shards at a time; 0 mixes all samples (docs/mix_and_pack.md)
         sequence_length: N, tokens per sample
         length_warmup: shorter sequences at the beginning: the samples of a step are cut into
             sequences of `length`, until the run has seen `tokens` (docs/mix_and_pack.md)
@@ -80,8 +80,8 @@ class DataConfig(Section):
             (docs/chat_data.md), and packs several with mask_documents
         prompt_end: text of a single token, such as `=`: only the tokens after it are targets
             (default: all tokens); needs samples documents
-        missing_prompt_end: handling of documents without `prompt_end`: error refuses the data when
-            a run opens them, skip drops these documents
+        missing_prompt_end: documents without `prompt_end`: error ends a run that opens such data,
+            skip drops these documents
         mask_documents: stop attention, positions and targets at document boundaries
         random_offset: add a random offset from 0 .. 2 max_positions to the positions of a training
             sample (`rope` and the `tape` family)
@@ -104,7 +104,7 @@ class DataConfig(Section):
 
     @property
     def corpora(self) -> dict[str, CorpusConfig]:
-        """Corpora of `mixture` by name, or the one of `path`, whose name is empty."""
+        """Corpora of `mixture` by name, or the one at `path` under the name ""."""
         return self.mixture or {"": CorpusConfig(path=self.path)}
 
     @property
@@ -114,7 +114,7 @@ class DataConfig(Section):
 
     @property
     def lengths(self) -> list[tuple[str, int]]:
-        """Tokens of a sequence in every phase of a run, with the setting of each."""
+        """Setting and tokens per sequence, for every phase of a run."""
         lengths = [("data.sequence_length", self.sequence_length)]
         for stage in self.length_warmup:
             lengths.append(("data.length_warmup", stage.length))

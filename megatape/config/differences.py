@@ -1,4 +1,4 @@
-"""Fields of a configuration by path, and the fields on which two configurations differ."""
+"""Fields by path, and differences between two configurations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ class FieldValue(NamedTuple):
     """A field of a configuration.
 
     Attributes:
-        path: Path of the field, such as model.num_layers.
-        rule: Resume rule of the field.
-        value: Value of the field.
+        path: Path, such as model.num_layers.
+        rule: Resume rule.
+        value: Value.
     """
 
     path: str
@@ -27,8 +27,8 @@ class Difference:
     """A field on which two configurations differ.
 
     Attributes:
-        path: Path of the field, such as model.num_layers.
-        rule: Resume rule of the field.
+        path: Path, such as model.num_layers.
+        rule: Resume rule.
         theirs: Value in the first configuration, None if it lacks the field.
         ours: Value in the second configuration, None if it lacks the field.
     """
@@ -40,13 +40,11 @@ class Difference:
 
 
 def fields(section: Section, prefix: str = "") -> Iterator[FieldValue]:
-    """Yield every field of a section, in the order of declaration.
-
-    A subsection whose field has a resume rule is one value.
+    """Yield every field of a section, in the order of declaration. A subsection with a resume rule is one value.
 
     Args:
-        section: The section.
-        prefix: Path of the section, with a point at its end.
+        section: Section to walk through.
+        prefix: Path of the section, ending with a dot.
     """
     for name, field in type(section).model_fields.items():
         rule = resume_rule_of(field.metadata)
@@ -61,7 +59,7 @@ def fields(section: Section, prefix: str = "") -> Iterator[FieldValue]:
 
 
 def differences(theirs: Section, ours: Section) -> Iterator[Difference]:
-    """Yield every field on which two sections of one type differ."""
+    """Yield every difference between two sections of the same type."""
     their_fields = {field.path: field for field in fields(theirs)}
     our_fields = {field.path: field for field in fields(ours)}
     for path, field in (their_fields | our_fields).items():
@@ -76,12 +74,12 @@ def differences(theirs: Section, ours: Section) -> Iterator[Difference]:
 
 
 def shared_values(section: Section) -> dict[str, Any]:
-    """Return the values on which all ranks of a run must agree, as JSON has them, by path."""
+    """Return the values on which all ranks must agree, by path, as JSON values."""
     return {field.path: plain(field.value) for field in fields(section) if field.rule is not ResumeRule.LOCAL}
 
 
 def plain(value: Any) -> Any:
-    """Return the value of a field as JSON has it."""
+    """Return a field's value as a JSON value."""
     if isinstance(value, tuple):
         return [plain(part) for part in value]
     if isinstance(value, Section):

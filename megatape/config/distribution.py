@@ -10,21 +10,21 @@ from megatape.errors import ConfigError
 
 
 class ZeroConfig(Section):
-    """Sharding of the training state over data-parallel ranks by DeepSpeed ZeRO.
+    """DeepSpeed ZeRO: sharding the training state across data-parallel ranks.
 
     Attributes:
         stage: sharded state: 0 nothing, 1 the optimizer state, 2 also the gradients, 3 also the
-            weights
+            weights; a higher stage saves memory, and `megatape plan` compares their speed
         offload_optimizer: keep master weights and optimizer state in host memory, and run the
-            optimizer there
+            optimizer there: slower, but frees most GPU memory
         offload_parameters: keep the weights' shards in host memory (stage 3)
-        overlap: overlap the reduction of gradients with the backward pass (stages 1 to 3)
-        bucket_size: maximum number of elements in a gradient reduction or gather; stage 3 gathers
-            this many elements ahead of use, or the matrices of one block if these are more
-        sub_group_size: number of elements that the stage 3 optimizer updates at a time
-        hpz_ranks: number of ranks of a node that together keep a second copy of the weights
-            (stage 3, parallel.tp 1): only the first gather of a weight in a step crosses nodes; 1:
-            no copy
+        overlap: reduce gradients while the backward pass is running (stages 1 to 3)
+        bucket_size: maximum elements per gradient reduction or gather; two buckets are in memory, 8
+            bytes an element; stage 3 gathers this many elements ahead of use, or the matrices of
+            one block if these are more
+        sub_group_size: elements that the stage 3 optimizer updates at a time
+        hpz_ranks: ranks of a node that together keep a second copy of the weights (stage 3,
+            parallel.tp 1), so only the first gather of a weight in a step crosses nodes; 1: no copy
     """
 
     stage: Free[Literal[0, 1, 2, 3]] = 3
@@ -47,15 +47,15 @@ class ZeroConfig(Section):
 
 
 class ParallelConfig(Section):
-    """Numbers of ranks that share a copy of the model, or a sample. Copies divide the data.
+    """Ranks that share one copy of the model or one sample. The other ranks train on different samples (docs/choose_ranks.md).
 
     Attributes:
-        tp: T, tensor-parallel ranks: each holds 1/T of the heads, of the MLP, of the vocabulary,
-            and of the tokens of both residual streams
-        sp: S, sequence-parallel ranks: each holds 1/S of a sample's tokens, and in attention all
-            tokens of 1/S of the heads
-        cp: P, context-parallel ranks: each holds 1/P of a sample's tokens, in attention as well,
-            where keys and values pass around a ring of ranks
+        tp: T, tensor-parallel ranks, for models too large for a GPU: each holds 1/T of the heads,
+            the MLP, the vocabulary, and the tokens in both residual streams; keep them in one node
+        sp: S, sequence-parallel ranks, for long samples: each holds 1/S of a sample's tokens, and in
+            attention all tokens of 1/S of the heads
+        cp: P, context-parallel ranks, for samples too long for sp: each holds 1/P of a sample's
+            tokens, in attention as well, where keys and values pass around a ring of ranks
     """
 
     tp: Free[PositiveInt] = 1
@@ -64,11 +64,11 @@ class ParallelConfig(Section):
 
     @property
     def axes(self) -> dict[str, int]:
-        """Sizes of the axes of the mesh that divide samples."""
+        """Sizes of the mesh axes that share samples."""
         return {"context": self.cp, "sequence": self.sp, "tensor": self.tp}
 
     def named_sizes(self) -> dict[str, int]:
-        """Return parallel.tp, and the other sizes above 1, by setting."""
+        """Return parallel.tp and all other sizes above 1, by setting."""
         sizes = {"parallel.tp": self.tp}
         if self.sp > 1:
             sizes["parallel.sp"] = self.sp
@@ -78,17 +78,17 @@ class ParallelConfig(Section):
 
     @property
     def sample_ranks(self) -> int:
-        """Number of ranks that divide the tokens of the same samples."""
+        """Ranks that share the same samples."""
         return prod(self.axes.values())
 
     @property
     def sample_replicas(self) -> int:
-        """Number of replicas of the model that these ranks have together."""
+        """Replicas of the model that the ranks of a sample hold together."""
         return self.sp * self.cp
 
     @property
     def parts_of_chunk(self) -> int:
-        """Number of equal parts that a context-parallel rank's tokens must have: two chunks, divided by its other ranks."""
+        """Equal parts of a context-parallel rank's tokens: two chunks, split across its tensor and sequence ranks."""
         return lcm(2, self.tp * self.sp)
 
 
@@ -96,10 +96,10 @@ class ClusterConfig(Section):
     """Machines to plan for. Only the planner (docs/choose_ranks.md) reads this section.
 
     Attributes:
-        nodes: number of machines
+        nodes: machines
         gpus_per_node: GPUs per machine
         gpu: GPU type: a name that `megatape plan --help` lists, or a JSON file
-        host_gib: GiB of host memory per machine, which offloading must fit
+        host_gib: GiB of host memory per machine, which must hold everything offloaded
     """
 
     nodes: Free[PositiveInt] = Field(le=100_000)
@@ -109,5 +109,5 @@ class ClusterConfig(Section):
 
     @property
     def world_size(self) -> int:
-        """Number of GPUs, each with one rank."""
+        """GPUs in total, with one rank each."""
         return self.nodes * self.gpus_per_node

@@ -1,4 +1,4 @@
-"""Settings that ZeRO, and ranks dividing samples or the model, do not support."""
+"""Settings that ZeRO, and ranks sharing samples or the model, do not support."""
 
 from megatape.config.config import Config
 from megatape.config.limits import Incompatibility, Limit, ValueOf, indivisible

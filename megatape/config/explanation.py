@@ -1,4 +1,4 @@
-"""Explains what is wrong with a configuration, a line for each error of pydantic."""
+"""Explains pydantic's errors about a configuration, in one line each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from megatape.utils.validation import describe_fault
 
 @dataclass(frozen=True)
 class _LocatedSection:
-    """A section in a configuration.
+    """A section at some place in a configuration.
 
     Attributes:
         section: Type of the section.
         kind: Kind of the section, "" if it has no kinds.
-        by_kind: Validator that chooses the type by the kind, None if the section has no kinds.
+        by_kind: Validator selecting the type by kind, None if the section has no kinds.
     """
 
     section: type[BaseModel]
@@ -27,17 +27,17 @@ class _LocatedSection:
     by_kind: ByKind | None = None
 
     def kinds_with(self, key: str) -> list[str]:
-        """Return the other kinds of the section that have this key."""
+        """Return the other kinds with this key."""
         if self.by_kind is None:
             return []
         return self.by_kind.kinds_with(key)
 
 
 def explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
-    """Return a line about an error of pydantic: path, value, and what is allowed.
+    """Return a line about an error: path, value, and what is allowed.
 
     Args:
-        fault: The error, as ValidationError.errors has it.
+        fault: Entry of `ValidationError.errors()`.
         section: Type of the validated section.
         raw: Values of the section.
     """
@@ -72,13 +72,7 @@ def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> 
 
 
 def _with_kind(declared: type[BaseModel], metadata: Sequence[Any], raw: Mapping[str, Any]) -> _LocatedSection:
-    """Return the section of a field with these values, whose type may depend on its kind.
-
-    Args:
-        declared: Type of the field.
-        metadata: Metadata of the field.
-        raw: Values of the section.
-    """
+    """Return the section that a field holds. Its type may depend on the kind in `raw`."""
     for entry in metadata:
         if isinstance(entry, BeforeValidator) and isinstance(entry.func, ByKind):
             by_kind = entry.func

@@ -31,8 +31,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises:
         FileNotFoundError: The file is missing.
-        ConfigError: The file is not a valid configuration. The error says what is wrong, where, with which value, and what is
-            allowed.
+        ConfigError: The file is not a valid configuration. The message has path, value and what is allowed.
     """
     path = Path(path)
     return parse_config(_read(path), str(path), overrides)
@@ -40,10 +39,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 @path_errors()
 def load_recorded_config(path: Path, overrides: Sequence[str] = (), masked: bool = False) -> Config:
-    """Read the configuration that a run has recorded, for commands that show the run without building its model.
+    """Read a run's recorded configuration, for commands that show the run without building its model.
 
-    These commands work without the user's own modules, even if the run was trained with them. Unregistered names are then
-    accepted, and the settings of unregistered optimizers and schedules are not checked.
+    These commands work without the user's own modules, even if the run was trained with them: unregistered names are accepted,
+    and the settings of unregistered optimizers and schedules are not checked.
 
     Args:
         path: Configuration file.
@@ -65,7 +64,6 @@ def load_recorded_config(path: Path, overrides: Sequence[str] = (), masked: bool
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a configuration file."""
     if not path.is_file():
         raise MissingPath(f"no configuration at {path}: give a JSON file, such as one that `megatape init tape_tiny` writes")
     try:
@@ -91,13 +89,13 @@ def parse_config(raw: dict[str, Any], origin: str, overrides: Sequence[str] = ()
     """Apply overrides to a plain dictionary, and validate it.
 
     Args:
-        raw: The dictionary, which the overrides change.
+        raw: Dictionary, changed in place.
         origin: Name of the dictionary in errors.
         overrides: Changes of the form `section.key=value`.
 
     Raises:
-        UserError: The configuration was made with modules that the command was not given.
-        ConfigError: The configuration is not valid. The error lists the first faults of each section.
+        UserError: The configuration needs modules that were not imported with --import.
+        ConfigError: The configuration is not valid. The message lists the first errors of each section.
     """
     for item in overrides:
         _override(raw, item)
@@ -109,11 +107,11 @@ def parse_model(raw: dict[str, Any], origin: str) -> ModelConfig:
     """Validate a plain dictionary with a model section.
 
     Args:
-        raw: The dictionary.
+        raw: Dictionary.
         origin: Name of the dictionary in errors.
 
     Raises:
-        ConfigError: The section is not valid. The error lists its first faults.
+        ConfigError: The section is not valid.
     """
     return _parse(ModelConfig, raw, origin)
 
@@ -134,8 +132,8 @@ def save_config(config: Config, path: Path, with_secrets: bool = False) -> None:
     Args:
         config: Configuration to write.
         path: File to write.
-        with_secrets: Whether to write passwords and signatures in URLs. Only a run that reads its data with this file needs
-            them. If there are any, only this user can read the file.
+        with_secrets: Whether to keep passwords and signatures in URLs, for a run that reads its data with this file. If there
+            are any, only this user can read the file.
 
     Raises:
         OSError: The file cannot be written.
@@ -150,7 +148,7 @@ def save_config(config: Config, path: Path, with_secrets: bool = False) -> None:
 
 
 def _override(raw: dict[str, Any], item: str) -> None:
-    """Apply an override of the form `section.key=value` to a plain dictionary."""
+    """Apply an override such as `section.key=value` to a plain dictionary."""
     key, separator, text = item.partition("=")
     *sections, field = key.split(".")
     if not (separator and sections and all(sections) and field):

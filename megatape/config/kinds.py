@@ -1,4 +1,4 @@
-"""Keys that take names of a registry, and sections whose keys depend on such a name."""
+"""Keys that take registry names, and sections whose keys depend on such a name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from megatape.errors.suggestions import choose_one
 # Compared by identity, because typing hashes the annotations of `Name | None`.
 @dataclass(frozen=True, eq=False)
 class Registered:
-    """Validator of a key that takes a name of a registry (megatape/registry.py).
+    """Validator of a key that takes a registry name.
 
     Attributes:
-        entries: Entries of the registry, by name.
-        legacy: Entries of earlier versions, which are accepted but not offered.
+        entries: Registry entries by name.
+        legacy: Entries of earlier versions, accepted but not offered.
     """
 
     entries: Mapping[str, Entry]
@@ -34,13 +34,13 @@ class Registered:
 
 @dataclass(frozen=True, eq=False)
 class ByKind:
-    """Validator of a section whose keys depend on its `kind`, the name of an entry with options of its own.
+    """Validator of a section whose keys depend on its `kind`, a registry name.
 
     Attributes:
-        entries: Entries of the registry, by kind.
-        default: Kind of a section that does not name it.
+        entries: Registry entries by kind.
+        default: Kind of a section that does not name one.
         shared: Section with the keys that every kind has.
-        legacy: Entries of earlier versions, which are accepted but not offered.
+        legacy: Entries of earlier versions, accepted but not offered.
     """
 
     entries: Mapping[str, Any]

@@ -11,12 +11,12 @@ LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
 class LoraConfig(Section):
-    """Low-rank adapters beside linear layers (docs/lora_and_long_context.md).
+    """Low-rank adapters beside linear layers (docs/lora_and_long_context.md). training.trainable selects what else trains.
 
     Attributes:
-        rank: r, width of an adapter
-        alpha: scale of the adapters, whose outputs are multiplied by alpha / rank
-        dropout: probability of zeroing an input of an adapter in training
+        rank: r, width of an adapter; parameters and optimizer memory grow with it
+        alpha: scale: adapter outputs are multiplied by alpha / rank
+        dropout: probability of zeroing an adapter's input while training
         targets: layers with an adapter, in every block: query, key, value, output of attention,
             gate, up, down of the MLP
     """

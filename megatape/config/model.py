@@ -24,11 +24,12 @@ class ModelConfig(Section):
 
     Attributes:
         encoding: position encoding (docs/model.md)
-        scaling: rescaling of the rotary frequencies, `rope` and `tape` only (below)
+        scaling: rescaling of the rotary frequencies for longer contexts, `rope` and `tape` only
+            (below)
         nope_every: n, at least 2: every n-th block has no positions; null: all blocks have them
         rotary_fraction: rotating share of a head's channels, for encodings that rotate heads
-        attention_scale: log_n multiplies scores by s log n for n visible keys, with a learned s for each
-            head (scalable softmax); null: scores are not scaled
+        attention_scale: log_n multiplies scores by s log n for n visible keys, with a learned s per
+            head (scalable softmax); null: no scaling
         num_layers: number of transformer blocks
         hidden_size: D, width of the hidden state
         num_heads: H, number of query heads
@@ -40,11 +41,12 @@ class ModelConfig(Section):
         vocab_size: number of token ids, at least that of the data's tokenizer
         position_size: I, inner width of TAPE's feed-forward position update; other encodings ignore
             it; default 4 L
-        max_positions: maximum length of a sequence; training draws offsets, and positions of
-            `randpe`, from 0 .. 2 max_positions
+        max_positions: maximum sequence length, at least data.sequence_length; training draws
+            offsets, and positions of `randpe`, from 0 .. 2 max_positions
         sliding_window: number of tokens that an exported Mistral attends to, set by `megatape
             import`; samples must not be longer, so it does not affect training
-        rotary_base: base of the rotary frequencies
+        rotary_base: base of the rotary frequencies; a larger one makes them turn more slowly, for
+            long contexts
         attention_bias: projections of attention with a bias: qkv for queries, keys and values, qkvo
             for the output as well
         qk_norm: normalize every query and key head, over the head size, before rotating it
@@ -53,7 +55,7 @@ class ModelConfig(Section):
         norm_eps: added to the mean square in RMSNorm
         init_std: standard deviation of the initial weights
         tie_embeddings: share the embedding matrix with the output head
-        lora: low-rank adapters (below)
+        lora: low-rank adapters, for fine-tuning with few trained weights (below)
     """
 
     encoding: Fixed[EncodingName] = "tape"
@@ -102,12 +104,12 @@ class ModelConfig(Section):
 
     @property
     def traits(self) -> EncodingEntry:
-        """Registry entry of the encoding, with what it supports."""
+        """Registry entry of the encoding."""
         return ENCODINGS[self.encoding]
 
     @property
     def rotated_channels(self) -> float:
-        """Number of a head's channels that rotate, for encodings that rotate heads."""
+        """Rotating channels per head, for encodings that rotate heads."""
         return self.head_dim * self.rotary_fraction
 
     @property
@@ -123,7 +125,7 @@ class ModelConfig(Section):
 
     @property
     def parts(self) -> str:
-        """The parts by which architectures of transformers differ, as errors name them."""
+        """Parts in which the architectures of transformers differ, as text for errors."""
         parts: dict[str, object] = {
             "encoding": self.encoding,
             "attention_bias": self.attention_bias,
@@ -204,7 +206,7 @@ def _has_base_to_scale(model: ModelConfig) -> str | None:
     return None
 
 
-# Settings that encodings do not support. The registry entry of an encoding claims what it supports.
+# Settings that depend on the encoding, whose registry entry claims what it supports.
 ENCODING_LIMITS: tuple[Limit[ModelConfig], ...] = (
     _has_divisible_sizes,
     Incompatibility[ModelConfig](

@@ -1,4 +1,4 @@
-"""The sections around training: folder of the run, evaluation, checkpoints, logging and export."""
+"""The sections around training: run directory, evaluation, checkpoints, logging and export."""
 
 from typing import Annotated, Literal, get_args
 
@@ -21,12 +21,13 @@ DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 class RunConfig(Section):
-    """Folder of the run, and modules of your own.
+    """Run directory, and modules of your own.
 
     Attributes:
-        directory: folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/
-        imports: modules of your own, as given by --import: a record only, nothing is imported from
-            it
+        directory: folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/; starting the
+            same command again resumes the run in it
+        imports: modules of your own, recorded from --import; nothing is imported because of this
+            list
     """
 
     directory: Free[PathText] = Field(min_length=1)
@@ -46,7 +47,8 @@ class EvaluationConfig(Section):
 
     Attributes:
         interval: steps between evaluations; the last step is always evaluated
-        samples: validation samples per evaluation, over all ranks, evenly spaced in the split
+        samples: validation samples per evaluation, over all ranks, evenly spaced in the split; more
+            make the loss less noisy, and the evaluation slower
     """
 
     interval: Free[PositiveInt] = 500
@@ -57,10 +59,11 @@ class CheckpointConfig(Section):
     """Writing and keeping checkpoints.
 
     Attributes:
-        interval: steps between checkpoints; the last step always writes one
-        keep: number of checkpoints to keep, newest first
-        background: write checkpoints in a thread, from copies in host memory, while training
-            continues; the last one is written in the foreground
+        interval: steps between checkpoints; a run that dies loses at most this many, and the last
+            step always writes one
+        keep: newest checkpoints to keep; older ones are removed
+        background: write checkpoints in a thread while training continues, from copies in host
+            memory; the last one is written in the foreground
     """
 
     interval: Free[PositiveInt] = 1000
@@ -73,8 +76,8 @@ class LoggingConfig(Section):
 
     Attributes:
         interval: steps between entries in all sinks except metrics.jsonl, which has every step
-        sinks: receivers of the main rank's metrics; jsonl is required
-        callbacks: names of your own callbacks, which run beside the built-in ones
+        sinks: where the main rank's metrics go; jsonl is required
+        callbacks: your own callbacks by name, in addition to the built-in ones
     """
 
     interval: Free[PositiveInt] = 10
@@ -93,7 +96,7 @@ class ExportConfig(Section):
     """Settings of `megatape export`.
 
     Attributes:
-        family: architecture of transformers; default: the first one that has all parts of the model
+        family: architecture in transformers; default: the first one that has all parts of the model
         dtype: precision of the stored weights; default training.precision
     """
 
@@ -102,12 +105,11 @@ class ExportConfig(Section):
 
 
 def families_with(model: ModelConfig) -> list[str]:
-    """Return the architectures of transformers that have all parts of a model, in the order of the registry."""
+    """Return the architectures in transformers that have all parts of a model, in registry order."""
     return [name for name, entry in FAMILIES.items() if _has_parts(entry, model)]
 
 
 def _has_parts(entry: FamilyEntry, model: ModelConfig) -> bool:
-    """Whether an architecture has all parts of a model."""
     if entry.encodings is not None and model.encoding not in entry.encodings:
         return False
     if model.attention_bias not in entry.attention_bias:

@@ -16,7 +16,7 @@ class ScalingConfig(Section):
     Attributes:
         kind: linear divides positions by the factor, theta raises the base (NTK-aware), yarn and
             llama3 scale each frequency by its wavelength
-        factor: ratio of the longer context to the original one
+        factor: longer context divided by the original one
     """
 
     kind: Fixed[Literal["linear", "theta", "yarn", "llama3"]]
@@ -25,23 +25,23 @@ class ScalingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, raw: Any) -> Any:
-        """Drop keys of other kinds that are null: earlier versions wrote the keys of all kinds."""
+        """Drop null keys that belong to other kinds: earlier versions wrote the keys of all kinds."""
         if not isinstance(raw, dict):
             return raw
-        kept = {}
+        values = {}
         for name, value in raw.items():
             is_foreign = name not in cls.model_fields and SCALING_KINDS.kinds_with(name)
             if value is not None or not is_foreign:
-                kept[name] = value
-        return kept
+                values[name] = value
+        return values
 
 
 class YarnScaling(ScalingConfig):
     """YaRN (https://arxiv.org/abs/2309.00071).
 
     Attributes:
-        original_length: maximum length of a sequence before scaling
-        beta_fast: frequencies with more turns within original_length are kept
+        original_length: maximum sequence length before scaling
+        beta_fast: frequencies with more turns within original_length stay unchanged
         beta_slow: frequencies with fewer turns are divided by the factor
         truncate: round the range between beta_fast and beta_slow to whole planes
         attention_factor: modulus of both rotations; default 0.1 ln(factor) + 1
@@ -64,10 +64,10 @@ class Llama3Scaling(ScalingConfig):
     """Scaling of Llama 3.1.
 
     Attributes:
-        original_length: maximum length of a sequence before scaling
+        original_length: maximum sequence length before scaling
         low_freq_factor: frequencies with fewer turns within original_length are divided by the
             factor
-        high_freq_factor: frequencies with more turns are kept
+        high_freq_factor: frequencies with more turns stay unchanged
     """
 
     original_length: Fixed[int] = Field(gt=0)
@@ -85,7 +85,7 @@ class Llama3Scaling(ScalingConfig):
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of scaling, as ByKind reads it."""
+    """Entry of a kind for ByKind."""
 
     options: type[ScalingConfig]
 

@@ -1,4 +1,4 @@
-"""Base of all sections: strict parsing, and the resume rule that every field declares in its annotation."""
+"""Base class of all sections: strict parsing, and a resume rule for every field."""
 
 import json
 from collections.abc import Sequence
@@ -12,18 +12,15 @@ from megatape.errors import ConfigError
 from megatape.errors.text_checks import check_word
 from megatape.utils.documented_model import DocumentedModel
 
-# Validation context for reading a run's recorded configuration without the user's own modules. The run checked it when it
-# began, so unregistered names belong to these modules, and checks against a registry are skipped.
+# Validation context for reading a run's recorded configuration without the user's own modules. The run checked it when
+# starting, so unregistered names belong to these modules, and checks against a registry are skipped.
 RECORDED = {"recorded": True}
 
 Value = TypeVar("Value")
 
 
 class ResumeRule(Enum):
-    """Effect of changing a field on resuming and on comparing runs.
-
-    Each field declares one in its annotation, such as Fixed[int].
-    """
+    """What changing a field means for resuming and comparing runs. Each field declares one, as in `Fixed[int]`."""
 
     # The field defines the model and must not change on resume.
     FIXED = "fixed"
@@ -40,7 +37,7 @@ class ResumeRule(Enum):
 
     @property
     def is_compared(self) -> bool:
-        """Whether compared runs must agree on the field, though it may change on resume."""
+        """Whether the field may change on resume, but compared runs must agree on it."""
         return self in (ResumeRule.COMPARED, ResumeRule.CONFIRMED)
 
 
@@ -51,7 +48,7 @@ Confirmed = Annotated[Value, ResumeRule.CONFIRMED]
 Free = Annotated[Value, ResumeRule.FREE]
 Local = Annotated[Value, ResumeRule.LOCAL]
 
-# Tuple that JSON writes as a list. Strict tuples refuse lists.
+# Tuple written as a list in JSON, which strict tuples would not accept.
 JsonList = Annotated[tuple[Value, ...], Field(strict=False)]
 
 
@@ -61,7 +58,7 @@ def _check_path(text: str) -> str:
     return check_word(text)
 
 
-# Path or URL that becomes a word of scripts and of launchers' commands.
+# Path or URL that becomes a word of scripts and launch commands.
 PathText = Annotated[str, AfterValidator(_check_path)]
 
 
@@ -75,20 +72,17 @@ class Section(DocumentedModel):
         return hash(json.dumps(self.model_dump(), sort_keys=True))
 
     def _default(self, name: str, value: Any) -> None:
-        """Fill in a field whose default depends on other fields. Only a section itself may do so, while it is validated."""
+        """Fill in a field whose default depends on other fields. Only call this while validating the section."""
         if getattr(self, name) is None:
             object.__setattr__(self, name, value)
 
 
 def check_growing(name: str, stages: Sequence[Section]) -> None:
-    """Check that every value grows from each stage of a warm-up to the next.
+    """Raise a ConfigError unless every value grows from each warm-up stage to the next.
 
     Args:
-        name: Name of the field with the stages.
-        stages: The stages, all of one type.
-
-    Raises:
-        ConfigError: A value does not grow.
+        name: Field with the stages, for the error.
+        stages: Stages, all of one type.
     """
     for earlier, later in pairwise(stages):
         for key in type(later).model_fields:
@@ -97,5 +91,5 @@ def check_growing(name: str, stages: Sequence[Section]) -> None:
 
 
 def is_recorded(info: ValidationInfo) -> bool:
-    """Whether a validator reads a recorded configuration without the user's own modules."""
+    """Whether a recorded configuration is being read without the user's own modules."""
     return info.context == RECORDED

@@ -42,7 +42,7 @@ SampleRange = Annotated[tuple[NonNegativeInt, NonNegativeInt], Field(strict=Fals
 
 
 def _upgrade_checkpointing(value: Any) -> Any:
-    """Return the name of a mode that files of earlier versions write as true or false."""
+    """Return the name of a mode. Earlier versions wrote true and false."""
     if value is True:
         return "full"
     if value is False:
@@ -54,7 +54,7 @@ class BatchConfig(Section):
     """A stage of the batch-size warm-up.
 
     Attributes:
-        tokens: tokens of the run at which the stage ends, after the step that reaches them
+        tokens: tokens trained on when the stage ends; the step that reaches them is its last
         samples: samples per optimizer step, over all ranks
     """
 
@@ -67,48 +67,51 @@ class TrainingConfig(Section):
 
     Attributes:
         steps: optimizer steps
-        global_batch_size: samples per optimizer step, over all ranks
+        global_batch_size: samples per optimizer step, over all ranks; a multiple of micro_batch_size
+            times the data-parallel ranks
         batch_warmup: fewer samples per step at the beginning: `samples` per step, until the run has
             seen `tokens` (docs/train.md)
-        micro_batch_size: samples per forward and backward pass on one rank
+        micro_batch_size: samples per forward and backward pass on one rank; a larger one is faster
+            and needs more memory, with the same results
         seed: seed of everything random
-        precision: precision of the forward and backward pass; master weights and optimizer state
-            are float32
-        fp8: recipe of torchao for FP8 products with the weights of attention and MLP in training:
+        precision: precision of the forward and backward pass; bfloat16 is faster on GPUs and halves
+            activations; master weights and optimizer state are float32
+        fp8: FP8 products with the weights of attention and MLP in training, by torchao's recipe:
             tensorwise has one scale per matrix, rowwise one per row or column, and
-            rowwise_with_gw_hp computes the gradients of weights in bfloat16; needs precision
-            bfloat16, zero.stage 1 or 2, one tensor-parallel rank, megatape[fp8] and GPUs of compute
+            rowwise_with_gw_hp computes weight gradients in bfloat16; needs precision bfloat16,
+            zero.stage 1 or 2, one tensor-parallel rank, megatape[fp8] and GPUs with compute
             capability 8.9 or higher, or a CPU, which emulates it (docs/train.md)
         z_loss: z of the z-loss, such as 1e-4: it adds z (log sum exp(logits))^2 to the loss of every
-            target, which keeps the sum of exponentials near 1; reported losses are the cross
-            entropy alone
+            target, keeping the sum of exponentials near 1; reported losses are the cross entropy
+            alone
         gradient_clip: maximum gradient norm; 0 disables clipping
-        init_from: folder of an import, an export or a checkpoint with the weights to start from at
-            step 0, instead of random ones (docs/import.md); a resumed run continues from its own
-        attention: attention backend; auto selects one that passes a test at the start, by encoding,
-            device, head size, precision and masks (docs/model.md)
-        num_shifted_groups: number of groups of tokens in a sample for shifted sparse attention
-            (LongLoRA, which uses 4; `rope` only): in training, a token attends to its own group,
-            and half of the heads shift the groups by half a group. Default: dense attention, as
-            always in evaluation and export
+        init_from: folder of an import, an export or a checkpoint whose weights the run starts with
+            at step 0, instead of random ones (docs/import.md); a resumed run continues from its own
+        attention: attention backend; auto selects the first that supports encoding, device, head
+            size, precision and masks, and passes a test when the run starts (docs/model.md)
+        num_shifted_groups: groups of tokens in a sample for shifted sparse attention (LongLoRA,
+            which uses 4; `rope` only): while training, a token attends to its own group, and half
+            of the heads shift the groups by half a group. Default: dense attention, as always when
+            evaluating and exporting
         trainable: trainable weights: groups (all, position, embeddings, norms, adapters) and
-            patterns of parameter names (blocks.0.*); the rest is frozen
+            patterns of parameter names (blocks.0.*); all others are frozen
         frozen: groups and patterns within `trainable` to freeze, such as *.position.gain
         replica_check_interval: steps between checks that replicas of weights and optimizer state
-            are bit-identical; they are also checked at every checkpoint
-        max_skipped_steps: maximum number of consecutive skipped steps, because loss or gradients are
-            not finite or because of a spike; one more ends the run (docs/faults.md)
-        on_spike: on a loss or gradient spike: log (keep the step), skip (drop it), rewind (restore
-            the last stable checkpoint and skip the samples of the last 64 steps; docs/faults.md)
+            are bit-identical; every checkpoint checks them, too
+        max_skipped_steps: maximum number of consecutive steps skipped for a spike, or for a loss or
+            gradients that are not finite; one more ends the run (docs/faults.md)
+        on_spike: what to do about a loss or gradient spike: log (keep the step), skip (drop it),
+            rewind (restore the last stable checkpoint and skip the samples of the last 64 steps;
+            docs/faults.md)
         skip_samples: ranges [first, last] of samples, counted as in metrics.jsonl: steps with one
             of them are skipped
-        activation_checkpointing: activations to recompute in the backward pass: selective, cheap
-            ones (norms, the product of the MLP's gate); full, all but each block's input; offload,
-            the same with the inputs in host memory. Earlier versions wrote false and true for none
-            and full
+        activation_checkpointing: activations to recompute in the backward pass, saving memory:
+            selective, cheap ones (norms, the product of the MLP's gate); full, all but each block's
+            input; offload, the same with the inputs in host memory. Earlier versions wrote false
+            and true for none and full
         chunk_tokens: tokens of a sample that a rank computes at a time in MLP and position update,
-            which are recomputed in the backward pass: only activations of these tokens are in
-            memory (docs/fit_memory.md). Default: all tokens
+            recomputing them in the backward pass: only activations of these tokens are in memory
+            (docs/fit_memory.md). Default: all tokens
         compile: fuse norms, MLP and position update of every block by torch.compile; needs a C++
             compiler, zero.stage 2 or lower, one tensor-parallel rank and no model.lora
     """
@@ -147,7 +150,7 @@ class TrainingConfig(Section):
         return self
 
     def batch_sizes(self, sequence_length: int) -> BatchSizes:
-        """Return the number of samples of each step, for samples of `sequence_length` tokens."""
+        """Return the samples of each step. sequence_length: Tokens per sample."""
         stages = []
         for stage in self.batch_warmup:
             end = -(-stage.tokens // sequence_length)
@@ -174,11 +177,11 @@ class OptimizerConfig(Section):
 
     Attributes:
         kind: optimizer
-        learning_rate: peak of the schedule
+        learning_rate: peak learning rate
         weight_decay: decoupled weight decay, scaled by the learning rate
-        ema_decay: decay of an exponential moving average of the trained weights, kept in float32
-            beside the master weights, evaluated and saved with them, and exported by `megatape
-            export --weights ema` (docs/train.md); default: no average
+        ema_decay: decay of an exponential moving average of the trained weights, such as 0.999: it
+            is kept in float32 beside the master weights, evaluated and saved with them, and
+            exported by `megatape export --weights ema` (docs/train.md); default: no average
     """
 
     kind: Fixed[OptimizerName] = "adamw"
@@ -187,20 +190,20 @@ class OptimizerConfig(Section):
     ema_decay: Compared[float | None] = Field(None, gt=0, lt=1)
 
     def is_whole(self, role: str) -> bool:
-        """Whether the optimizer updates weights of this role as whole matrices. Roles are defined in nn/parameters.py."""
+        """Whether the optimizer updates weights with this role (nn/parameters.py) as whole matrices."""
         return role == "matrix"
 
 
 class ScheduleConfig(Section):
     """Learning-rate schedule: linear warm-up from 0, then a decay.
 
-    A length is a fraction of all steps, `NAME_fraction`, unless it is given in tokens, `NAME_tokens`.
+    Give each length as a fraction of all steps, `NAME_fraction`, or in tokens, `NAME_tokens`.
 
     Attributes:
         kind: decay after the warm-up
-        warmup_fraction: fraction of all steps spent in the warm-up
-        warmup_tokens: length of the warm-up in tokens, instead of warmup_fraction
-        final_fraction: fraction of the peak left at the end of a decay
+        warmup_fraction: warm-up, as a fraction of all steps
+        warmup_tokens: warm-up in tokens, instead of warmup_fraction
+        final_fraction: learning rate at the end of the decay, as a fraction of the peak
     """
 
     kind: Compared[ScheduleName] = "linear"
@@ -210,7 +213,7 @@ class ScheduleConfig(Section):
 
     @property
     def lengths(self) -> dict[str, int | None]:
-        """Lengths in tokens by name, None for those that are given as fractions."""
+        """Lengths in tokens by name; None if given as a fraction."""
         fields = type(self).model_fields
         lengths = {}
         for field in fields:
@@ -220,11 +223,7 @@ class ScheduleConfig(Section):
         return lengths
 
     def in_fractions(self, tokens: int) -> Self:
-        """Return the same schedule with all lengths as fractions.
-
-        Args:
-            tokens: Tokens of the run.
-        """
+        """Return the same schedule with all lengths as fractions of the run's `tokens`."""
         fractions = {}
         for name, length in self.lengths.items():
             if length is not None:
@@ -232,5 +231,5 @@ class ScheduleConfig(Section):
         return self.model_copy(update=fractions)
 
     def with_warmup(self, fraction: float) -> Self:
-        """Return the same schedule with this length of the warm-up, a fraction of all steps."""
+        """Return the same schedule with another warm-up, as a fraction of all steps."""
         return self.model_copy(update={"warmup_fraction": fraction})
