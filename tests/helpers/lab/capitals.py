@@ -19,7 +19,7 @@ QUICK = Sizing(
 
 
 class Capitals(SyntheticTask):
-    """Letters, each followed by its capital: `aAbB`. Key: which letter it is."""
+    """Letters, each followed by its capital: `aAbB`. The key of an answer is the number of its letter."""
 
     alphabet = "abcABC"
     axis = "letter"
@@ -31,11 +31,12 @@ class Capitals(SyntheticTask):
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         letters = generator.choices("abc", k=generator.randint(1, split.characters // 2))
-        answers = tuple(Answer(2 * place + 1, 2 * place + 2, place) for place in range(len(letters)))
-        return SyntheticSample("".join(letter + letter.upper() for letter in letters), answers)
+        text = "".join(letter + letter.upper() for letter in letters)
+        answers = tuple(Answer(2 * index + 1, 2 * index + 2, index) for index in range(len(letters)))
+        return SyntheticSample(text, answers)
 
 
 class WholeCapitals(Capitals):
-    """A sample is right if all of its answers are."""
+    """The same task, in which a sample is right if all its answers are."""
 
     scored: ClassVar[Literal["answers", "samples"]] = "samples"

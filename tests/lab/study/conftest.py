@@ -17,7 +17,8 @@ def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
         if "pretrain" in words:
             return start(self, words, environment, log)
-        _, _, _, module, *arguments = words  # python -P PROGRAM MODULE ARGUMENT ...
+        module = words[3]  # python -P PROGRAM MODULE ARGUMENT ...
+        arguments = words[4:]
         code: int = importlib.import_module(module).main(arguments)
         return code
 
@@ -32,7 +33,8 @@ def quick_children(measured_here: None, monkeypatch: pytest.MonkeyPatch) -> None
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
         if "pretrain" not in words:
             return measure(self, words, environment, log)
-        with Workers(words[words.index("pretrain") :], 1, log.parent / "workers") as workers:
+        arguments = words[words.index("pretrain") :]
+        with Workers(arguments, 1, log.parent / "workers") as workers:
             (status,) = workers.statuses()
             log.write_text(workers.logs())
         assert status is not None

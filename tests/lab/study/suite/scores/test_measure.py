@@ -1,6 +1,6 @@
 """Scores of models of the suite."""
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +9,20 @@ import torch
 from torch import Tensor
 
 from megatape.data.synthetic.folder import Encoder
+from megatape.data.synthetic.task import SyntheticSample
 from megatape.data.training.positions import Positions
+from megatape.lab.study.suite.scores.answers import KeyCounts
 from megatape.lab.study.suite.scores.measure import inapplicable, score_split
 from megatape.registry import ENCODINGS
 from tests.helpers.lab.capitals import Capitals, WholeCapitals
 
 
 class Scripted(torch.nn.Module):
-    """Follows letters by their capitals, but `c` by `A`, and never ends a text."""
+    """Model that continues letters by their capitals, but `c` by `A`, and never ends a text.
+
+    Attributes:
+        lengths: Lengths of the sequences it was called with.
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -37,52 +43,83 @@ class Scripted(torch.nn.Module):
         return torch.nn.functional.one_hot(self.next[tokens], len(self.next)).float()
 
 
-@pytest.mark.parametrize("kind", [Capitals, WholeCapitals])
+NUM_SAMPLES = 40
+
+
+def _right_letters(sample: SyntheticSample) -> list[bool]:
+    """Return whether `Scripted` answers each letter of a sample right."""
+    letters = sample.text[::2]
+    right = [letter != "c" for letter in letters]
+    right[-1] = False  # the last answer includes the end token, which the model never predicts
+    return right
+
+
+def _key_counts(right: dict[int, list[bool]]) -> tuple[KeyCounts, ...]:
+    return tuple(KeyCounts(key, sum(right[key]), len(right[key])) for key in sorted(right))
+
+
 @pytest.mark.parametrize("batch_tokens", [1, 2**13])
-def test_answer_is_right_if_every_token_is_the_likeliest(kind: type[Capitals], batch_tokens: int) -> None:
-    task = kind("capitals", "tiny")
-    count = 40
+def test_answer_is_right_if_every_token_is_the_likeliest(batch_tokens: int) -> None:
+    task = Capitals("capitals", "tiny")
     model: Any = Scripted(Encoder(task))
-    scored = score_split(model, task, "long", count, 1, batch_tokens)
+    right = defaultdict[int, list[bool]](list)
+    for sample in task.samples("long", NUM_SAMPLES):
+        for key, is_right in enumerate(_right_letters(sample)):
+            right[key].append(is_right)
+
+    counts = score_split(model, task, "long", NUM_SAMPLES, 1, batch_tokens)
+
     assert model.lengths == {13}
-    expected = Counter[int]()
-    there = Counter[int]()
-    for sample in task.samples("long", count):
-        letters = sample.text[::2]
-        # The last answer includes the end token, which the model never gives.
-        correct = [letter != "c" and place < len(letters) - 1 for place, letter in enumerate(letters)]
-        for place, verdict in enumerate(correct) if kind is Capitals else [(len(letters) - 1, all(correct))]:
-            there[place] += 1
-            expected[place] += verdict
-    assert scored.by_key == tuple((key, expected[key], there[key]) for key in sorted(there))
-    if kind is Capitals:
-        assert 0 < scored.score < 1
+    assert counts.by_key == _key_counts(right)
+    assert 0 < counts.score < 1
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 2**13])
+def test_sample_is_right_if_all_its_answers_are(batch_tokens: int) -> None:
+    task = WholeCapitals("capitals", "tiny")
+    model: Any = Scripted(Encoder(task))
+    right = defaultdict[int, list[bool]](list)
+    for sample in task.samples("long", NUM_SAMPLES):
+        right_letters = _right_letters(sample)
+        last_key = len(right_letters) - 1
+        right[last_key].append(all(right_letters))
+
+    counts = score_split(model, task, "long", NUM_SAMPLES, 1, batch_tokens)
+
+    assert model.lengths == {13}
+    assert counts.by_key == _key_counts(right)
 
 
 def test_hidden_answers_are_scored_but_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the model nor the bag of tokens reads them. The latter would know more with them."""
+    """The model must not see the answers of a task that hides them, or it would know more."""
     monkeypatch.setattr(Capitals, "answers_end", False)
     task = Capitals("capitals", "tiny")
-    shown: Any = Scripted(Encoder(task))
-    read: list[Tensor] = []
-    handle = shown.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    plain = score_split(shown, task, "long", 20, 1)
+    model: Any = Scripted(Encoder(task))
+    inputs: list[Tensor] = []
+    model.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+
+    plain = score_split(model, task, "long", 20, 1)
     monkeypatch.setattr(Capitals, "hides_answers", True)
-    hidden = score_split(shown, task, "long", 20, 1)
-    handle.remove()
+    hidden = score_split(model, task, "long", 20, 1)
+
     assert hidden == plain
     assert 0 < hidden.score < 1
+    plain_inputs, hidden_inputs = inputs
     end = Encoder(task).tokenizer.eos_id
-    for before, after, sample in zip(*read, task.samples("long", 20), strict=True):
-        length = len(sample.text)
-        assert torch.equal(before[1:length:2], after[1:length:2])
-        assert (after[2:length:2] == end).all()
-        assert not (before[1:length] == end).any()
+    for plain_tokens, hidden_tokens, sample in zip(plain_inputs, hidden_inputs, task.samples("long", 20), strict=True):
+        letters = slice(1, len(sample.text), 2)
+        answers = slice(2, len(sample.text), 2)
+        assert torch.equal(plain_tokens[letters], hidden_tokens[letters])
+        assert set(hidden_tokens[answers].tolist()) <= {end}
+        assert end not in plain_tokens[1 : len(sample.text)].tolist()
 
 
 def test_unsupported_split_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Capitals("capitals", "tiny")
     monkeypatch.setitem(ENCODINGS, "xpos", replace(ENCODINGS["xpos"], max_positions=12))
-    assert inapplicable(task, "test", "xpos") is inapplicable(task, "long", "rope") is None
+
     reason = inapplicable(task, "long", "xpos")
+
     assert reason == "not applicable because its samples have 13 tokens and xpos represents at most 12 positions"
+    assert inapplicable(task, "test", "xpos") is None
+    assert inapplicable(task, "long", "rope") is None

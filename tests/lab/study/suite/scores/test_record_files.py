@@ -23,23 +23,24 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    """Records are sorted by model. A missing score, and a baseline without seed and rate, are read back as written."""
-    none: dict[str, Any] = {"score": None, "reason": "16 positions are more than 8", "asked": 0, "curve": []}
-    contents = [
-        GOOD | {"kind": "baseline", "row": "oracle", "seed": None, "learning_rate": None, "score": 1},
-        GOOD | {"row": "xpos"} | none,
-        *(GOOD | {"seed": seed} for seed in (2, 10)),
-    ]
-    records = [Record.model_validate_json(json.dumps(content)) for content in contents]
+def test_records_are_read_back_sorted_by_model(tmp_path: Path) -> None:
+    """A missing score, and a baseline without seed and rate, are read back as written."""
+    baseline = GOOD | {"kind": "baseline", "row": "oracle", "seed": None, "learning_rate": None, "score": 1}
+    second_seed = GOOD | {"seed": 2}
+    tenth_seed = GOOD | {"seed": 10}
+    without_score = GOOD | {"row": "xpos", "score": None, "reason": "16 positions are more than 8", "asked": 0, "curve": []}
+    expected = [baseline, second_seed, tenth_seed, without_score]
+    records = [Record.model_validate_json(json.dumps(content)) for content in expected]
     path = tmp_path / "results.jsonl"
-    write_records(path, reversed(records))
-    assert [json.loads(line) for line in path.read_text().splitlines()] == [contents[i] for i in (0, 2, 3, 1)]
-    assert read_records(path) == [records[i] for i in (0, 2, 3, 1)]
+
+    write_records(path, [records[2], records[1], records[3], records[0]])
+
+    assert [json.loads(line) for line in path.read_text().splitlines()] == expected
+    assert read_records(path) == records
 
 
 @pytest.mark.parametrize(
-    "change, fault",
+    ("change", "fault"),
     [
         ({"score": 1.5}, r"score: must be .*, got 1\.5"),
         ({"score": float("nan")}, "score"),
@@ -54,23 +55,28 @@ def test_round_trip(tmp_path: Path) -> None:
         ({"rate": 1}, "rate: Extra inputs are not permitted"),
     ],
 )
-def test_corrupted(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
+def test_corrupted_record_is_refused(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(GOOD | {'seed': 2} | change)}\n")
+    corrupted = GOOD | {"seed": 2} | change
+    path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(corrupted)}\n")
+
     with pytest.raises(ValueError, match=rf"results.jsonl, line 2 is corrupted \(.*{fault}"):
         read_records(path)
 
 
 @pytest.mark.parametrize("line", ["", "{", '{"task": "copy"', "[]", "\xff", "[" * 100_000])
-def test_line_that_is_no_record(tmp_path: Path, line: str) -> None:
+def test_line_that_is_no_record_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(f"{json.dumps(GOOD)}\n{line}\n".encode("latin-1"))
+
     with pytest.raises(ValueError, match="results.jsonl, line 2 is corrupted"):
         read_records(path)
 
 
-def test_repeated(tmp_path: Path) -> None:
+def test_repeated_record_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(GOOD | {'score': 0.25})}\n")
+    other_score = GOOD | {"score": 0.25}
+    path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(other_score)}\n")
+
     with pytest.raises(ValueError, match="line 2 repeats copy, long, tape, seed 1"):
         read_records(path)
