@@ -113,6 +113,7 @@ MOVED = {
         "lm_eval": "megatape.lab.tasks.lm_eval.task",
         "lm_eval_lengths": "megatape.lab.tasks.lm_eval.lengths",
         "lm_eval_model": "megatape.lab.tasks.lm_eval.model",
+        "passkey": "megatape.lab.tasks.passkey.task",
         "perplexity": "megatape.lab.tasks.perplexity.task",
         "scrolls": "megatape.lab.tasks.scrolls.task",
         "*": "megatape.lab.tasks.*",

@@ -37,7 +37,7 @@ from megatape.data.training.token_dataset import TokenDataset
 from megatape.hf.importing.record import read_record
 from megatape.lab.study.results.text_result import TextResult
 from megatape.lab.tasks.engine.journal import Journal
-from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction
+from megatape.lab.tasks.passkey.task import Prediction as PasskeyPrediction
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.tools.ledger import prove
 from megatape.training.steps.spike_policy import SpikePolicy

@@ -1,7 +1,7 @@
 """Evaluation tasks of `megatape evaluate`.
 
-addition.py, passkey.py  tasks of one file
-perplexity/, scrolls/, lm_eval/
+addition.py              a task of one file, the example to copy
+passkey/, perplexity/, scrolls/, lm_eval/
                          tasks of several files; task.py has the task
 scores.py                F1, exact match and ROUGE of answers
 engine/                  the interface of tasks, and the code running them

@@ -10,7 +10,7 @@ TASKS: dict[str, Entry] = {
     "perplexity": Entry(
         "megatape.lab.tasks.perplexity.task:Perplexity", "perplexity at several context lengths, on the same text"
     ),
-    "passkey": Entry("megatape.lab.tasks.passkey:Passkey", "retrieval of a number from a long text"),
+    "passkey": Entry("megatape.lab.tasks.passkey.task:Passkey", "retrieval of a number from a long text"),
     "scrolls": Entry(
         "megatape.lab.tasks.scrolls.task:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"
     ),

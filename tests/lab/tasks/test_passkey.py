@@ -17,7 +17,8 @@ from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.paper import EXTENSION_PASSKEY
 from megatape.lab.tasks.engine.runner import evaluate
-from megatape.lab.tasks.passkey import DEPTHS, GARBAGE, TASK, Passkey, authors_question
+from megatape.lab.tasks.passkey.questions import DEPTHS, GARBAGE, TASK, authors_question
+from megatape.lab.tasks.passkey.task import Passkey
 from tests.helpers.models.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
 from tests.helpers.processes.command import Command
 

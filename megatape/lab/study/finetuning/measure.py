@@ -19,7 +19,8 @@ from megatape.lab.study.results.silence import silence_transformers
 from megatape.lab.study.results.text_result import PERPLEXITY_AXES, TextResult
 from megatape.lab.study.results.training_metrics import NUM_POINTS, TrainingMetrics, loss_curve, mean_loss
 from megatape.lab.tasks.engine.runner import evaluate
-from megatape.lab.tasks.passkey import Passkey, grid_tokens
+from megatape.lab.tasks.passkey.questions import grid_tokens
+from megatape.lab.tasks.passkey.task import Passkey
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
 from megatape.run_folder import RunFolder
 

@@ -6,7 +6,8 @@ import pytest
 
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.finetuning import measure as measure_extension
-from megatape.lab.tasks.passkey import Passkey, PasskeyScores, Score
+from megatape.lab.tasks.passkey.results import PasskeyScores, Score
+from megatape.lab.tasks.passkey.task import Passkey
 
 
 def test_passkey_skips_lengths_without_room(monkeypatch: pytest.MonkeyPatch) -> None:

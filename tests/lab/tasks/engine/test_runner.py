@@ -364,7 +364,7 @@ def test_results_stay(
     run = Perplexity.run
     runs = []
     with monkeypatch.context() as patch:
-        patch.setattr("megatape.lab.tasks.passkey.Passkey.run", interrupt)
+        patch.setattr("megatape.lab.tasks.passkey.task.Passkey.run", interrupt)
         status, printed, errors = command(*words)
     assert status == 130 and "run the same command again to continue" in errors and "long: perplexity (" in printed
     table = tmp_path / "out" / "perplexity" / "results.md"

@@ -1,0 +1,126 @@
+"""Passkey questions, by protocol.
+
+authors  prompts of the paper (arXiv 2501.00712, section 4.3), character for character; they come from landmark attention
+         (arXiv 2305.16300) via LongLoRA
+grid     prompts of exact token lengths, with the number at given depths
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from megatape.errors import UserError
+from megatape.lab.paper import EXTENSION_PASSKEY
+from megatape.lab.tasks.engine.lengths import usual_lengths
+from megatape.lab.tasks.engine.model import ModelOutline
+
+Protocol = Literal["authors", "grid"]
+
+TASK = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about the "
+    "important information there."
+)
+GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+FACT = "The pass key is {key}. Remember it. {key} is the pass key."
+QUESTION = "What is the pass key? The pass key is"
+# Share of the garbage before the number, in protocol `grid`.
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Default number of questions for each length and depth.
+DEFAULT_TRIALS: dict[Protocol, int] = {"authors": 20, "grid": 100}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt, and the number that must follow it after a space."""
+
+    prompt: str
+    key: str
+
+
+@dataclass(frozen=True)
+class QuestionGroup:
+    """Questions of one length and depth.
+
+    Attributes:
+        length: Text length in tokens.
+        depth: Share of the garbage before the number, None in protocol `authors`, which draws it.
+        questions: A question per trial.
+    """
+
+    length: int
+    depth: float | None
+    questions: list[Question]
+
+
+# Value of --lengths, None for the protocol's own.
+Lengths = tuple[int, ...] | None
+
+
+def count_tokens(model: ModelOutline, question: Question) -> int:
+    """Count the tokens of a question, including its answer."""
+    return len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"])
+
+
+def authors_questions(model: ModelOutline, lengths: Lengths, trials: int) -> Iterator[QuestionGroup]:
+    """Yield the paper's questions, `trials` for each length."""
+    for length in lengths or EXTENSION_PASSKEY.lengths:
+        if 3.75 * length < 1024:
+            raise UserError(f"lengths {length} is too short for `protocol` authors: give at least 274, or `protocol` grid")
+        questions = [authors_question(length, seed) for seed in range(trials)]
+        yield QuestionGroup(length, None, questions)
+
+
+def authors_question(length: int, seed: int) -> Question:
+    """Build the paper's prompt for about `length` Llama 2 tokens: five lines, with garbage cut by characters."""
+    num_garbage = int(3.75 * length // 1024 * 1024)
+    draw = np.random.RandomState(seed)
+    before = draw.randint(0, num_garbage)
+    key = str(draw.randint(1, 50000))
+    garbage = " ".join([GARBAGE] * (num_garbage // len(GARBAGE) + 1))
+    lines = (TASK, garbage[:before], FACT.format(key=key), garbage[: num_garbage - before], QUESTION)
+    return Question("\n".join(lines), key)
+
+
+def grid_questions(model: ModelOutline, lengths: Lengths, trials: int) -> Iterator[QuestionGroup]:
+    """Yield questions of exact lengths, `trials` for each length and depth."""
+    for length in lengths or usual_lengths(model.max_positions):
+        shortest = grid_tokens(model)
+        if shortest > length:
+            raise UserError(f"lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
+        sentence_tokens = max(1, grid_tokens(model, 2) - shortest)
+        too_many = length // sentence_tokens + 2
+        num_sentences = bisect_right(range(1, too_many), length, key=partial(grid_tokens, model))
+        for depth in DEPTHS:
+            questions = [_grid_question(num_sentences, depth, seed) for seed in range(trials)]
+            yield QuestionGroup(length, depth, questions)
+
+
+def grid_tokens(model: ModelOutline, num_sentences: int = 1) -> int:
+    """Count the tokens of a `grid` question including its answer, by default the shortest question."""
+    question = _grid_question(num_sentences, depth=0.5, seed=0)
+    return count_tokens(model, question)
+
+
+def _grid_question(num_sentences: int, depth: float, seed: int) -> Question:
+    key = str(np.random.RandomState(seed).randint(10000, 100000))
+    num_before = round(depth * num_sentences)
+    num_after = num_sentences - num_before
+    lines = [TASK]
+    if num_before:
+        lines.append(" ".join([GARBAGE] * num_before))
+    lines.append(FACT.format(key=key))
+    if num_after:
+        lines.append(" ".join([GARBAGE] * num_after))
+    lines.append(QUESTION)
+    return Question("\n".join(lines), key)
+
+
+# Protocol -> generator of its questions.
+PROTOCOLS: dict[Protocol, Callable[[ModelOutline, Lengths, int], Iterator[QuestionGroup]]] = {
+    "authors": authors_questions,
+    "grid": grid_questions,
+}
