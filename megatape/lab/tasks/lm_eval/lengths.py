@@ -1,8 +1,8 @@
-"""lm-eval's RULER and BABILong at a chosen length, in a separate file because lm-eval may not be installed.
+"""lm-eval's RULER and BABILong at chosen text lengths.
 
-lm-eval writes RULER's texts when it loads a task. This file gives it the model's tokenizer and copies of what it would
-download, and repairs three things: lm-eval does not count the beginning of the answer, it always writes 500 texts, and some of
-its loops never end if the shortest text does not fit.
+lm-eval generates RULER's texts while loading a task. This file passes it the model's tokenizer and local copies of downloads,
+and works around three limitations: lm-eval does not count the beginning of the answer, always generates 500 texts, and loops
+forever if the shortest text does not fit.
 """
 
 import random
@@ -29,19 +29,19 @@ from transformers import AutoTokenizer
 from megatape.errors import UserError
 from megatape.utils.replaced_attribute import replaced_attribute
 
-# Prefixes of the names of modules.
+# Prefixes of module names.
 RULER = "lm_eval.tasks.ruler."
 BABILONG = "lm_eval.tasks.babilong."
 # RULER's own seed.
 SEED = 42
-# Number of tokens in the answers of ruler_fwe, the only answers that lm-eval does not count.
+# Number of tokens in answers of ruler_fwe, which lm-eval does not count.
 ANSWER_TOKENS = 50
-# Maximum number of tokens of the example in the prompts of ruler_vt.
+# Maximum number of tokens in the example of ruler_vt.
 EXAMPLE_TOKENS = 500
-# Number of texts drawn to find the longest one, and the number of tokens by which others may exceed it.
+# Number of texts drawn for estimating the maximum length, and a margin in tokens.
 DRAWS = 20
 SLACK_TOKENS = 40
-# Tokens that lm-eval reserves for the answers of each task.
+# Number of answer tokens that lm-eval reserves in each task.
 VT_ANSWER_TOKENS = 30
 CWE_ANSWER_TOKENS = 120
 _DOWNLOAD = ConfigurableTask.download
@@ -49,11 +49,11 @@ _DOWNLOAD = ConfigurableTask.download
 
 @dataclass(frozen=True)
 class Length:
-    """A length in tokens of a model. Called with a text, it acts as the tokenizer of RULER's generators.
+    """A text length in a model's tokens. Called with a text, it acts as the tokenizer in RULER's generators.
 
     Attributes:
         tokens: Length in tokens.
-        model: Name of the model.
+        model: Model name.
         tokenizer: Tokenizer of the model.
     """
 
@@ -62,10 +62,7 @@ class Length:
     tokenizer: Any = field(compare=False)
 
     def __call__(self, text: str) -> SimpleNamespace:
-        """Encode a text, followed by its last line again.
-
-        The last line is the question. lm-eval later adds the beginning of the answer, which repeats the question.
-        """
+        """Encode a text and repeat its last line, the question, because lm-eval later adds an answer prefix repeating it."""
         ids = self.tokenizer(text)["input_ids"]
         last_line = text[text.rfind("\n") + 1 :]
         question = self.tokenizer(last_line)["input_ids"]
@@ -73,13 +70,13 @@ class Length:
         return SimpleNamespace(input_ids=[*ids, *answer])
 
     def load(self, manager: Any, name: str, max_examples: int | None, offline: bool) -> dict[str, Any]:
-        """Load a task or group with lm-eval's manager. The names of tasks and groups get the length of the texts.
+        """Load a task or group with lm-eval's manager. The length becomes part of task and group names.
 
         Args:
-            manager: TaskManager of lm-eval.
-            name: Name of the task or group.
-            max_examples: Number of texts to write, None for RULER's 500.
-            offline: Whether the working directory has everything that lm-eval would download.
+            manager: lm-eval's TaskManager.
+            name: Task or group name.
+            max_examples: Number of texts to generate, None for RULER's 500.
+            offline: Whether to read downloads from the working directory.
 
         Raises:
             UserError: A task has no lengths, or its shortest text does not fit.
@@ -105,20 +102,20 @@ class Length:
 
 
 def forget_texts() -> None:
-    """Let lm-eval import RULER's modules again. They keep the tokenizer, essays and number of texts of an earlier load."""
+    """Unload RULER's modules, which cache tokenizer, essays and number of texts."""
     for name in list(sys.modules):
         if name.startswith(RULER):
             del sys.modules[name]
 
 
 def _download(task: Any, length: Length, dataset_kwargs: dict[str, Any] | None = None) -> None:
-    """Make the texts of a task at a length, in place of lm-eval's ConfigurableTask.download."""
+    """Generate a task's texts at a length. Replaces lm-eval's ConfigurableTask.download."""
     config = task.config
     module = getattr(task.config.custom_dataset, "__module__", "")
     if module.startswith(RULER):
         _check_room(config.task, sys.modules[module], length)
         config.process_results = partial(_share, config.process_results)
-        # ruler_cwe has a generator of its own.
+        # ruler_cwe has its own random generator.
         generator = getattr(sys.modules[module], "RNG", random)
         generator.seed(SEED)
         config.metadata |= {"max_seq_lengths": [length.tokens], "tokenizer": length.model}
@@ -132,16 +129,16 @@ def _download(task: Any, length: Length, dataset_kwargs: dict[str, Any] | None =
 
 
 def _share(process: Callable[..., dict[str, float]], document: Any, responses: list[str]) -> dict[str, float]:
-    """Return the score of a text, without lm-eval's -1 for other lengths."""
+    """Return a text's score, dropping lm-eval's -1 for other lengths."""
     scores = process(document, responses)
     return {"acc": scores[str(document["max_length"])]}
 
 
 def _check_room(task: str, module: Any, length: Length) -> None:
-    """Raise UserError if the shortest text does not fit, because lm-eval's loops would never end."""
+    """Raise UserError if the shortest text does not fit, instead of letting lm-eval loop forever."""
 
     def longest_draw(*settings: Any, **switches: Any) -> int:
-        """Estimate the maximum number of tokens of a text with these settings, with its answer."""
+        """Estimate the maximum text length with these settings, in tokens including the answer."""
         sizes = []
         for _ in range(DRAWS):
             parts = module.generate_input_output(*settings, **switches)
@@ -150,27 +147,27 @@ def _check_room(task: str, module: Any, length: Length) -> None:
         return max(sizes) + SLACK_TOKENS
 
     shortest = 0
-    most_tokens = length.tokens
+    limit = length.tokens
     if task == "ruler_vt":
-        # lm-eval fits the example first, and then the text with it.
+        # lm-eval fits the example first, then the text including it.
         shortest = longest_draw(5, 1, 4, is_icl=True) + VT_ANSWER_TOKENS
         if shortest > EXAMPLE_TOKENS:
-            most_tokens = EXAMPLE_TOKENS
+            limit = EXAMPLE_TOKENS
         else:
             shortest += longest_draw(10, 1, 4) + VT_ANSWER_TOKENS
     elif task == "ruler_cwe":
         shortest = longest_draw(10, length.tokens) + CWE_ANSWER_TOKENS
     elif task == "ruler_fwe":
         shortest = max(200, len(length(module.TEMPLATE).input_ids))
-    if shortest > most_tokens:
+    if shortest > limit:
         raise UserError(
-            f"lengths {length.tokens}: {task} of lm-eval has room for {most_tokens} tokens, but its shortest text has "
+            f"lengths {length.tokens}: {task} of lm-eval has room for {limit} tokens, but its shortest text has "
             f"{shortest} of {length.model}: give more, or leave the task out"
         )
 
 
 def _read_copy(url: str, **_: Any) -> requests.Response:
-    """Read the copy of a file from the place where `wget --force-directories` puts it."""
+    """Read a file's copy from where `wget --force-directories` stores it."""
     parts = urlsplit(url)
     response = requests.Response()
     response.status_code = 200

@@ -1,4 +1,4 @@
-"""Loads lm-eval's tasks with their data sets. lm-eval is imported inside functions, because it may not be installed."""
+"""Loads lm-eval's tasks with their data sets."""
 
 import logging
 import random
@@ -16,7 +16,7 @@ from megatape.utils.replaced_attribute import replaced_attribute
 if TYPE_CHECKING:
     from megatape.lab.tasks.lm_eval.lengths import Length
 
-# lm-eval's own seed for the examples in prompts.
+# lm-eval's own seed for drawing few-shot examples.
 SEED = 1234
 
 
@@ -25,12 +25,12 @@ class Selection:
     """Tasks of lm-eval to load.
 
     Attributes:
-        names: Names of tasks, groups or tags.
-        num_fewshot: Number of examples before each question, None for that of each task.
-        max_examples: Number of texts to write at each length, None for lm-eval's own.
-        data_root: Folder with copies of data sets, None for those of the hub.
+        names: Task, group or tag names.
+        num_fewshot: Number of examples before each question, None for the task's own.
+        max_examples: Number of texts to generate at each length, None for lm-eval's own.
+        data_root: Folder with copies of data sets, None for using the hub.
         include: Folder with the user's own task files.
-        lengths: Text lengths. Tasks of RULER and BABILong are loaded once for each.
+        lengths: Text lengths. Every task is loaded once per length.
     """
 
     names: tuple[str, ...]
@@ -43,12 +43,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class LoadedTasks:
-    """Tasks and groups of lm-eval, with their data sets.
-
-    Attributes:
-        tasks: Tasks by name.
-        groups: Groups by name.
-    """
+    """Tasks and groups of lm-eval by name, with their data sets."""
 
     tasks: dict[str, Any]
     groups: dict[str, Any]
@@ -70,7 +65,7 @@ def load_tasks(selection: Selection) -> LoadedTasks:
         if name not in manager.all_tasks:
             raise unknown_task(name, manager.all_tasks)
     datasets.disable_progress_bars()
-    # lm-eval warns about settings that its own tasks leave to defaults.
+    # lm-eval warns about defaults that its own tasks rely on.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     random.seed(SEED)
     if selection.lengths:
@@ -83,27 +78,27 @@ def load_tasks(selection: Selection) -> LoadedTasks:
             stack.enter_context(_offline(selection.data_root))
         for length in selection.lengths or (None,):
             for name in selection.names:
-                found = _load_one(manager, name, selection, length)
-                loaded.tasks.update({task.task_name: task for task in found["tasks"].values()})
-                loaded.groups.update({group.name: group for group in found["groups"].values()})
+                entries = _load_one(manager, name, selection, length)
+                loaded.tasks.update({task.task_name: task for task in entries["tasks"].values()})
+                loaded.groups.update({group.name: group for group in entries["groups"].values()})
     for task in loaded.tasks.values():
         _set_fewshot(task, selection.num_fewshot)
     return loaded
 
 
 def _set_fewshot(task: Any, num_fewshot: int | None) -> None:
-    """Set the number of examples before each question of a task, None for the task's own."""
-    own = task.get_config("num_fewshot")
-    # With 0, the task must not have examples.
-    if num_fewshot is not None and own != 0:
+    """Set the number of examples before each question, None for the task's own."""
+    default = task.get_config("num_fewshot")
+    # A default of 0 means that the task does not allow examples.
+    if num_fewshot is not None and default != 0:
         task.set_config(key="num_fewshot", value=num_fewshot)
-    elif own is None:
+    elif default is None:
         task.set_config(key="num_fewshot", value=0)
 
 
 @lru_cache(maxsize=2)
 def task_manager(include: Path | None, stock: bool) -> Any:
-    """Return the manager of tasks.
+    """Return lm-eval's TaskManager.
 
     Args:
         include: Folder with the user's own task files.
@@ -134,7 +129,7 @@ def _load_one(manager: Any, name: str, selection: Selection, length: "Length | N
 
 @contextmanager
 def _offline(folder: Path) -> Iterator[None]:
-    """Let `datasets` find data sets in this folder only."""
+    """Make `datasets` look for data sets only in this folder."""
     import datasets
     from huggingface_hub import constants
 
@@ -146,13 +141,13 @@ def _offline(folder: Path) -> Iterator[None]:
 
 
 def seed_prompts(task: Any) -> None:
-    """Seed the task's next prompts like lm-eval."""
+    """Seed the task's next prompts as lm-eval does."""
     random.seed(SEED)
     task.set_fewshot_seed(SEED)
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line with words in an error of lm-eval, or the error's kind if it has none."""
+    """Return the first non-blank line of an error's message, or the error's type if there is none."""
     for line in str(error).splitlines():
         if line.strip(" *"):
             return line.strip()

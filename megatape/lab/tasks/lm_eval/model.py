@@ -1,7 +1,4 @@
-"""Subclasses of lm-eval's model and group, in a separate file because lm-eval may not be installed.
-
-The model answers lm-eval's requests: log-likelihoods of texts, and greedy continuations.
-"""
+"""Our models with lm-eval's interface: log-likelihoods of texts, and greedy continuations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,7 +15,7 @@ from megatape.errors import UserError
 from megatape.lab.tasks.engine.lengths import equal_lengths
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 
-# Maximum number of tokens in a forward pass, whose logits are [4096, V].
+# Maximum number of tokens in a forward pass. Its logits are [4096, V].
 LOGIT_TOKENS = 2**12
 
 
@@ -26,10 +23,10 @@ class _Generation(NamedTuple):
     """A request for a greedy text.
 
     Attributes:
-        number: Number of the request.
-        prompt: Ids of the prompt.
+        number: Index of the request.
+        prompt: Prompt ids.
         num_tokens: Maximum number of tokens to generate.
-        until: Strings that end the text.
+        until: Strings ending the text.
     """
 
     number: int
@@ -41,11 +38,11 @@ class _Generation(NamedTuple):
 class LmEvalModel(TemplateLM):
     """An evaluation model with lm-eval's interface. Texts begin like training documents, and nothing is padded.
 
-    A context that does not fit is cut on the left, as lm-eval does for the models of transformers.
+    Contexts that do not fit are cut on the left, as in lm-eval's class for transformers.
 
     Attributes:
-        predicts_begin: Whether the log-likelihood of a whole text includes a beginning token predicted after itself, as in
-            lm-eval's own class for these models. Training never predicts this token.
+        predicts_begin: Whether the log-likelihood of a whole text includes predicting the beginning token after itself, as in
+            lm-eval's class for transformers. Training never predicts this token.
     """
 
     def __init__(self, model: EvaluationModel, predicts_begin: bool = True) -> None:
@@ -56,35 +53,35 @@ class LmEvalModel(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """Id of the end token of documents."""
+        """Id of the token ending documents."""
         return int(self.model.tokenizer.eos_token_id)
 
     @property
     def prefix_token_id(self) -> int:
-        """Id of the token before a text without context: the beginning token, or else the end token of documents."""
+        """Id before a text without context: the beginning token, or else the token ending documents."""
         bos = self.model.tokenizer.bos_token_id
         if bos is None:
             return self.eot_token_id
         return int(bos)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Encode a text, with the beginning token if the model has one, unless `add_special_tokens` is False."""
+        """Encode a text, adding the model's beginning token unless `add_special_tokens` is False."""
         adds_begin = add_special_tokens is not False
         return list(self.model.tokenizer(string, add_special_tokens=adds_begin)["input_ids"])
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Compute log-likelihoods of continuations of contexts, without TemplateLM's progress bar."""
+        """Compute log-likelihoods of continuations, without TemplateLM's progress bar."""
         return list(super().loglikelihood(requests, disable_tqdm=True))
 
     @torch.no_grad()
     def _loglikelihood_tokens(self, requests: Iterable[Any], **kwargs: Any) -> list[tuple[float, bool]]:
-        """Compute the log-likelihood of each continuation, and whether it is the greedy one.
+        """Return the log-likelihood of each continuation, and whether it is the greedy one.
 
-        Requests with the same input, such as answers of one token, share a forward pass.
+        Requests with equal inputs, such as one-token answers to a question, share a forward pass.
 
         Args:
-            requests: Texts, context ids and continuation ids.
-            kwargs: Not used.
+            requests: Texts (unused), context ids and continuation ids.
+            kwargs: Ignored.
         """
         max_positions = self.model.max_positions
         by_input: dict[tuple[int, ...], list[tuple[int, list[int]]]] = {}
@@ -112,7 +109,7 @@ class LmEvalModel(TemplateLM):
         return answers
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> list[float]:
-        """Compute log-likelihoods of whole texts, in windows of all positions. Each token is predicted once."""
+        """Compute log-likelihoods of whole texts, in windows of the model's maximum length, predicting each token once."""
         prefix = self.tokenizer.decode(self.prefix_token_id)
         sums = []
         for request in requests:
@@ -125,7 +122,7 @@ class LmEvalModel(TemplateLM):
         return sums
 
     def generate_until(self, requests: Any, disable_tqdm: bool = True) -> list[str]:
-        """Generate greedy texts, cut before the strings that end them."""
+        """Generate greedy texts, cut before the strings ending them."""
         generations = []
         for number, request in enumerate(requests):
             context, settings = request.args
@@ -138,8 +135,8 @@ class LmEvalModel(TemplateLM):
         texts = [""] * len(generations)
         for batch in equal_lengths(generations, lambda generation: len(generation.prompt)):
             prompts = [generation.prompt for generation in batch]
-            most_tokens = max(generation.num_tokens for generation in batch)
-            answers = self.model.continuations(prompts, most_tokens)
+            num_tokens = max(generation.num_tokens for generation in batch)
+            answers = self.model.continuations(prompts, num_tokens)
             for generation, ids in zip(batch, answers, strict=True):
                 text = self.model.tokenizer.decode(ids[: generation.num_tokens], skip_special_tokens=True)
                 texts[generation.number] = postprocess_generated_text(text, generation.until, None)
@@ -150,10 +147,10 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
     """Check that a model can answer a task.
 
     Args:
-        task: Name of the task.
+        task: Task name.
         requests: Requests of the task.
         model: Outline of the model.
-        whole: Whether prompts need positions as well as the answers, because they must not lose their beginning.
+        whole: Whether prompts must fit too, because they must not lose their beginning.
 
     Raises:
         UserError: The task samples its texts, or needs more positions than the model has.
@@ -176,7 +173,7 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
             num_needed = options["max_gen_toks"] + prompt_tokens
         elif request.request_type == "loglikelihood":
             answer = request.args[1]
-            # A token has at least one byte, so short answers need no encoding.
+            # A token has at least one byte, so short answers fit without encoding them.
             if len(answer.encode()) > model.max_positions:
                 num_needed = len(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
         if num_needed > model.max_positions:
@@ -188,10 +185,10 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
 
 @dataclass
 class NamedTasks(Group):
-    """A group for aggregating metrics of tasks that are known by name only."""
+    """A group aggregating metrics of tasks known only by name."""
 
     names: list[str] = field(default_factory=list)
 
     def get_all_tasks(self, recursive: bool = True) -> list[Any]:
-        """Return a stand-in for each task, with its name."""
+        """Return objects with the task names."""
         return [SimpleNamespace(task_name=name) for name in self.names]

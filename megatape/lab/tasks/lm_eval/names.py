@@ -1,4 +1,4 @@
-"""Finds names of lm-eval's tasks by searching its files: importing it and parsing them takes half a minute."""
+"""Checks names of lm-eval's tasks by searching its files, because importing lm-eval and parsing them takes half a minute."""
 
 import os
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from megatape.errors import UserError
 
-# Suffixes of files without names. Other files are YAML, some without a suffix.
+# Suffixes of files that define no tasks. All others are YAML, some without a suffix.
 WITHOUT_NAMES = (".py", ".pyc", ".md", ".json", ".jsonl", ".txt", ".csv")
-# A line of YAML that defines a task, group or tag, or lists one.
+# YAML line defining or listing a task, group or tag.
 DEFINED = re.compile(
     rb"""^[ \t]*(?:-[ \t]*)?["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"',\[\]{}]+)"""
     rb"""|^[ \t]*-[ \t]+["']?([^\s"',\[\]{}:]+)["']?[ \t]*$""",
@@ -20,27 +20,27 @@ DEFINED = re.compile(
 
 
 def check_names(names: Iterable[str], include: Path | None) -> None:
-    """Check that each name occurs as a word in the files that define lm-eval's tasks.
+    """Check that each name occurs as a word in lm-eval's task files, if lm-eval is installed.
 
-    A name that passes may still not be a task's; lm-eval reports that later. If lm-eval is not installed, nothing is checked.
+    A passing name may still not be a task; lm-eval reports that later.
 
     Args:
-        names: Names of tasks, groups or tags.
+        names: Task, group or tag names.
         include: Folder with the user's own task files.
 
     Raises:
         UserError: No file contains one of the names.
     """
-    found = find_spec("lm_eval")
-    if found is None or found.submodule_search_locations is None:
+    spec = find_spec("lm_eval")
+    if spec is None or spec.submodule_search_locations is None:
         return
-    folders = [Path(place) / "tasks" for place in found.submodule_search_locations]
+    folders = [Path(location) / "tasks" for location in spec.submodule_search_locations]
     if include is not None:
         folders.append(include)
-    parts = []
+    file_contents = []
     for folder in folders:
-        parts += [path.read_bytes() for path in _files(folder)]
-    content = b"\n".join(parts)
+        file_contents += [path.read_bytes() for path in _files(folder)]
+    content = b"\n".join(file_contents)
     for name in names:
         word = re.escape(name.encode(errors="replace"))
         if not re.search(rb"(?<![\w.+-])" + word + rb"(?![\w.+-])", content):
@@ -48,7 +48,7 @@ def check_names(names: Iterable[str], include: Path | None) -> None:
 
 
 def _defined_names(content: bytes) -> set[str]:
-    """Return the names of tasks, groups and tags in the content of YAML files."""
+    """Return the task, group and tag names in YAML files."""
     names = set()
     for match in DEFINED.finditer(content):
         name = match[1] or match[2]
@@ -57,7 +57,7 @@ def _defined_names(content: bytes) -> set[str]:
 
 
 def unknown_task(name: str, known: Iterable[str]) -> UserError:
-    """Return the error about a task that lm-eval does not have.
+    """Return the error for a task that lm-eval does not have, suggesting similar names.
 
     Args:
         name: Unknown name.
@@ -71,7 +71,7 @@ def unknown_task(name: str, known: Iterable[str]) -> UserError:
 
 
 def _files(folder: Path) -> Iterable[Path]:
-    """Yield the files in a folder, at any depth, that may define tasks."""
+    """Yield files that may define tasks, at any depth."""
     for directory, _, names in os.walk(folder, followlinks=True):
         for name in names:
             path = Path(directory, name)

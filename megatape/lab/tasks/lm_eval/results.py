@@ -1,9 +1,10 @@
 """Results of lm-eval's tasks and groups."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from megatape.lab.pictures import bars
 from megatape.lab.tasks.engine.result import Interval, Measure, wilson
@@ -11,8 +12,68 @@ from megatape.lab.tasks.engine.result import Interval, Measure, wilson
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Metrics that are shares.
+# Metrics that are shares, shown in percent.
 PERCENT = ("acc", "acc_norm", "exact_match")
+
+
+class Metric(NamedTuple):
+    """A metric of a task or group, with lm-eval's standard error.
+
+    Attributes:
+        name: Metric name, such as "acc".
+        filter: Filter of the answers, "none" without one.
+        value: Value of the metric.
+        error: Standard error, None if unknown.
+        n: Number of documents.
+    """
+
+    name: str
+    filter: str
+    value: float
+    error: float | None
+    n: int
+
+    def measure(self, task: str) -> Measure:
+        """Return the metric as a measure, shares in percent.
+
+        Args:
+            task: Task or group name.
+        """
+        label = f"{task} {self.name}"
+        if self.filter != "none":
+            label += f" {self.filter}"
+        if self.name not in PERCENT:
+            return Measure(label, self.value, self.error, self.n)
+        error = self.error
+        if error is not None:
+            error = 100 * error
+        return Measure(f"{label} (%)", 100 * self.value, error, self.n, self._interval())
+
+    def _interval(self) -> Interval | None:
+        """Return Wilson's interval in percent, or None unless the standard error is that of a share of `n` documents."""
+        if self.error is None:
+            return None
+        binomial = math.sqrt(self.value * (1 - self.value) / max(1, self.n - 1))
+        if not math.isclose(self.error, binomial, rel_tol=1e-6, abs_tol=1e-9):
+            return None
+        return wilson(self.value, self.n)
+
+
+def parse_metrics(values: dict[str, Any]) -> Iterator[Metric]:
+    """Yield the numeric metrics in lm-eval's results of a task or group.
+
+    Args:
+        values: "acc,none", "acc_stderr,none" and so on -> value, and "sample_len" -> number of documents.
+    """
+    for key, value in values.items():
+        name, _, answer_filter = key.partition(",")
+        is_metric = bool(answer_filter) and not name.endswith("_stderr")
+        if not is_metric or not isinstance(value, int | float):
+            continue
+        error = values.get(f"{name}_stderr,{answer_filter}")
+        if not isinstance(error, int | float):
+            error = None
+        yield Metric(name, answer_filter, value, error, values["sample_len"])
 
 
 @dataclass(frozen=True)
@@ -20,8 +81,8 @@ class LmEvalScores:
     """Results of all tasks and groups.
 
     Attributes:
-        metrics: Task or group -> "acc,none", "acc_stderr,none" and so on -> value.
-        shown: Tasks and groups that a table shows.
+        metrics: Task or group -> results in lm-eval's format (see `parse_metrics`).
+        shown: Tasks and groups shown in tables.
     """
 
     metrics: dict[str, dict[str, Any]]
@@ -35,22 +96,15 @@ class LmEvalScores:
 
     @property
     def measures(self) -> list[Measure]:
-        """Every metric of the shown tasks and groups, with lm-eval's standard errors."""
+        """Every metric of the shown tasks and groups."""
         measures = []
         for task in self.shown:
-            values = self.metrics[task]
-            for key, value in values.items():
-                metric, _, kind = key.partition(",")
-                is_metric = bool(kind) and not metric.endswith("_stderr")
-                if is_metric and isinstance(value, int | float):
-                    error = values.get(f"{metric}_stderr,{kind}")
-                    if not isinstance(error, int | float):
-                        error = None
-                    measures.append(_measure(task, metric, kind, value, error, values["sample_len"]))
+            for metric in parse_metrics(self.metrics[task]):
+                measures.append(metric.measure(task))
         return measures
 
     def draw(self, figure: "Figure") -> None:
-        """Draw a bar for each measure that is a share."""
+        """Draw a bar for each share."""
         shares = {}
         for measure in self.measures:
             if measure.name.endswith("(%)"):
@@ -58,37 +112,5 @@ class LmEvalScores:
         bars(figure, shares, "%")
 
     def describe(self) -> dict[str, Any]:
-        """Return all metrics of all tasks and groups, and the version of lm-eval."""
+        """Return all metrics, and lm-eval's version."""
         return {"lm_eval": version("lm_eval"), "tasks": self.metrics}
-
-
-def _measure(task: str, metric: str, kind: str, value: float, error: float | None, n: int) -> Measure:
-    """Return a metric as a measure, shares in percent.
-
-    Args:
-        task: Name of the task or group.
-        metric: Name of the metric.
-        kind: Filter of the answers, "none" without one.
-        value: Value of the metric.
-        error: Its standard error.
-        n: Number of documents.
-    """
-    label = f"{task} {metric}"
-    if kind != "none":
-        label += f" {kind}"
-    if metric not in PERCENT:
-        return Measure(label, value, error, n)
-    interval = _interval(value, error, n)
-    if error is not None:
-        error = 100 * error
-    return Measure(f"{label} (%)", 100 * value, error, n, interval)
-
-
-def _interval(share: float, error: float | None, n: int) -> Interval | None:
-    """Return Wilson's interval in percent, or None unless the standard error is that of a share of `n` documents."""
-    if error is None:
-        return None
-    binomial = math.sqrt(share * (1 - share) / max(1, n - 1))
-    if not math.isclose(error, binomial, rel_tol=1e-6, abs_tol=1e-9):
-        return None
-    return wilson(share, n)

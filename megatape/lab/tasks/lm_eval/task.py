@@ -1,6 +1,8 @@
 """Tasks of lm-eval (EleutherAI's harness), run in this process on an evaluation model."""
 
 import json
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +11,7 @@ from megatape.errors import MissingPath, UserError
 from megatape.lab.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXTENSION_NAMES
 from megatape.lab.tasks.engine.lengths import LengthList
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import PublishedRows
 from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.lm_eval.loading import LoadedTasks, Selection, load_tasks, reason_of, seed_prompts
 from megatape.lab.tasks.lm_eval.names import check_names
@@ -17,18 +20,19 @@ from megatape.utils.options import Count, Listed, option
 
 if TYPE_CHECKING:
     from megatape.lab.tasks.lm_eval.lengths import Length
+    from megatape.lab.tasks.lm_eval.model import LmEvalModel
 
-# Number of bootstrap samples for standard errors without a formula.
+# Number of bootstrap samples, for standard errors without a formula.
 BOOTSTRAPS = 1000
-# Kind of tasks with the metrics word_perplexity, byte_perplexity and bits_per_byte.
+# Output type of tasks with the metrics word_perplexity, byte_perplexity and bits_per_byte.
 ROLLING = "loglikelihood_rolling"
-# Prefix of these metrics if the text begins as in training.
-OWN = "megatape_"
+# Prefix of these metrics for texts beginning as in training.
+AS_IN_TRAINING = "megatape_"
 
 
 @dataclass(frozen=True)
 class Example:
-    """A document of a task, as in its data set."""
+    """A document in a task's data set."""
 
     task: str
     number: int
@@ -40,15 +44,15 @@ class Prediction:
     """The answer to a document, and the results of its task.
 
     Attributes:
-        task: Name of the task in lm-eval.
+        task: Task name in lm-eval.
         metrics: Filter -> metric -> score of the document.
         prompt: Arguments of lm-eval's requests.
         prediction: Filtered responses.
         reference: Target of the document.
         task_metrics: Results of the whole task from lm-eval.
-        groups: Groups with the task, the outermost first, as configurations of lm-eval without their tasks.
-        output_type: Kind of the task's requests. It is missing in lines of an earlier version, which had another rule for
-            ROLLING scores.
+        groups: Groups containing the task, outermost first, as lm-eval configurations without tasks.
+        output_type: Type of the task's requests. Lines of earlier versions lack it, so they are computed again; those versions
+            scored ROLLING tasks by another rule.
     """
 
     task: str
@@ -63,7 +67,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class LmEval(Task[Example, Prediction, LmEvalScores]):
-    """The lm-eval task of `megatape evaluate`. Without `data_root`, data sets are those of the hub.
+    """The lm-eval task of `megatape evaluate`. Without `data_root`, data sets come from the hub.
 
     Attributes:
         tasks: tasks, groups or tags of lm-eval, such as mmlu,arc_easy,arc_challenge
@@ -85,17 +89,17 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
     prediction = Prediction
 
     def check(self) -> None:
-        """Check folders and names of tasks.
+        """Check folders and task names.
 
         Raises:
             MissingPath: A folder is missing.
-            UserError: lm-eval has no task of a name, or `check_options` fails.
+            UserError: lm-eval does not have a task, or `check_options` failed.
         """
         self.check_options()
         check_names(self.tasks, self.include)
 
     def check_options(self) -> None:
-        """Check folders and the requirements of some tasks.
+        """Check folders, and requirements of some tasks.
 
         Raises:
             MissingPath: A folder is missing.
@@ -113,7 +117,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
                 raise UserError(f"tasks: {name} of lm-eval needs text lengths: give `lengths`, such as 4096")
 
     def batches(self, model: ModelOutline) -> list[list[Example]]:
-        """Make a batch of each task, because lm-eval draws the examples of its prompts one after the other.
+        """Make a batch per task, because lm-eval draws a task's few-shot examples in sequence.
 
         Raises:
             MissingPath: A folder is missing.
@@ -130,7 +134,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
             except Exception as error:  # Templates and functions in YAML files may raise anything.
                 raise UserError(f"tasks: lm-eval cannot make the prompts of {name}: {reason_of(error)}") from error
             check_requests(name, task.instances, model, whole=self.lengths is not None)
-            # Instances are made again in `run`.
+            # Free the requests. `run` builds them again.
             task._instances = None
             documents = task.doc_iterator(limit=self.max_examples)
             batches.append([Example(name, number, _plain(document)) for number, document in documents])
@@ -139,45 +143,55 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
     def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
         """Let lm-eval evaluate one task: its prompts, answers and scores.
 
-        Whole texts are scored by lm-eval's rule and, under names that begin with OWN, with the beginning of training texts.
+        Whole texts are scored twice: by lm-eval's rule and, with the prefix AS_IN_TRAINING, beginning as in training.
         """
-        from lm_eval.evaluator import evaluate
-
         from megatape.lab.tasks.lm_eval.model import LmEvalModel
 
         name = batch[0].task
         loaded = self.load(model)
         task = loaded.tasks[name]
 
-        def evaluated(answers: LmEvalModel) -> Any:
-            seed_prompts(task)
-            return evaluate(answers, {"tasks": {name: task}}, limit=self.max_examples, bootstrap_iters=BOOTSTRAPS)
-
-        results = {"": evaluated(LmEvalModel(model))}
+        # Prefix of metric names -> results of lm-eval.
+        results = {"": self._evaluate(name, task, LmEvalModel(model))}
         if task.OUTPUT_TYPE == ROLLING:
-            results[OWN] = evaluated(LmEvalModel(model, predicts_begin=False))
+            results[AS_IN_TRAINING] = self._evaluate(name, task, LmEvalModel(model, predicts_begin=False))
+
         task_metrics = {}
+        # Number of the document -> prefix and sample for each filter.
+        samples: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         for prefix, result in results.items():
             for key, value in result["results"][name].items():
                 task_metrics[f"{prefix}{key}"] = value
-        groups = [_configuration(group) for group in loaded.groups.values() if task in group.get_all_tasks()]
-        of_task = _plain({"task_metrics": task_metrics, "groups": groups, "output_type": task.OUTPUT_TYPE})
-
-        lines: list[dict[str, Any]] = [{"task": name, "metrics": {}} for _ in batch]
-        for prefix, result in results.items():
-            # One sample for each document and filter.
             for sample in result["samples"][name]:
-                line = lines[sample["doc_id"]]
-                scores = {f"{prefix}{metric}": sample[metric] for metric in sample["metrics"]}
-                line["metrics"].setdefault(sample["filter"], {}).update(_plain(scores))
-                line["prompt"] = _plain(sample["arguments"])
-                line["prediction"] = _plain(sample["filtered_resps"])
-                line["reference"] = _plain(sample["target"])
-                line |= of_task
-        return [Prediction(**line) for line in lines]
+                samples[sample["doc_id"]].append((prefix, sample))
+        plain_metrics = _plain(task_metrics)
+        groups = [_plain(_configuration(group)) for group in loaded.groups.values() if task in group.get_all_tasks()]
+
+        predictions = []
+        for document in range(len(batch)):
+            _, last_sample = samples[document][-1]
+            prediction = Prediction(
+                task=name,
+                metrics=_metrics_by_filter(samples[document]),
+                prompt=_plain(last_sample["arguments"]),
+                prediction=_plain(last_sample["filtered_resps"]),
+                reference=_plain(last_sample["target"]),
+                task_metrics=plain_metrics,
+                groups=groups,
+                output_type=task.OUTPUT_TYPE,
+            )
+            predictions.append(prediction)
+        return predictions
+
+    def _evaluate(self, name: str, task: Any, model: "LmEvalModel") -> Any:
+        """Return lm-eval's results of a task."""
+        from lm_eval.evaluator import evaluate
+
+        seed_prompts(task)
+        return evaluate(model, {"tasks": {name: task}}, limit=self.max_examples, bootstrap_iters=BOOTSTRAPS)
 
     def result(self, predictions: list[Prediction]) -> LmEvalScores:
-        """Collect the results of tasks, and let lm-eval aggregate them to results of groups."""
+        """Collect results of tasks, and let lm-eval aggregate them into results of groups."""
         from megatape.lab.tasks.lm_eval.model import NamedTasks
 
         tasks = {each.task: each for each in predictions}
@@ -191,14 +205,14 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         shown += [name for name, task in tasks.items() if not task.groups]
         return LmEvalScores(metrics, shown)
 
-    def paper(self) -> dict[str, dict[str, float]]:
+    def paper(self) -> PublishedRows:
         rows = {}
         for method, values in EXTENSION_ANSWERS.items():
             rows[EXTENSION_NAMES[method]] = dict(zip(EXTENSION_ANSWERS_COLUMNS, values, strict=True))
         return rows
 
     def load(self, model: ModelOutline) -> LoadedTasks:
-        """Load the tasks, whose texts of a chosen length depend on the model's tokenizer.
+        """Load the tasks. Texts of a chosen length depend on the model's tokenizer.
 
         Raises:
             UserError: lm-eval does not have a task, or cannot load it.
@@ -210,12 +224,12 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
             max_examples=self.max_examples,
             data_root=self.data_root,
             include=self.include,
-            lengths=self._lengths_of(model),
+            lengths=self._text_lengths(model),
         )
         return load_tasks(selection)
 
-    def _lengths_of(self, model: ModelOutline) -> "tuple[Length, ...]":
-        """Return the lengths of texts in the model's tokens, none without `lengths`."""
+    def _text_lengths(self, model: ModelOutline) -> "tuple[Length, ...]":
+        """Return text lengths in the model's tokens, none without `lengths`."""
         if self.lengths is None:
             return ()
         from megatape.lab.tasks.lm_eval.lengths import Length
@@ -223,11 +237,24 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         return tuple(Length(length, model.name, model.tokenizer) for length in self.lengths)
 
 
+def _metrics_by_filter(samples: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Merge a document's scores: filter -> metric -> score.
+
+    Args:
+        samples: Prefix of metric names and lm-eval's sample, for each filter.
+    """
+    metrics: dict[str, dict[str, Any]] = {}
+    for prefix, sample in samples:
+        scores = {f"{prefix}{metric}": sample[metric] for metric in sample["metrics"]}
+        metrics.setdefault(sample["filter"], {}).update(_plain(scores))
+    return metrics
+
+
 def _configuration(group: Any) -> dict[str, Any]:
-    """Return the part of a group's configuration that determines how to aggregate its tasks."""
+    """Return the part of a group's configuration needed for aggregating its tasks."""
     metrics = [asdict(metric) for metric in group.aggregate_metric_list or ()]
     for metric in metrics:
-        # It may be a function, and is not used.
+        # Drop an unused setting, which may be a function.
         del metric["aggregation"]
     return {"group": group.name, "group_alias": group.alias, "aggregate_metric_list": metrics}
 
