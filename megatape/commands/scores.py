@@ -6,7 +6,7 @@ from megatape.utils.options import CommandOptions, option
 
 
 class Options(CommandOptions):
-    """Predictions, and the set of questions that they answer.
+    """Predictions, and the set of questions they answer.
 
     Attributes:
         predictions: JSON file {id: answer}, the format of SCROLLS' leaderboard
@@ -41,17 +41,17 @@ def run(options: Options) -> None:
 
 
 def _score_rows(chosen_metric: str, scores: list[dict[str, float]]) -> list[tuple[str, str, str]]:
-    """Return a row for each metric: name, mean, and uncertainty if it is known."""
+    """Return rows of metric name, mean, and uncertainty if known."""
     from megatape.lab.tasks.engine.result import wilson
     from megatape.lab.tasks.scores import mean_scores
 
     rows: list[tuple[str, str, str]] = []
-    for metric, (mean, error) in mean_scores(scores).items():
+    for metric, score in mean_scores(scores).items():
         uncertainty = ""
         if chosen_metric == "exact_match":
-            low, high = wilson(mean / 100, len(scores))
+            low, high = wilson(score.mean / 100, len(scores))
             uncertainty = f"({low:.4f} to {high:.4f})"
-        elif error is not None:
-            uncertainty = f"± {error:.4f}"
-        rows.append((metric, f"{mean:.4f}", uncertainty))
+        elif score.error is not None:
+            uncertainty = f"± {score.error:.4f}"
+        rows.append((metric, f"{score.mean:.4f}", uncertainty))
     return rows

@@ -22,19 +22,20 @@ from megatape.utils.options import Count, option
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Number of prompts answered together.
+# Maximum number of prompts in a batch.
 BATCH_SIZE = 512
+# Row and column of the grid.
 Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class AdditionGrid:
-    """Results for operands of 1, 2, ... digits. Rows are lengths of the first operand, columns lengths of the second.
+    """Results for operands of 1, 2, ... digits. Rows are first operands, columns second operands.
 
     Attributes:
-        trained_digits: Length of the longest operands in the training data (D).
+        trained_digits: Maximum operand length in the training data (D).
         problems: Number of problems in each cell.
-        correct: Number of exact answers in each cell: every digit, and the end token.
+        correct: Number of exact answers in each cell, including the end token.
     """
 
     trained_digits: int
@@ -51,17 +52,17 @@ class AdditionGrid:
 
     @property
     def mean(self) -> float:
-        """Mean over all cells with equal weights, as the paper reports it."""
+        """Mean over all cells with equal weights, as in the paper."""
         return self._mean(self._cells())
 
     @property
     def inside(self) -> float:
-        """Mean over the cells with both lengths in the training data."""
+        """Mean over the cells with both operand lengths in the training data."""
         return self._mean(self._cells(last=self.trained_digits))
 
     @property
     def beyond(self) -> float | None:
-        """Mean over the other cells, None if there are none."""
+        """Mean over all other cells, None if there are none."""
         cells = self._cells(first=self.trained_digits + 1)
         if not cells:
             return None
@@ -69,7 +70,7 @@ class AdditionGrid:
 
     @property
     def by_longer_operand(self) -> dict[int, float]:
-        """Digits of the longer operand -> mean over its cells."""
+        """Number of digits in the longer operand -> mean over its cells."""
         means = {}
         for digits in range(1, len(self.correct) + 1):
             means[digits] = self._mean(self._cells(digits, digits))
@@ -86,7 +87,7 @@ class AdditionGrid:
 
     @property
     def measures(self) -> list[Measure]:
-        """The means, with standard errors from the fractions of their cells."""
+        """Means over trained lengths, longer ones and all, with standard errors."""
         parts = {
             "trained lengths": self._cells(last=self.trained_digits),
             "beyond": self._cells(first=self.trained_digits + 1),
@@ -95,17 +96,17 @@ class AdditionGrid:
         return [self._measure(f"{name} (%)", cells) for name, cells in parts.items() if cells]
 
     def draw(self, figure: "Figure") -> None:
-        """Draw the grid, with a frame around the trained lengths."""
+        """Draw the grid, framing the trained lengths."""
         labels = ("digits of the second operand", "digits of the first operand")
         heat_map(figure, Grid(self.accuracy, "exact match (%)", labels, num_framed=self.trained_digits))
 
     def describe(self) -> dict[str, Any]:
-        """Return all results, for a JSON file."""
+        """Return the means and the grid."""
         means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
         return means | asdict(self) | {"accuracy": self.accuracy}
 
     def _cells(self, first: int = 1, last: int = sys.maxsize) -> list[Cell]:
-        """Return the cells whose longer operand has `first` to `last` digits."""
+        """Return the cells with `first` to `last` digits in the longer operand."""
         size = min(len(self.correct), last)
         return [(a, b) for a, b in product(range(size), repeat=2) if max(a, b) + 1 >= first]
 
@@ -113,13 +114,13 @@ class AdditionGrid:
         return fmean(self.correct[a][b] / self.problems[a][b] for a, b in cells)
 
     def _measure(self, name: str, cells: list[Cell]) -> Measure:
-        """Return the mean over some cells as a measure, in percent."""
+        """Return the mean over cells, in percent."""
         accuracy = self.accuracy
         problems = [self.problems[a][b] for a, b in cells]
         variances = [accuracy[a][b] * (1 - accuracy[a][b]) / self.problems[a][b] for a, b in cells]
         error = math.sqrt(sum(variances)) / len(cells)
         mean = self._mean(cells)
-        # If all cells had the same accuracy, their mean would vary like a share of this many problems.
+        # If all cells had equal accuracy, their mean would have the variance of a share of this many problems.
         num_equivalent = len(cells) ** 2 / sum(1 / n for n in problems)
         return Measure(name, 100 * mean, 100 * error, sum(problems), wilson(mean, num_equivalent))
 
@@ -129,11 +130,11 @@ class Question:
     """A problem in tokens.
 
     Attributes:
-        digits: Lengths of the operands.
+        digits: Operand lengths.
         problem: Problem as text.
-        prompt: Ids of the prompt.
-        answer: Ids of the answer, with the end token.
-        trained_digits: Length of the longest operands in the training data.
+        prompt: Prompt ids.
+        answer: Answer ids, including the end token.
+        trained_digits: Maximum operand length in the training data.
     """
 
     digits: tuple[int, int]
@@ -145,7 +146,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a problem, in ids: the text of a tokenizer of digits would hide special tokens."""
+    """The answer to a problem, in ids because decoded text would hide special tokens."""
 
     digits: tuple[int, int]
     prompt: str
@@ -157,7 +158,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Addition(Task[Question, Prediction, AdditionGrid]):
-    """The addition task of `megatape evaluate`: the problems of every cell up to `max_digits` digits.
+    """The addition task of `megatape evaluate`: problems for every pair of operand lengths up to `max_digits`.
 
     Attributes:
         data: data directory; for addition the one of training
@@ -170,17 +171,17 @@ class Addition(Task[Question, Prediction, AdditionGrid]):
     prediction = Prediction
 
     def batches(self, model: ModelOutline) -> list[list[Question]]:
-        """Make batches of prompts of equal length. A batch mixes all cells with the same total number of digits.
+        """Make batches of equally long prompts, mixing all cells with the same total number of digits.
 
         Raises:
-            UserError: `data` does not hold addition data, its tokenizer is not the model's, or the longest problem exceeds the
-                model's maximum positions.
+            UserError: `data` is not addition data, it has another tokenizer than the model, or the longest problem needs more
+                positions than the model has.
         """
         task = AdditionTask.of(self.data)
         size = self.max_digits
         if size is None:
             size = 2 * task.digits
-        tokenizer = _tokenizer(model, self.data)
+        tokenizer = _load_tokenizer(model, self.data)
         _check_lengths(model, size)
         batches = []
         for total in range(2, 2 * size + 1):
@@ -203,10 +204,15 @@ class Addition(Task[Question, Prediction, AdditionGrid]):
         predictions = []
         for question, ids in zip(batch, continuations, strict=True):
             answer = ids[: len(question.answer)]
-            right = question.answer
-            prompt = question.problem.prompt
-            trained = question.trained_digits
-            predictions.append(Prediction(question.digits, prompt, answer, right, answer == right, trained))
+            prediction = Prediction(
+                digits=question.digits,
+                prompt=question.problem.prompt,
+                prediction=answer,
+                reference=question.answer,
+                correct=answer == question.answer,
+                trained_digits=question.trained_digits,
+            )
+            predictions.append(prediction)
         return predictions
 
     def result(self, predictions: list[Prediction]) -> AdditionGrid:
@@ -220,8 +226,8 @@ class Addition(Task[Question, Prediction, AdditionGrid]):
         return AdditionGrid(predictions[0].trained_digits, problems, correct)
 
 
-def _tokenizer(model: ModelOutline, data: Path) -> Tokenizer:
-    """Return the data's tokenizer. Raise UserError if the model has another one."""
+def _load_tokenizer(model: ModelOutline, data: Path) -> Tokenizer:
+    """Load the data's tokenizer. Raise UserError if the model has another one."""
     tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
     text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
     ours = [*tokenizer.begin, *tokenizer.encode(text)]
@@ -235,10 +241,10 @@ def _tokenizer(model: ModelOutline, data: Path) -> Tokenizer:
 
 
 def _check_lengths(model: ModelOutline, size: int) -> None:
-    needed = longest_document(size) - 1
+    num_needed = longest_document(size) - 1
     limit = model.max_positions
-    if needed > limit:
+    if num_needed > limit:
         raise UserError(
-            f"problems of {size} digits need {needed} positions, but {model.name} has {limit} (model.max_positions): lower "
+            f"problems of {size} digits need {num_needed} positions, but {model.name} has {limit} (model.max_positions): lower "
             "`max_digits`, or train with more positions"
         )

@@ -1,4 +1,4 @@
-"""Losses of a model in windows of a text."""
+"""Losses of a model in windows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ import numpy as np
 from megatape.lab.tasks.engine.model import EvaluationModel
 from megatape.lab.tasks.perplexity.windows import Window
 
-# Maximum number of ranges of positions whose losses are stored.
+# Maximum number of position ranges with recorded losses.
 NUM_POSITIONS = 64
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Losses of a window.
+    """Losses in a window.
 
     Attributes:
-        length: Context length of the window.
+        length: Context length in tokens.
         begin: Index of the window's first token in the text.
         size: Number of predicted tokens.
-        scored: Number of predictions that count.
-        losses: Sums of the losses that count (nats), in up to NUM_POSITIONS ranges of positions.
-        text_bytes: Bytes of the text scored by all windows of this length, None if they score a token more than once.
+        scored: Number of scored tokens, the last ones.
+        losses: Summed losses of scored tokens (nats), in up to NUM_POSITIONS ranges of positions.
+        text_bytes: See Window.
     """
 
     length: int
@@ -34,7 +34,7 @@ class Prediction:
 
 
 def window_losses(model: EvaluationModel, batch: list[Window]) -> Iterator[np.ndarray]:
-    """Yield the losses that count of each window in a batch, float64 [num_scored]."""
+    """Yield the losses of scored tokens in each window (nats), float64 [num_scored]."""
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -1,4 +1,4 @@
-"""Results of the perplexity task: perplexity and losses by position, at each length."""
+"""Perplexity results: perplexity and losses by position, at each length."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from megatape.lab.tasks.perplexity.losses import Prediction
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Largest loss whose perplexity is computed. exp overflows above 709.
+# Maximum exponent when computing a perplexity. exp overflows above 709.
 MAX_NATS = 700
 
 
@@ -22,13 +22,13 @@ class LengthScore:
 
     Attributes:
         length: Context length in tokens.
-        tokens: Number of predictions that count.
+        tokens: Number of scored tokens.
         nats: Mean loss per token.
-        error: Standard error of the loss from the means of the windows, None if windows overlap.
-        nats_per_byte: Mean loss per byte of the scored text, None if windows score a token more than once.
-        positions: Number of tokens before the predictions that count: the middles of up to NUM_POSITIONS ranges.
+        error: Standard error of the loss over windows, None if any token is scored twice or there is only one window.
+        nats_per_byte: Mean loss per byte of scored text, None if any token is scored twice.
+        positions: Middles of up to NUM_POSITIONS position ranges, in tokens before the scored token.
         by_position: Mean loss in each range.
-        errors_by_position: Standard error in each range, None if windows overlap.
+        errors_by_position: Standard error in each range, None if `error` is.
     """
 
     length: int
@@ -52,7 +52,7 @@ class PerplexityScores:
 
     Attributes:
         mode: Mode of the task.
-        scores: Results at each length, ascending.
+        scores: Results by ascending length.
     """
 
     mode: str
@@ -66,7 +66,7 @@ class PerplexityScores:
 
     @property
     def measures(self) -> list[Measure]:
-        """Perplexity and, if every token counts once, nats per byte at each length."""
+        """Perplexity at each length, and nats per byte if every token is scored once."""
         measures = []
         for score in self.scores:
             error = None
@@ -83,11 +83,11 @@ class PerplexityScores:
         return measures
 
     def describe(self) -> dict[str, Any]:
-        """Return the results of each length."""
+        """Return the results at each length."""
         return {"lengths": [asdict(score) | {"perplexity": score.perplexity} for score in self.scores]}
 
     def draw(self, figure: "Figure") -> None:
-        """Draw the perplexity over lengths, and the loss over positions in the windows of each length."""
+        """Draw the perplexity over lengths, and for each length the loss over positions."""
         figure.set_size_inches(11, 4.5)
         over_lengths, over_positions = figure.subplots(1, 2)
         lengths = [score.length for score in self.scores]
@@ -105,16 +105,16 @@ class PerplexityScores:
 
 
 def score_length(length: int, windows: list[Prediction]) -> LengthScore:
-    """Compute the results at one length from the losses of its windows."""
+    """Compute the results at one length from the losses in its windows."""
     num_scored = windows[0].scored
     text_bytes = windows[0].text_bytes
-    # Sums by window and range of positions.
+    # [windows, position ranges]
     sums = np.array([window.losses for window in windows])
     total = float(sums.sum())
     num_tokens = len(windows) * num_scored
     ranges = np.array_split(np.empty(num_scored), sums.shape[1])
     sizes = np.array([part.size for part in ranges])
-    # The first predicted token has one token before it. Only the last predictions of a window count.
+    # The first predicted token has one token before it. Only the last tokens in a window are scored.
     positions = windows[0].size - num_scored + np.cumsum(sizes) - (sizes - 1) / 2
 
     nats_per_byte = None
@@ -123,8 +123,8 @@ def score_length(length: int, windows: list[Prediction]) -> LengthScore:
     if text_bytes is not None:
         nats_per_byte = total / text_bytes
         if len(windows) > 1:
-            error = _error(sums.sum(1) / num_scored)
-            errors = _error(sums / sizes)
+            error = float(_standard_error(sums.sum(1) / num_scored))
+            errors = _standard_error(sums / sizes).tolist()
     return LengthScore(
         length=length,
         tokens=num_tokens,
@@ -138,10 +138,10 @@ def score_length(length: int, windows: list[Prediction]) -> LengthScore:
 
 
 def measure_name(length: int) -> str:
-    """Return the name of the perplexity's measure at a length."""
+    """Return the name of the measure at a length."""
     return f"perplexity at {length}"
 
 
-def _error(means: np.ndarray) -> Any:
-    """Return the standard error of the mean over windows, [windows, ...], as a number or a list."""
-    return (means.std(0, ddof=1) / math.sqrt(len(means))).tolist()
+def _standard_error(means: np.ndarray) -> np.ndarray:
+    """Return the standard error of the mean over windows, the first axis."""
+    return np.asarray(means.std(0, ddof=1) / math.sqrt(len(means)))

@@ -1,4 +1,4 @@
-"""The perplexity task of `megatape evaluate`."""
+"""The perplexity task."""
 
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -11,6 +11,7 @@ from megatape.errors import UserError
 from megatape.lab.paper import EXTENSION_NAMES, EXTENSION_PERPLEXITY
 from megatape.lab.tasks.engine.lengths import LengthList, usual_lengths
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import PublishedRows
 from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.perplexity.losses import NUM_POSITIONS, Prediction, window_losses
 from megatape.lab.tasks.perplexity.results import PerplexityScores, measure_name, score_length
@@ -42,12 +43,11 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
     prediction = Prediction
 
     def batches(self, model: ModelOutline) -> list[list[Window]]:
-        """Make batches of windows of equal length. Except in mode "authors", all lengths score the same tokens.
+        """Make batches of equally long windows. All lengths score the same tokens, except in mode "authors".
 
         Raises:
             FileNotFoundError: The text is missing.
-            UserError: The text is too short or not in the model's tokens, lengths do not divide the longest in mode "disjoint",
-                or a stride is given for another mode than "sliding" or above a length.
+            UserError: The text is too short or has another tokenizer's ids, or lengths or stride do not suit the mode.
         """
         if self.stride is not None and self.mode != "sliding":
             raise UserError(f"stride has no effect with `mode` {self.mode}: leave it out, or choose sliding")
@@ -69,7 +69,7 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Window]) -> list[Prediction]:
-        """Compute the losses of each window."""
+        """Compute the losses in each window."""
         predictions = []
         for window, losses in zip(batch, window_losses(model, batch), strict=True):
             ranges = np.array_split(losses, min(NUM_POSITIONS, losses.size))
@@ -82,8 +82,8 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         by_length = groupby(predictions, lambda each: each.length)
         return PerplexityScores(self.mode, [score_length(length, list(windows)) for length, windows in by_length])
 
-    def paper(self) -> dict[str, dict[str, float]]:
-        """Return both sets of the paper's Table 4, which has other texts than most evaluations."""
+    def paper(self) -> PublishedRows:
+        """Return the paper's Table 4, measured on its own two texts."""
         if self.mode != "authors":
             return {}
         rows = {}

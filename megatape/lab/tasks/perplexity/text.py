@@ -1,4 +1,4 @@
-"""Reads the tokens of a text from a data directory, a .bin file or a text file."""
+"""Reads tokens from a data directory, a .bin file or a text file."""
 
 from pathlib import Path
 
@@ -8,16 +8,16 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import MissingPath, UserError
 from megatape.lab.tasks.engine.model import ModelOutline
 
-# Characters per token, more than the mean of any text.
+# Characters read per token, more than any text needs on average.
 MAX_CHARACTERS = 64
 
 
 def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
-    """Read the first token ids of a text.
+    """Read the first tokens of a text.
 
     Args:
         model: Outline of the model.
-        path: Data directory, whose validation split is read, .bin file or text file.
+        path: Data directory (its validation split), .bin file or text file.
         max_tokens: Maximum number of tokens to read.
 
     Returns:
@@ -25,7 +25,7 @@ def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
 
     Raises:
         FileNotFoundError: The text is missing.
-        UserError: The ids are not the model's.
+        UserError: The text has another tokenizer's ids, or cannot be read.
     """
     if path.is_dir():
         split = StoredSplit(path, "validation")
@@ -54,13 +54,7 @@ def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
 
 
 def _check_tokenizer(model: ModelOutline, split: StoredSplit, tokens: np.ndarray) -> None:
-    """Compare the data's tokenizer with the model's on the first document. Raise UserError if they differ.
-
-    Args:
-        model: Outline of the model.
-        split: Split of the data directory.
-        tokens: First tokens of the split.
-    """
+    """Raise UserError if the model's tokenizer gives the first document other ids than the data has."""
     document = tokens
     if document.size and document[0] == split.bos_id:
         document = document[1:]
@@ -71,7 +65,7 @@ def _check_tokenizer(model: ModelOutline, split: StoredSplit, tokens: np.ndarray
     ours = document.tolist()
     text = split.tokenizer().decode(ours)
     theirs = model.tokenizer(text, add_special_tokens=False)["input_ids"]
-    # A document that is cut off may end in another token.
+    # The document may be cut off within its last token.
     if ours[:-1] != theirs[: len(ours) - 1]:
         raise UserError(
             f"data was prepared with another tokenizer than that of {model.name}, which gives its text other ids: give a "

@@ -1,4 +1,4 @@
-"""Perplexity on the validation split, for studies that measure their runs."""
+"""Perplexity on the validation split, for studies measuring their runs."""
 
 import math
 from pathlib import Path
@@ -12,24 +12,24 @@ from megatape.lab.tasks.perplexity.losses import window_losses
 from megatape.lab.tasks.perplexity.results import MAX_NATS
 from megatape.lab.tasks.perplexity.windows import Window, batched, cut_windows
 
-# Maximum number of tokens in the text.
+# Maximum text length in tokens.
 MAX_TOKENS = 2**15
 
 
 def evaluate_perplexity(
     model: EvaluationModel, data: Path, length: int, longest: int, selection: Selection = NEW_SELECTION
 ) -> float:
-    """Compute the perplexity on text of the validation split, in disjoint windows.
+    """Compute the perplexity on the validation split, in disjoint windows.
 
-    Every length has the same text: up to 32,768 tokens, in whole sequences of `longest` tokens. The text is packed as in
-    training, and every window starts without context.
+    Every length has the same text: up to 32,768 tokens, packed as in training into sequences of `longest` tokens. Every window
+    starts without context.
 
     Args:
         model: Model to evaluate.
         data: Data directory.
-        length: Number of tokens per window.
-        longest: Number of tokens per sequence, a multiple of `length`.
-        selection: Selection of the sequences from the split.
+        length: Window length in tokens.
+        longest: Sequence length in tokens, a multiple of `length`.
+        selection: How to select sequences from the split.
 
     Returns:
         Exponential of the mean loss per token (nats).

@@ -1,4 +1,4 @@
-"""Windows of a text, of which some predictions count."""
+"""Windows of a text, and which of their tokens are scored."""
 
 from dataclasses import dataclass, field
 
@@ -10,20 +10,20 @@ from megatape.lab.tasks.engine.model import ModelOutline
 
 # Stride of the paper's windows, and the default for sliding windows.
 AUTHORS_STRIDE = 256
-# Maximum number of tokens in a forward pass, whose logits are [4096, V].
+# Maximum number of tokens in a forward pass. Its logits are [4096, V].
 BATCH_TOKENS = 2**12
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window of the text. Only its last predictions count.
+    """A window of the text. Only its last tokens are scored.
 
     Attributes:
-        length: Context length of the window.
-        begin: Index of the window's first token in the text.
+        length: Context length in tokens.
+        begin: Index of the first token in the text.
         tokens: Ids, int64 [N + 1]. The last N are predicted.
-        num_scored: Number of predictions that count.
-        text_bytes: Bytes of the text scored by all windows of this length, None if they score a token more than once.
+        num_scored: Number of scored tokens.
+        text_bytes: Bytes of text scored by all windows of this length, None if any token is scored twice.
     """
 
     length: int
@@ -37,24 +37,27 @@ def cut_windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride
     """Cut a text into windows.
 
     Args:
-        tokens: Ids of the text.
+        tokens: Text ids.
         mode: Mode of the task.
-        length: Tokens of a window.
-        longest: Tokens of the longest windows on this text.
-        stride: Number of tokens between windows in mode "sliding".
+        length: Window length in tokens.
+        longest: Length of the longest windows on this text.
+        stride: Number of tokens between windows, in mode "sliding".
+
+    Raises:
+        UserError: The stride or the lengths do not suit the mode.
     """
-    # Predictions of a window.
+    # Number of predicted tokens in a window.
     size = length
     num_scored = length
     if mode == "authors":
-        # L tokens make L - 1 predictions.
+        # The paper's windows have L tokens, and so L - 1 predictions.
         size = length - 1
         num_scored = length - 1
         begins = range(0, tokens.size - length + 1, AUTHORS_STRIDE)
     elif mode == "sliding":
         if not 1 <= stride <= length:
             raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
-        # Every length has the whole context of each block of `stride` targets, which ends at longest, longest + stride, ...
+        # At every length, windows end at longest, longest + stride, ..., so that all lengths score the same blocks of tokens.
         begins = range(longest - length, tokens.size - length, stride)
         num_scored = stride
     else:
@@ -68,7 +71,7 @@ def cut_windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride
 
 
 def count_scored_bytes(model: ModelOutline, tokens: np.ndarray, windows: list[Window]) -> int | None:
-    """Count the bytes of the text that the windows score. Return None if they score a token more than once."""
+    """Count the bytes of text scored by the windows. Return None if any token is scored twice."""
     first = windows[0]
     last = windows[-1]
     begin = first.begin + first.tokens.size - first.num_scored
@@ -80,5 +83,5 @@ def count_scored_bytes(model: ModelOutline, tokens: np.ndarray, windows: list[Wi
 
 
 def batched(windows: list[Window]) -> list[list[Window]]:
-    """Divide windows into batches of equal length."""
+    """Split windows into batches of equal length."""
     return equal_lengths(windows, lambda window: window.length, BATCH_TOKENS)

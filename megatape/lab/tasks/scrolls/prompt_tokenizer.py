@@ -1,4 +1,4 @@
-"""A model's tokenizer as fine-tuning uses it: prompts have the tokens of training."""
+"""A model's tokenizer as used in fine-tuning."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,11 +7,11 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 
 
 class PromptTokenizer(Tokenizer):
-    """A tokenizer of transformers with the interface of data/. It has no files.
+    """Adapts a tokenizer of transformers to the interface in data/. It has no files.
 
     Args:
         tokenizer: Tokenizer of transformers.
-        name: Name of the model.
+        name: Model name.
     """
 
     def __init__(self, tokenizer: Any, name: str) -> None:

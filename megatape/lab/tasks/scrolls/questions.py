@@ -1,7 +1,6 @@
-"""Questions of a set.
+"""Reads a set's questions from NAME/SPLIT.jsonl, the layout of SCROLLS' unpacked zip files.
 
-A set NAME is NAME/SPLIT.jsonl in a folder, as SCROLLS' zip files unpack and as sets of one's own may be.
-A line has `id`, `input` and `output`; a question with several references has a line for each.
+A line has `id`, `input` and `output`. A question with several references has a line for each.
 """
 
 from array import array
@@ -26,8 +25,8 @@ class Question:
     """A question, or a text to summarize.
 
     Attributes:
-        id: Id of the question in its set.
-        prompt: Tokens of the prompt, in an array because a set has millions of them.
+        id: Id within its set.
+        prompt: Prompt ids, in an array because a set has millions of them.
         references: Right answers.
     """
 
@@ -40,23 +39,23 @@ class Question:
 def read_set(
     data: Path, name: str, split: str, encode: Callable[[str], list[int]], max_questions: int | None = None
 ) -> list[Question]:
-    """Read the questions of a split, in the order of their first lines.
+    """Read the questions in a split, in the order of their first lines.
 
     Args:
         data: Folder of the sets.
-        name: Name of the set.
-        split: Split of the set.
-        encode: Converts an input to a prompt.
+        name: Set name.
+        split: Split name.
+        encode: Converts an input to prompt ids.
         max_questions: Maximum number of questions to read, None for all.
 
     Raises:
-        MissingPath: `data` does not have the layout.
+        MissingPath: The file is missing.
         UserError: A line is malformed, an id has two inputs, a question has no reference, or the set is empty.
     """
     questions: dict[str, Question] = {}
-    # Id -> line and hash of its first input.
+    # Id -> location and hash of its first input.
     inputs: dict[str, tuple[str, bytes]] = {}
-    without: list[str] = []
+    without_reference: list[str] = []
     path = data / name / f"{split}.jsonl"
     if not path.is_file():
         raise MissingPath(f"scrolls {data}: expected {name}/{split}.jsonl in it: unpack SCROLLS' {name}.zip there")
@@ -64,14 +63,16 @@ def read_set(
         for number, line in enumerate(file, start=1):
             if line.isspace():
                 continue
-            place = f"{path}:{number}"
-            record = _record(place, line)
+            location = f"{path}:{number}"
+            record = _parse_line(location, line)
             key = record["id"]
             text = record["input"]
             digest = sha256(text.encode()).digest()
-            first, expected = inputs.setdefault(key, (place, digest))
-            if digest != expected:
-                raise UserError(f"{place}: id {key!r} was given another input in {first}: give each question an id of its own")
+            first_location, first_digest = inputs.setdefault(key, (location, digest))
+            if digest != first_digest:
+                raise UserError(
+                    f"{location}: id {key!r} was given another input in {first_location}: give each question an id of its own"
+                )
             if key not in questions:
                 if max_questions is not None and len(questions) == max_questions:
                     continue
@@ -80,20 +81,20 @@ def read_set(
             if isinstance(output, str) and output.strip():
                 questions[key].references.append(output)
             else:
-                without.append(key)
+                without_reference.append(key)
     if not inputs:
         raise UserError(f"{path} is empty: it must have a line for each question")
-    if without:
+    if without_reference:
         hint = ""
         if split == "test":
             hint = "; the published test split has none, use the validation split"
-        ids = some_ids(list(dict.fromkeys(without)))
+        ids = describe_ids(list(dict.fromkeys(without_reference)))
         raise UserError(f"{path}: {ids} without a reference: `output` must have its text{hint}")
     return list(questions.values())
 
 
-def some_ids(ids: list[str]) -> str:
-    """Describe how many ids there are, with the first of them."""
+def describe_ids(ids: list[str]) -> str:
+    """Describe ids by their number and the first few."""
     shown = ids[:NUM_SHOWN]
     if len(ids) > NUM_SHOWN:
         shown.append("...")
@@ -101,7 +102,7 @@ def some_ids(ids: list[str]) -> str:
     return f"{count} ({', '.join(shown)})"
 
 
-def _record(place: str, line: bytes) -> dict[str, Any]:
+def _parse_line(location: str, line: bytes) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
         if not isinstance(record, dict):
@@ -110,7 +111,7 @@ def _record(place: str, line: bytes) -> dict[str, Any]:
             if not text_of(record, name).strip():
                 raise UserError(f"`{name}` is empty")
     except orjson.JSONDecodeError as error:
-        raise UserError(f"{place}: malformed JSON ({error}): copy the file again") from None
+        raise UserError(f"{location}: malformed JSON ({error}): copy the file again") from None
     except ValueError as error:
-        raise UserError(f"{place}: {error}") from None
+        raise UserError(f"{location}: {error}") from None
     return record

@@ -1,10 +1,11 @@
-"""Results of the SCROLLS task, set by set."""
+"""SCROLLS results, by set."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from megatape.lab.pictures import bars
 from megatape.lab.tasks.engine.result import Measure, wilson
+from megatape.lab.tasks.scores import MeanScore
 from megatape.lab.tasks.scrolls.sets import TextSet
 
 if TYPE_CHECKING:
@@ -17,23 +18,23 @@ class SetScores:
 
     Attributes:
         text_set: The set.
-        scores: Mean and standard error of each score, in points.
+        scores: Mean scores by name, in points.
         num_questions: Number of questions.
     """
 
     text_set: TextSet
-    scores: dict[str, tuple[float, float | None]]
+    scores: dict[str, MeanScore]
     num_questions: int
 
     @property
     def measure(self) -> Measure:
-        """The score of the set's metric, with an interval if it is a proportion."""
+        """Score of the set's metric, with an interval if it is a proportion."""
         metric = self.text_set.metric
-        mean, error = self.scores[metric]
+        score = self.scores[metric]
         interval = None
         if metric == "exact_match":
-            interval = wilson(mean / 100, self.num_questions)
-        return Measure(self.text_set.label, mean, error, self.num_questions, interval)
+            interval = wilson(score.mean / 100, self.num_questions)
+        return Measure(self.text_set.label, score.mean, score.error, self.num_questions, interval)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class ScrollsScores:
 
     @property
     def measures(self) -> list[Measure]:
-        """The score of each set."""
+        """Score of each set."""
         return [each.measure for each in self.sets]
 
     def draw(self, figure: "Figure") -> None:
@@ -61,6 +62,6 @@ class ScrollsScores:
         """Return all scores of each set."""
         sets = {}
         for each in self.sets:
-            scores = {name: {"mean": mean, "error": error} for name, (mean, error) in each.scores.items()}
+            scores = {name: score._asdict() for name, score in each.scores.items()}
             sets[each.text_set.name] = {"questions": each.num_questions, "scores": scores}
         return sets

@@ -1,4 +1,4 @@
-"""Sets of SCROLLS and of users, and the metrics of their answers."""
+"""Names of sets, SCROLLS' or a user's own, and their metrics."""
 
 import re
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
 from megatape.lab.tasks.scores import METRICS, Metric
 
-# Sets of SCROLLS -> their metrics.
+# SCROLLS set -> metric.
 SETS: dict[str, Metric] = {
     "qasper": "f1",
     "contract_nli": "exact_match",
@@ -20,11 +20,11 @@ SETS: dict[str, Metric] = {
 
 
 class TextSet(NamedTuple):
-    """A set of texts with the metric of its answers.
+    """A set and the metric of its answers.
 
     Attributes:
-        name: Name of the set.
-        metric: `rouge` for summaries, another one for answers to questions.
+        name: Set name.
+        metric: `rouge` for summaries, otherwise a metric for answers to questions.
     """
 
     name: str
@@ -32,12 +32,12 @@ class TextSet(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name of the set and its metric, for tables."""
+        """Set name and metric, for tables."""
         return f"{self.name} {METRICS[self.metric]}"
 
 
 def parse_set(text: str) -> TextSet:
-    """Parse the name of a set of SCROLLS, or NAME=METRIC for another set.
+    """Parse the name of a SCROLLS set, or NAME=METRIC for another set.
 
     Raises:
         UserError: The text is neither.

@@ -1,4 +1,4 @@
-"""The SCROLLS task of `megatape evaluate`."""
+"""The SCROLLS task."""
 
 import json
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from megatape.errors import UserError
 from megatape.lab.paper import SCROLLS, SCROLLS_SETS
 from megatape.lab.tasks.engine.lengths import equal_lengths
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import PublishedRows
 from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.scores import mean_scores, rouge_scorer, score
 from megatape.lab.tasks.scrolls.prompt_tokenizer import PromptTokenizer
@@ -26,12 +27,12 @@ from megatape.utils.tables import markdown
 
 @dataclass(frozen=True)
 class Example:
-    """A question of a set.
+    """A question in a set.
 
     Attributes:
-        set: Set in the form that `parse_set` reads.
+        set: Set, in the format of `parse_set`.
         question: The question.
-        num_tokens: Maximum number of tokens in the answer.
+        num_tokens: Maximum number of answer tokens.
     """
 
     set: str
@@ -41,7 +42,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a question. `set` has the form that `parse_set` reads."""
+    """The answer to a question. `set` has the format of `parse_set`."""
 
     set: str
     id: str
@@ -59,7 +60,7 @@ def _check_sets(sets: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Scrolls(Task[Example, Prediction, ScrollsScores]):
-    """The SCROLLS task of `megatape evaluate`. The lengths of the fine-tuning decide where prompts are cut.
+    """The SCROLLS task of `megatape evaluate`. Prompts are cut as in fine-tuning, at the same lengths.
 
     Attributes:
         scrolls: the sets as SCROLLS' zip files unpack
@@ -83,7 +84,7 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
         """Make batches of prompts of equal length, so that nothing is padded.
 
         Raises:
-            UserError: Lengths do not fit the model or leave no room for prompts, or an error of `read_set`.
+            UserError: Lengths do not fit the model or leave no room for prompts, or `read_set` raised an error.
         """
         length = self.sequence_length
         if length is None:
@@ -96,18 +97,18 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
         tokenizer = PromptTokenizer(model.tokenizer, model.name)
         limits = Limits(length, max_answer=self.max_answer_tokens)
         if any(parse_set(text).metric == "rouge" for text in self.sets):
-            # If the scorer is missing, fail now, not after the first batch.
+            # If the package is missing, fail now, not after the first batch.
             rouge_scorer()
         batches = []
         for text in self.sets:
             name, metric = parse_set(text)
-            form: Summarizing | Answering
+            prompt_format: Summarizing | Answering
             if metric == "rouge":
-                form = Summarizing(tokenizer, limits)
+                prompt_format = Summarizing(tokenizer, limits)
             else:
-                form = Answering(tokenizer, limits)
-            questions = read_set(self.scrolls, name, self.split, form.question, self.max_examples)
-            examples = [Example(text, question, form.answer_tokens) for question in questions]
+                prompt_format = Answering(tokenizer, limits)
+            questions = read_set(self.scrolls, name, self.split, prompt_format.question, self.max_examples)
+            examples = [Example(text, question, prompt_format.answer_tokens) for question in questions]
             batches += equal_lengths(examples, lambda each: len(each.question.prompt) + each.num_tokens)
         return batches
 
@@ -134,7 +135,7 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
         return ScrollsScores(sets)
 
     def files(self, predictions: list[Prediction]) -> dict[str, str]:
-        """Return the predictions of each set in the format of SCROLLS' scorer, and tables of answers and references."""
+        """Return predictions in the format of SCROLLS' scorer, and tables comparing answers with references."""
         files = {}
         for text_set, answers in _by_set(predictions):
             by_id = {each.id: each.prediction for each in answers}
@@ -143,7 +144,7 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
                 files[f"answers_{text_set.name}.md"] = _side_by_side(answers) + "\n"
         return files
 
-    def paper(self) -> dict[str, dict[str, float]]:
+    def paper(self) -> PublishedRows:
         """Return the paper's results on the published sets."""
         names = [parse_set(name).label for name in SCROLLS_SETS]
         rows = {}
@@ -158,12 +159,10 @@ def _by_set(predictions: list[Prediction]) -> list[tuple[TextSet, list[Predictio
 
 
 def _side_by_side(predictions: list[Prediction]) -> str:
-    """Format answers beside their references, as in the paper's appendix.
-
-    The question is the prompt up to the first empty line.
-    """
+    """Format answers beside their references, as in the paper's appendix."""
     rows = []
     for each in predictions:
+        # SCROLLS puts the question before the text, separated by an empty line.
         question = each.prompt.partition("\n\n")[0]
         right = ""
         if each.scores["exact_match"]:
