@@ -4,11 +4,11 @@ A text such as `s.the_sky_is_K:407.blue.the_sun_Q:951.is_ye?Q:951?K:407`: repeat
 among them, and at the end questions for some of the keys.
 
 Sources: the sentences and the task are those of Mohtashami & Jaggi, "Landmark Attention: Random-Access Infinite Context Length
-for Transformers", https://arxiv.org/abs/2305.16300, section 4.2, like the passkey task (megatape/lab/tasks/passkey/) for complete
-language models; using several needles follows the multi-key and multi-query versions in Hsieh et al., "RULER: What's the Real Context
-Size of Your Long-Context Language Models?", https://arxiv.org/abs/2404.06654, section 3. Differences: a needle is a letter and
-three digits instead of a sentence, needles may break a word, texts have hundreds of tokens instead of thousands, and each
-question draws its key anew, as in recall.py.
+for Transformers", https://arxiv.org/abs/2305.16300, section 4.2, like the passkey task (megatape/lab/tasks/passkey/) for
+complete language models; using several needles follows the multi-key and multi-query versions in Hsieh et al., "RULER: What's
+the Real Context Size of Your Long-Context Language Models?", https://arxiv.org/abs/2404.06654, section 3. Differences: a needle
+is a letter and three digits instead of a sentence, needles may break a word, texts have hundreds of tokens instead of
+thousands, and each question draws its key anew, as in recall.py.
 """
 
 import random
