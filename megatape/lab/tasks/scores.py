@@ -18,16 +18,15 @@ ROUGE = ("rouge1", "rouge2", "rougeL")
 # Name of the geometric mean of the three ROUGE means.
 GEOMETRIC_MEAN = "rouge"
 
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
 
 class MeanScore(NamedTuple):
     """Mean of a score over all answers, and its standard error, None if undefined."""
 
     mean: float
     error: float | None
-
-
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize(text: str) -> list[str]:
