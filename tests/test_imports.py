@@ -110,7 +110,8 @@ def test_library_has_one_home(library: str) -> None:
     for module in MODULES:
         if any(is_inside(name, library) for name in imports_of(module)):
             layers.add(layer_of(module))
-    assert layers and layers <= LAYERS_THAT_IMPORT[library]
+    assert layers
+    assert layers <= LAYERS_THAT_IMPORT[library]
 
 
 def test_configuration_and_help_need_no_torch() -> None:

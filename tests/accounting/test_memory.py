@@ -56,7 +56,8 @@ def test_parts(raw_config: dict[str, Any]) -> None:
         assert parts[stage][MemoryPart.MASTER_WEIGHTS] == near(4 * count / state if stage else 0, rel=0.01)
         assert parts[stage][MemoryPart.WEIGHTS] == near(4 * count / weights, rel=0.03)
         assert hosts[stage] == {MemoryPart.CHECKPOINT_COPIES: near(12 * count / state, rel=0.01)}
-    assert MemoryPart.GATHERED_WEIGHTS in parts[3] and MemoryPart.GATHERED_WEIGHTS not in parts[2]
+    assert MemoryPart.GATHERED_WEIGHTS in parts[3]
+    assert MemoryPart.GATHERED_WEIGHTS not in parts[2]
 
 
 def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:

@@ -54,7 +54,8 @@ def test_planned_bytes_equal_sent_bytes(
         counted = [rank[number] for rank in results]
         planned = plan_traffic(TrainingLayout.from_config(config, 4))
         sent = sum(rank["other"].get(ALL_TO_ALL, 0) for rank in counted)
-        assert planned.sent[RankGroup.ALL] == {ALL_TO_ALL: sent // 4} and sent, name
+        assert planned.sent[RankGroup.ALL] == {ALL_TO_ALL: sent // 4}, name
+        assert sent, name
         for rank in counted:
             assert rank[group] == planned.sent[RankGroup.REPLICAS], name
             assert rank["tensor"] == planned.sent[RankGroup.TENSOR], name
@@ -83,5 +84,6 @@ def test_state_of_adamw_and_half_of_it(muon_config: dict[str, Any]) -> None:
 def test_report(muon_config: dict[str, Any]) -> None:
     cluster = {"cluster.nodes": 2, "cluster.gpus_per_node": 2, "cluster.gpu": "h100"}
     shown = report(configure(muon_config, "x", cluster | {"zero.stage": 2}))
-    assert "all ranks, whole matrices" in shown and "of the GPU that updates most whole matrices" in shown
+    assert "all ranks, whole matrices" in shown
+    assert "of the GPU that updates most whole matrices" in shown
     assert "whole matrices" not in report(configure(muon_config | {"optimizer": {"learning_rate": 0.01}}, "x", cluster))

@@ -32,7 +32,8 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
         pairs: list[tuple[Tensor | None, Tensor | None]] = [(content, expected[0]), (attended_state, expected[1])]
         pairs += [(tensor.grad, reference.grad) for tensor, reference in zip(arguments, exact, strict=True)]
         for ours, theirs in pairs:
-            assert ours is not None and theirs is not None
+            assert ours is not None
+            assert theirs is not None
             assert_close(ours, theirs, bounds.ATTENTION, floor=1e-3)
 
 

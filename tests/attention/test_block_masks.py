@@ -19,7 +19,8 @@ def test_blocks_are_those_of_all_pairs(length: int) -> None:
 
     found = document_blocks(starts, 0)
     expected = create_block_mask(sees_key, 3, None, length, length, device="cpu")
-    assert found.seq_lengths == expected.seq_lengths and found.BLOCK_SIZE == expected.BLOCK_SIZE
+    assert found.seq_lengths == expected.seq_lengths
+    assert found.BLOCK_SIZE == expected.BLOCK_SIZE
     for kind in ("kv", "full_kv", "q", "full_q"):
         for part in (f"{kind}_num_blocks", f"{kind}_indices"):
             assert torch.equal(getattr(found, part), getattr(expected, part)), part
@@ -32,4 +33,5 @@ def test_blocks_are_found_once_a_batch() -> None:
     assert document_blocks(starts, starts._version) is first
     starts.zero_()
     second = document_blocks(starts, starts._version)
-    assert second.kv_num_blocks.sum() > 0 and second.full_kv_num_blocks.sum() > first.full_kv_num_blocks.sum()
+    assert second.kv_num_blocks.sum() > 0
+    assert second.full_kv_num_blocks.sum() > first.full_kv_num_blocks.sum()

@@ -64,7 +64,8 @@ def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> N
         output.sin().sum().backward()
     pairs = [(found, expected), *((ours.grad, theirs.grad) for ours, theirs in zip(given, exact, strict=True))]
     for ours, theirs in pairs:
-        assert ours is not None and theirs is not None
+        assert ours is not None
+        assert theirs is not None
         assert_close(ours, theirs, bounds.ATTENTION, floor=1e-3)
 
 
@@ -111,7 +112,8 @@ def test_model_equals_one_with_masks(masked: bool) -> None:
     for logits in (found, expected):
         logits.sin().sum().backward()
     for (name, weight), reference in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        assert weight.grad is not None and reference.grad is not None
+        assert weight.grad is not None
+        assert reference.grad is not None
         assert_close(weight.grad, reference.grad, bounds.PACKED_GRADIENTS, what=name)
 
 

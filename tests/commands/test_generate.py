@@ -64,7 +64,8 @@ def test_bad_texts_need_no_torch(tmp_path: Path) -> None:
     child = [sys.executable, "-c", CHILD]
     done = subprocess.run(child, input=json.dumps(words), capture_output=True, text=True, cwd=tmp_path, check=False)
     found = done.stderr.splitlines()
-    assert len(found) == 2 * len(CASES) and found[1::2] == ["status 2"] * len(CASES), done.stderr
+    assert len(found) == 2 * len(CASES), done.stderr
+    assert found[1::2] == ["status 2"] * len(CASES), done.stderr
     for (case, message), error in zip(CASES.items(), found[::2], strict=True):
         assert message in error, case
 
@@ -199,7 +200,8 @@ def test_lines(talk: Talk) -> None:
 def test_an_answer_begins_with_its_text(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
     """Space before it is the template's, and would be doubled in the next prompt."""
     chat, _ = talk.run("a", [talk.answer("\n  b c ")])
-    assert contents(chat) == ["a", "b c "] and capsys.readouterr().out == "b c \n"
+    assert contents(chat) == ["a", "b c "]
+    assert capsys.readouterr().out == "b c \n"
 
 
 def test_an_interrupt_ends_an_answer(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +229,9 @@ def test_an_interrupt_at_the_prompt(talk: Talk, monkeypatch: pytest.MonkeyPatch,
     chat, _ = talk.run("", [talk.answer("x"), talk.answer("y")])
     assert contents(chat) == ["a", "x", "b", "y"]
     errors = capsys.readouterr().err
-    assert "(Ctrl-D ends)" in errors and "/reset" in errors and "/system TEXT" in errors
+    assert "(Ctrl-D ends)" in errors
+    assert "/reset" in errors
+    assert "/system TEXT" in errors
 
 
 def test_reset_and_system(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +245,8 @@ def test_reset_and_system(talk: Talk, capsys: pytest.CaptureFixture[str]) -> Non
         asked = "".join(before) + turn.format("user", message) + "<|im_start|>assistant\n"
         assert talk.tokenizer.decode(ids) == asked
     errors = capsys.readouterr().err
-    assert "(system prompt: Be long.)" in errors and "(system prompt: none)" in errors
+    assert "(system prompt: Be long.)" in errors
+    assert "(system prompt: none)" in errors
 
 
 def test_a_system_prompt_that_the_template_refuses(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,9 +269,12 @@ def test_the_file_of_a_conversation(talk: Talk, tmp_path: Path) -> None:
     assert read_conversation(path) == []
     chat, _ = talk.run("größer\nb", [talk.answer("x"), talk.answer("y")], MESSAGES[:1], path)
     content = path.read_text(encoding="utf-8")
-    assert content.count("\n") == 1 and "größer" in content and json.loads(content) == {"messages": chat.messages}
+    assert content.count("\n") == 1
+    assert "größer" in content
+    assert json.loads(content) == {"messages": chat.messages}
     before = read_conversation(path)
-    assert before == chat.messages and len(before) == 5
+    assert before == chat.messages
+    assert len(before) == 5
     talk.run("c\n/reset\nd", [talk.answer("z"), talk.answer("z")], before, path)
     assert read_conversation(path) == [*before, *conversation_of("c", "z")]
     assert sorted(found.name for found in tmp_path.glob("*.tmp")) == []
@@ -286,7 +294,9 @@ def test_errors_lose_nothing(talk: Talk, capsys: pytest.CaptureFixture[str], typ
     chat, _ = talk.run(f"a\n{typed}\nb", [talk.answer("x"), talk.answer("y")])
     assert chat.messages == conversation_of("a", "x", "b", "y")
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and message in error, error
+    assert error.startswith("error: "), error
+    assert error.count("\n") == 1, error
+    assert message in error, error
 
 
 def test_a_file_that_cannot_be_written(talk: Talk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -361,4 +371,5 @@ def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
         process.kill()
         os.close(ours)
     user, assistant = read_conversation(tmp_path / "talk.json")
-    assert user["content"] == "one\ntwo" and assistant["content"]
+    assert user["content"] == "one\ntwo"
+    assert assistant["content"]

@@ -99,7 +99,8 @@ def test_checkpoints_of_formats_4_and_5(tmp_path: Path) -> None:
     saved, averaged = averages / "step-00000002", averages / "average"
     assert [verified_checkpoint(path).manifest.format for path in (saved, averaged)] == [4, 5]
     average = verified_checkpoint(averaged).state.average
-    assert average is not None and average.shares == [1 / 3, 2 / 3]
+    assert average is not None
+    assert average.shares == [1 / 3, 2 / 3]
     config = json.loads((saved / "state.json").read_text())["config"] | {"run": {"directory": str(tmp_path)}}
     config["data"]["path"] = str(DATA)
     cases = [{"name": path.name, "resume": str(path), "set": {"training.steps": 3}} for path in (saved, averaged)]

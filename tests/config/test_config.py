@@ -260,10 +260,12 @@ def test_batch_arithmetic_prints_the_equation() -> None:
             config.accumulation(world_size)
     with pytest.raises(ValueError, match=r"3 processes .* parallel.tp 2"):
         parse(parallel__tp=2).accumulation(3)
-    assert parse(parallel__sp=2).accumulation(2) == 4 and parse(parallel__sp=2).replicas(2) == 2
+    assert parse(parallel__sp=2).accumulation(2) == 4
+    assert parse(parallel__sp=2).replicas(2) == 2
     with pytest.raises(ValueError, match=r"2 processes .* parallel.tp 2 x parallel.sp 2 = 4: .* or parallel.sp"):
         parse(parallel__tp=2, parallel__sp=2).accumulation(2)
-    assert parse(parallel__cp=2).accumulation(2) == 4 and parse(parallel__cp=2, parallel__sp=2).replicas(8) == 8
+    assert parse(parallel__cp=2).accumulation(2) == 4
+    assert parse(parallel__cp=2, parallel__sp=2).replicas(8) == 8
     with pytest.raises(ValueError, match=r"2 processes .* parallel.tp 2 x parallel.cp 2 = 4: .* or parallel.cp"):
         parse(parallel__tp=2, parallel__cp=2).accumulation(2)
     with pytest.raises(

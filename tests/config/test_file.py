@@ -26,7 +26,8 @@ def test_overrides(tmp_path: Path) -> None:
         True,
     )
     scaled = load_config(path, ["model.scaling.kind=linear", "model.scaling.factor=2.0"]).model.scaling
-    assert scaled is not None and (scaled.kind, scaled.factor) == ("linear", 2.0)
+    assert scaled is not None
+    assert (scaled.kind, scaled.factor) == ("linear", 2.0)
     with pytest.raises(ValueError, match="num_layers is 2 in the file, not a section"):
         load_config(path, ["model.num_layers.deep=2"])
     for wrong in ("training.steps", "steps=3", "training.=3", "=3", "model..kind=3"):

@@ -19,5 +19,6 @@ def test_sizes_of_steps_follow_the_samples() -> None:
         consumed = 0
         for step in range(30):
             assert batches.consumed(step) == consumed
-            assert batches.steps(consumed) == step and batches.steps(consumed + 1) == step + 1
+            assert batches.steps(consumed) == step
+            assert batches.steps(consumed + 1) == step + 1
             consumed += batches.after(consumed)

@@ -57,7 +57,8 @@ def test_an_error_of_the_main_rank_keeps_its_type(error: Exception, others: list
         patch.setattr(exchange, "gather_values", lambda mine, *_: [[None, decode(encode(error))], mine])
         on_main(meet(AssertionError()), Topology(1, 2, 1))
     for found in (met.value, learned.value):
-        assert type(found) is type(error) and str(found) == str(error)
+        assert type(found) is type(error)
+        assert str(found) == str(error)
         assert getattr(found, "errno", None) == getattr(error, "errno", None)
         assert vars(found)["everywhere"], "so that one rank shows it"
 

@@ -46,7 +46,8 @@ def check(_: Any, topology: Topology) -> bool:
             [(part * there(weight)).sum() for part, weight in zip(found, weights, strict=True)], given
         )
         for part, whole, gradient, weight in zip(found, wholes, gradients, weights, strict=True):
-            assert torch.equal(part, there(whole)) and part.is_contiguous()
+            assert torch.equal(part, there(whole))
+            assert part.is_contiguous()
             assert torch.equal(gradient, here(weight))
     return True
 
@@ -63,7 +64,8 @@ def test_chunks_of_context_parallel_ranks() -> None:
     assert shares[0].tolist() == [[0, 1, 2, 3, 20, 21, 22, 23]]
     assert shares[2].tolist() == [[8, 9, 10, 11, 12, 13, 14, 15]]
     assert len({int(share.sum()) for share in shares}) == 1
-    assert zigzag(None, Axis("context", 3, 1)) is None and zigzag(tokens, SINGLE) is tokens
+    assert zigzag(None, Axis("context", 3, 1)) is None
+    assert zigzag(tokens, SINGLE) is tokens
 
 
 def test_states_before_chunks(tmp_path: Path) -> None:

@@ -286,7 +286,9 @@ def test_phases_of_pope_start_at_zero_or_anywhere() -> None:
     models = {encoding: build_model(ModelConfig(**shape | {"encoding": encoding})) for encoding in ("pope", "pope_uniform")}
     start, anywhere = (initial_weight(name, model.get_parameter(name), 0.02, 0) for model in models.values())
     assert not start.any()
-    assert -2 * math.pi < anywhere.min() < -6 and -0.3 < anywhere.max() < 0 and abs(anywhere.mean() + math.pi) < 0.6
+    assert -2 * math.pi < anywhere.min() < -6
+    assert -0.3 < anywhere.max() < 0
+    assert abs(anywhere.mean() + math.pi) < 0.6
 
 
 def test_slices_need_a_multiple() -> None:

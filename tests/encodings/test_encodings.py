@@ -88,7 +88,8 @@ def test_fire_has_one_row_of_positions_where_there_is_one() -> None:
     row = torch.arange(8)
     for positions, num_rows in ((row.expand(2, -1), 1), (torch.stack([row, row + 1]), 2)):
         state = encoding.state(positions)
-        assert state is not None and torch.equal(state, positions[:num_rows].float())
+        assert state is not None
+        assert torch.equal(state, positions[:num_rows].float())
 
 
 def test_every_name_has_an_encoding() -> None:
@@ -213,7 +214,8 @@ def test_sharded_parameters_are_tagged(encoding: str) -> None:
         if share.shape == full:
             assert not hasattr(share, "partition_dim"), name
         else:
-            assert share.tensor_model_parallel and spec_of(share).shape == full, name
+            assert share.tensor_model_parallel, name
+            assert spec_of(share).shape == full, name
             assert 2 * share.shape[share.partition_dim] == full[share.partition_dim], name
     divided = {
         name.rpartition(".")[2] for name, share in whole.items() if ".bias." in name and len(share) == SHAPE["num_heads"]
@@ -293,7 +295,8 @@ def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any], h
 def test_theta_scaling_divides_the_slowest_frequency_by_the_factor() -> None:
     thetas, modulus = frequencies(64, 1e4, ScalingConfig(kind="theta", factor=4.0))
     plain, _ = frequencies(64, 1e4, None)
-    assert modulus == 1.0 and float(thetas[0]) == 1.0
+    assert modulus == 1.0
+    assert float(thetas[0]) == 1.0
     assert float(thetas[-1]) == pytest.approx(float(plain[-1]) / 4)
 
 

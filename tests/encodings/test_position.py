@@ -60,7 +60,8 @@ def test_position_states_rotate_with_the_offset() -> None:
             model(*tokens_and_positions(offset=start))
     rotate_qk = rotary_state(torch.tensor([[offset]]), 8, 1e4).expand(2, 40, 4, -1)
     for (_, here), (_, there) in zip(states[0], states[offset], strict=True):
-        assert here is not None and there is not None
+        assert here is not None
+        assert there is not None
         expected = rotate(here, rotate_qk)
         assert_close(there, expected, bounds.STATES)
 
@@ -80,7 +81,8 @@ def test_last_update_is_dead_unless_streams_are_recorded() -> None:
     with recorded_streams(model) as streams:
         model(*tokens_and_positions())
     (_, before), (_, after) = streams[-2:]
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     assert float((after - before).abs().max()) > 1e-3
 
 

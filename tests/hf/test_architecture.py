@@ -158,7 +158,8 @@ def test_published_configurations(tmp_path: Path, name: str) -> None:
     (tmp_path / "model.safetensors").touch()  # not read here
     found = read_architecture(tmp_path)
     assert {field: getattr(found.model, field) for field in expected} == expected
-    assert found.window == window and found.model.encoding == "rope"
+    assert found.window == window
+    assert found.model.encoding == "rope"
     if name == "Llama-3.1-8B":
         assert found.model.scaling == Llama3Scaling(
             kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_length=8192

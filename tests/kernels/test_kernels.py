@@ -52,7 +52,8 @@ def test_offsets_reach_beyond_32_bits(interpreted: list[Any]) -> None:
         if tensor in ("bias", "parts"):
             continue  # numbers by distance are few
         weight = kernel.startswith("update") and tensor in ("gain", "up", "down")  # small, and read whole
-        assert (first == 0 if weight else first > 0.9) and last == 1, (kernel, tensor)
+        assert first == 0 if weight else first > 0.9, (kernel, tensor)
+        assert last == 1, (kernel, tensor)
 
 
 REFUSALS: dict[str, dict[str, Any]] = {
@@ -85,7 +86,8 @@ def test_says_what_it_does_not_support(reason: str) -> None:
 def test_preferred_to_pytorch_if_faster(moves_state: bool, head_dim: int, dtype: torch.dtype, first: str) -> None:
     """As measured; where it is forced, PyTorch goes first all the same."""
     need = AttentionRequirements("cuda", moves_state, "none", head_dim, dtype, masked=False)
-    assert backends_by_priority(AUTO, need)[0] == first and backends_by_priority("sdpa", need)[0] == "sdpa"
+    assert backends_by_priority(AUTO, need)[0] == first
+    assert backends_by_priority("sdpa", need)[0] == "sdpa"
     assert backends_by_priority(AUTO, replace(need, device_type="cpu"))[0] == "sdpa"
 
 
@@ -138,4 +140,5 @@ def test_compiled_loss_kernel_fits_a_gpu(architecture: int, monkeypatch: pytest.
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     (launch,) = loss_launches(2048, 128256)
     found = compiled.compiled(launch, architecture)
-    assert found.registers * launch.tile.warps * 32 <= 2**16 // 2 and found.narrow == 0
+    assert found.registers * launch.tile.warps * 32 <= 2**16 // 2
+    assert found.narrow == 0

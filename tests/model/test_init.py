@@ -49,9 +49,11 @@ def test_adapters_start_as_those_of_peft() -> None:
     name = "blocks.1.mlp.down.adapter."
     first, second = (initial_weight(name + matrix, model.get_parameter(name + matrix), 0.02, 1) for matrix in "ab")
     inputs = BUILDER_SHAPE["mlp_size"]
-    assert first.shape == (200, inputs) and first.abs().max() <= inputs**-0.5
+    assert first.shape == (200, inputs)
+    assert first.abs().max() <= inputs**-0.5
     assert float(first.std()) == pytest.approx((3 * inputs) ** -0.5, rel=0.02)
-    assert second.shape == (BUILDER_SHAPE["hidden_size"], 200) and not second.any()
+    assert second.shape == (BUILDER_SHAPE["hidden_size"], 200)
+    assert not second.any()
     part = initial_block(name + "a", (200, inputs), Uniform(inputs**-0.5), slice(0, 200), slice(5, 9), 0.02, 1)
     assert torch.equal(part, first[:, 5:9])
 
@@ -65,9 +67,11 @@ def initial_weights(encoding: str) -> dict[str, torch.Tensor]:
 def test_a_vector_is_a_matrix_of_one_column(init: float | Uniform | None) -> None:
     made = parameter((40,), SINGLE, init=init)
     drawn = initial_weight("scale", made, 0.02, 1)
-    assert drawn.shape == (40,) and drawn.dtype == torch.float32
+    assert drawn.shape == (40,)
+    assert drawn.dtype == torch.float32
     whole = initial_block("scale", (40, 1), init, slice(0, 40), slice(0, 1), 0.02, 1)
-    assert torch.equal(drawn, whole[:, 0]) and (drawn.std() > 0) == (not isinstance(init, int | float))
+    assert torch.equal(drawn, whole[:, 0])
+    assert (drawn.std() > 0) == (not isinstance(init, int | float))
     with pytest.raises(ValueError, match="one or two dimensions"):
         parameter((2, 3, 4), SINGLE)
 
@@ -76,7 +80,8 @@ def test_what_starts_as_a_constant() -> None:
     """Norms start as the identity, TAPE as rotary positions, FIRE as in its authors' code; T5's tables start like matrices."""
     tape = initial_weights("tape")
     assert tape["blocks.0.mlp_norm.weight"].tolist() == [1.0] * 32
-    assert not tape["blocks.0.position.gain"].any() and not tape["blocks.0.position.up"].any()
+    assert not tape["blocks.0.position.gain"].any()
+    assert not tape["blocks.0.position.up"].any()
     assert float(tape["blocks.0.position.content"].std()) == pytest.approx(0.02, rel=0.2)
     fire = initial_weights("fire")
     for name, value in {"log_scale": 0.1, "threshold": 1.0, "inner_bias": 0.0, "outer_bias": 0.0}.items():

@@ -107,7 +107,8 @@ def test_the_state_passes() -> None:
     with recorded_streams(model) as streams:
         model(*tokens_and_positions())
     first, second, third, fourth = (e for _, e in streams if e is not None)
-    assert torch.equal(first, second) and torch.equal(third, fourth)
+    assert torch.equal(first, second)
+    assert torch.equal(third, fourth)
     assert float((third - second).detach().abs().max()) > 1e-3
 
 

@@ -182,7 +182,8 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
         own_weight = padded[mine].clone().requires_grad_()
         found = loss.cross_entropy(own_x, own_weight, targets, LossFormula(VOCAB, axis, **terms))
         found.backward()
-        assert own_x.grad is not None and own_weight.grad is not None
+        assert own_x.grad is not None
+        assert own_weight.grad is not None
         differences += [
             relative_difference(found.double(), expected),
             relative_difference(own_x.grad.double(), local_tokens(grad_x, axis)),

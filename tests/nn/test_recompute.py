@@ -41,7 +41,8 @@ def test_chunks_have_the_same_tokens_of_each_rank() -> None:
         out, missing = in_chunks(function, 4, x, None, both)
     assert missing is None
     expected = torch.cat([function(x, None, both)[0]], dim=1)
-    assert sizes == [4, 2, 6] and torch.equal(out, expected)
+    assert sizes == [4, 2, 6]
+    assert torch.equal(out, expected)
     assert saved.bytes == both.nbytes  # the copies that have tokens of both ranks side by side
     found, wanted = (torch.autograd.grad(result.square().sum(), [x, both]) for result in (out, expected))
     assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
@@ -58,6 +59,7 @@ def test_streams_are_kept_on_the_host() -> None:
     with keep_on_host(x, None):
         out = recompute(lambda x, other: x**3 * other, x, other)
     del x
-    assert memory() is None and kept() is not None
+    assert memory() is None
+    assert kept() is not None
     (grad,) = torch.autograd.grad(out.sum(), leaf)
     assert torch.equal(grad, expected)

@@ -45,7 +45,8 @@ def test_a_file_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: p
         return stat(path, *arguments, **options)
 
     monkeypatch.setattr(os, "stat", disturbed)
-    assert wait_until_visible(tmp_path, timeout=20) and not errors
+    assert wait_until_visible(tmp_path, timeout=20)
+    assert not errors
 
 
 def check_folders(payload: list[str], topology: Topology) -> str:
@@ -89,7 +90,8 @@ def test_all_ranks_get_the_same_secret(tmp_path: Path) -> None:
     parent.mkdir()
     folders = [str(parent / "run")] * 2
     first, second = run_workers("tests.reliability.test_shared_folder:share", 2, folders, tmp_path / "workers")
-    assert first == second and len(bytes.fromhex(first)) == SECRET_BYTES
+    assert first == second
+    assert len(bytes.fromhex(first)) == SECRET_BYTES
     assert list(parent.iterdir()) == []
 
 

@@ -46,11 +46,13 @@ def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tupl
     """In any order of the command line. All but the weights is the newest one's, without its moving average."""
     out = stable / weighting
     status, printed, errors = command("average", *checkpoints(stable, 4, 2, 3), "--output", out, "--weighting", weighting)
-    assert status == 0 and f"{parts[2] / sum(parts):.1%} of step 4; all other state is that of step 4" in printed, errors
+    assert status == 0, errors
+    assert f"{parts[2] / sum(parts):.1%} of step 4; all other state is that of step 4" in printed, errors
     reader = verified_checkpoint(out)
     newest = verified_checkpoint(checkpoints(stable, 4)[0])
     average = reader.state.average
-    assert average is not None and (average.steps, average.run) == ([2, 3, 4], str(stable))
+    assert average is not None
+    assert (average.steps, average.run) == ([2, 3, 4], str(stable))
     for name in newest.names():
         total = sum(
             part / sum(parts) * step_tensors(stable, "weight", step)[name].double()
@@ -58,8 +60,10 @@ def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tupl
         )
         assert torch.equal(reader.tensor(name), total.float()), name
     kinds = newest.manifest.tensors.keys()
-    assert reader.manifest.tensors.keys() == kinds - {"ema"} and "ema" in kinds
-    assert reader.manifest.features == ("average",) and reader.samples == newest.samples
+    assert reader.manifest.tensors.keys() == kinds - {"ema"}
+    assert "ema" in kinds
+    assert reader.manifest.features == ("average",)
+    assert reader.samples == newest.samples
 
 
 def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path) -> None:
@@ -84,7 +88,8 @@ def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path
     assert all(torch.equal(tensor, mean.tensor(name)) for name, tensor in ema.items())
     assert "the average of those after steps 1, 2" in (tmp_path / "workers/rank0.log").read_text()
     status, printed, errors = command("ledger", branch)
-    assert status == 0 and "steps:     1 to 4" in printed, errors
+    assert status == 0, errors
+    assert "steps:     1 to 4" in printed, errors
     status, _, errors = command("export", average, tmp_path / "exported")
     assert status == 0, errors
 
@@ -106,10 +111,12 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
         ([stable, second], "is a run, not a checkpoint"),
     ):
         status, _, errors = command("average", *given, "--output", tmp_path / "out")
-        assert (status, errors.count("\n")) == (2, 1) and told in errors, errors
+        assert (status, errors.count("\n")) == (2, 1), errors
+        assert told in errors, errors
         assert not (tmp_path / "out").exists()
     status, _, errors = command("average", first, second, "--output", average)
-    assert status == 2 and f"{average} exists" in errors
+    assert status == 2
+    assert f"{average} exists" in errors
 
 
 def test_earlier_versions_refuse_it(stable: Path, command: Command, tmp_path: Path) -> None:

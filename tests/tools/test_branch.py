@@ -74,10 +74,13 @@ def test_branch_equals_a_run_configured_with_its_decay(stable: Path, command: Co
     assert [round(line["lr"] * 100, 6) for line in lines[1]] == [0.5, 1.0, 1.0, 1.0, round(2 / 3, 6), round(1 / 3, 6)]
     for kind in ("weight", "exp_avg", "exp_avg_sq", "ema"):
         whole, branched = (step_tensors(run, kind, step=6) for run in (stable.with_name("whole"), out))
-        assert whole and all(torch.equal(branched[name], tensor) for name, tensor in whole.items()), kind
+        assert whole, kind
+        assert all(torch.equal(branched[name], tensor) for name, tensor in whole.items()), kind
     status, printed, errors = command("ledger", out)
-    assert status == 0 and "steps:     1 to 6" in printed, errors
-    assert CheckpointReader(checkpoint).step == 3 and len(list((stable / "checkpoints").iterdir())) == 6
+    assert status == 0, errors
+    assert "steps:     1 to 6" in printed, errors
+    assert CheckpointReader(checkpoint).step == 3
+    assert len(list((stable / "checkpoints").iterdir())) == 6
 
 
 def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
@@ -89,16 +92,20 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
     ):
         checkpoint = stable.with_name(run) / "checkpoints" / f"step-{step:08d}"
         status, _, errors = command("branch", checkpoint, "--decay-tokens", 100, "--out", tmp_path / "new")
-        assert (status, errors.count("\n")) == (2, 1) and message in errors, errors
+        assert (status, errors.count("\n")) == (2, 1), errors
+        assert message in errors, errors
     checkpoint = stable / "checkpoints" / "step-00000006"
     status, _, errors = command("branch", checkpoint, "--decay-tokens", 0)
-    assert status == 2 and "decay-tokens" in errors
+    assert status == 2
+    assert "decay-tokens" in errors
     status, _, errors = command("branch", checkpoint, "--decay-tokens", 9, "--out", stable)
-    assert status == 2 and f"{stable} exists" in errors
+    assert status == 2
+    assert f"{stable} exists" in errors
     assert not list(tmp_path.iterdir())
     copied = shutil.copytree(checkpoint, tmp_path / "copied" / "step")
     status, _, errors = command("branch", copied, "--decay-tokens", STEP)
-    assert status == 2 and f"is not in the folder of its run (no {tmp_path}/config.json): give --out" in errors
+    assert status == 2
+    assert f"is not in the folder of its run (no {tmp_path}/config.json): give --out" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["copied"]
 
 
@@ -106,7 +113,8 @@ def test_relative_names(stable: Path, command: Command, monkeypatch: pytest.Monk
     """The folder is beside the run's, wherever the command was started."""
     monkeypatch.chdir(stable / "checkpoints")
     status, _, errors = command("branch", "step-00000005", "--decay-tokens", STEP)
-    assert status == 0 and (stable.with_name("stable-decay-6-6") / "config.json").is_file(), errors
+    assert status == 0, errors
+    assert (stable.with_name("stable-decay-6-6") / "config.json").is_file(), errors
 
 
 def test_copies_if_links_are_not_supported(
@@ -150,5 +158,6 @@ def test_link_to_a_device(stable: Path, command: Command, tmp_path: Path) -> Non
     (copied / "rng.safetensors").unlink()
     (copied / "rng.safetensors").symlink_to("/dev/zero")
     status, _, errors = command("branch", copied, "--decay-tokens", 9, "--out", tmp_path / "new")
-    assert status == 2 and f"{copied}/rng.safetensors: a folder, a pipe or a device, no file" in errors
+    assert status == 2
+    assert f"{copied}/rng.safetensors: a folder, a pipe or a device, no file" in errors
     assert not (tmp_path / "new").exists()

@@ -50,12 +50,15 @@ def test_runs(runs: Path, command: Command) -> None:
     status, text, errors = command("ledger", runs / "alone")
     assert status == 0, errors
     # 8 steps of 8 samples, of which the data have 30.
-    assert "steps:     1 to 8, samples 0 to 63, none missing" in text and "digests:   8 recorded" in text
-    assert "epochs 1 to 2 complete, each sample of 30 once in each; 4 of 30 samples" in text and "left out:  nothing" in text
+    assert "steps:     1 to 8, samples 0 to 63, none missing" in text
+    assert "digests:   8 recorded" in text
+    assert "epochs 1 to 2 complete, each sample of 30 once in each; 4 of 30 samples" in text
+    assert "left out:  nothing" in text
 
     status, text, errors = command("ledger", runs / "mixed")
     assert status == 0, errors
-    assert "corpus a:" in text and "corpus b:" in text
+    assert "corpus a:" in text
+    assert "corpus b:" in text
     assert "left out:  steps 2 to 2, samples 8 to 15: skipped (training.skip_samples)" in text
 
 
@@ -102,7 +105,8 @@ def test_another_order_is_refused(runs: Path, raw_config: dict[str, Any]) -> Non
     checkpoint = RunFolder(runs / "alone").checkpoint(3)
     state = CheckpointReader(checkpoint).state
     last = state.last_step
-    assert last is not None and (last.first, last.last) == (16, 23)
+    assert last is not None
+    assert (last.first, last.last) == (16, 23)
     config = parse_config(state.config, "state")
     order = open_run_data(config).train.order
     check_order(checkpoint, last, order)

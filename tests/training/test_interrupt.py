@@ -26,15 +26,18 @@ def test_a_signal_is_a_request_until_ranks_agree() -> None:
     interrupt.poll()
     assert not interrupt.is_agreed
     interrupt.request(signal.SIGTERM, None)
-    assert interrupt.is_requested and not interrupt.is_agreed
+    assert interrupt.is_requested
+    assert not interrupt.is_agreed
     interrupt.poll()
-    assert interrupt.is_agreed and not interrupt.is_from_user()
+    assert interrupt.is_agreed
+    assert not interrupt.is_from_user()
 
 
 def test_a_request_of_another_rank_stops_this_one() -> None:
     interrupt = interrupt_of_two(other_requests=1.0)
     interrupt.poll()
-    assert interrupt.is_agreed and not interrupt.is_requested
+    assert interrupt.is_agreed
+    assert not interrupt.is_requested
 
 
 def test_a_users_second_signal_ends_the_process() -> None:

@@ -13,7 +13,8 @@ def test_new_folder_appears_when_complete(tmp_path: Path) -> None:
     output = tmp_path / "deep" / "out"
     with new_folder(output) as folder:
         (folder / "file").touch()
-        assert not output.exists() and folder.parent == output.parent
+        assert not output.exists()
+        assert folder.parent == output.parent
     assert [path.name for path in output.iterdir()] == ["file"]
     with pytest.raises(FileExistsError, match="out exists"), new_folder(output):
         raise AssertionError("not reached")
@@ -32,7 +33,8 @@ def test_new_folder_leaves_nothing_of_a_failure_and_all_of_others(tmp_path: Path
     # An error of a source is not one of the new folder, so its message does not name the folder.
     with pytest.raises(OSError, match="Connection reset by peer$"), new_folder(tmp_path / "full"):
         raise OSError(errno.ECONNRESET, "Connection reset by peer")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp"] and not list(output.iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp"]
+    assert not list(output.iterdir())
 
 
 def test_a_rename_that_was_made_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +100,8 @@ def test_a_rewritten_link_keeps_the_mode_of_its_file(tmp_path: Path) -> None:
     file.chmod(0o600)
     link.symlink_to(file)
     write_atomically(link, b"new")
-    assert not link.is_symlink() and link.stat().st_mode & 0o777 == 0o600
+    assert not link.is_symlink()
+    assert link.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == "old"
 
 

@@ -55,9 +55,13 @@ def test_another_folder_is_used(
 ) -> None:
     make(usual)
     own = private_folder()
-    assert own is not None and own.parent == usual.parent and own != usual
-    assert own.stat().st_mode & 0o777 == 0o700 and not own.is_symlink()
-    assert f"{usual} {fault}" in caplog.text and str(own) in caplog.text
+    assert own is not None
+    assert own.parent == usual.parent
+    assert own != usual
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert not own.is_symlink()
+    assert f"{usual} {fault}" in caplog.text
+    assert str(own) in caplog.text
     caplog.clear()
     assert private_folder(is_first=False) not in (None, usual, own)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]

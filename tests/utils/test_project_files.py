@@ -36,7 +36,8 @@ def test_a_wheel_has_constraints_and_configurations(built: Path, monkeypatch: py
     found, wanted = (
         {str(path.relative_to(root)) for path in root.rglob("*.json")} for root in (project_file("configs"), ROOT / "configs")
     )
-    assert found == wanted and "finetune/tape_tiny.json" in found
+    assert found == wanted
+    assert "finetune/tape_tiny.json" in found
     assert install_command("suite") == 'pip install "megatape[suite]"'
 
 
@@ -47,9 +48,12 @@ def test_commands_that_write_these_files(
     monkeypatch.chdir(tmp_path)
     assert command("constraints") == (0, (ROOT / "constraints.txt").read_text(), "")
     status, printed, _ = command("init")
-    assert status == 0 and {"tape_tiny", "finetune/tape_tiny"} < {*printed.splitlines()}
+    assert status == 0
+    assert {"tape_tiny", "finetune/tape_tiny"} < {*printed.splitlines()}
     assert command("init", "finetune/tape_tiny")[0] == 0
     assert Path("tape_tiny.json").read_bytes() == (ROOT / "configs/finetune/tape_tiny.json").read_bytes()
     status, _, errors = command("init", "tape_tiny")
-    assert status == 2 and "tape_tiny.json exists" in errors
-    assert command("init", "tape_tiny", "--output", "b.json")[0] == 0 and command("plan", "--config", "b.json")[0] == 0
+    assert status == 2
+    assert "tape_tiny.json exists" in errors
+    assert command("init", "tape_tiny", "--output", "b.json")[0] == 0
+    assert command("plan", "--config", "b.json")[0] == 0

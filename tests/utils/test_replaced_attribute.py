@@ -21,7 +21,8 @@ def test_an_attribute_is_restored(owner: type[Base]) -> None:
     with pytest.raises(KeyError), replaced_attribute(owner, "name", lambda: "other"):
         assert owner.name() == "other"
         raise KeyError
-    assert owner.name() == owner.__name__ and dict(vars(owner)) == before
+    assert owner.name() == owner.__name__
+    assert dict(vars(owner)) == before
 
 
 def test_a_missing_attribute_is_an_error() -> None:

@@ -75,7 +75,8 @@ def test_fused_operators_on_shapes() -> None:
         inside = [name for name in seen() if name.startswith("_")]
     attention = "_scaled_dot_product_fused_attention_overrideable"
     assert inside == [attention, f"{attention}_backward", "_fused_rms_norm"]
-    assert attention not in (outside := seen()) and "_fused_rms_norm" not in outside
+    assert attention not in (outside := seen())
+    assert "_fused_rms_norm" not in outside
 
 
 class Dispatched(TorchDispatchMode):
@@ -100,14 +101,17 @@ def test_operators() -> None:
     grad = torch.empty_like(x, device="meta")
     on_shapes = x.to("meta")
     d_x, d_weight = torch_internals.fused_rms_norm_backward(grad, on_shapes, scale.to("meta"), weight.to("meta"), (True, False))
-    assert d_x is not None and d_x.shape == x.shape and d_weight is None
+    assert d_x is not None
+    assert d_x.shape == x.shape
+    assert d_weight is None
     one = torch.zeros(2)
     other = torch.ones(2)
     torch_internals.copy_all([one], [other])
     assert one.tolist() == [1.0, 1.0]
     torch_internals.zero_all([one])
     assert one.tolist() == [0.0, 0.0]
-    assert torch_internals.is_view(torch.ops.aten.view.default) and not torch_internals.is_view(torch.ops.aten.add.Tensor)
+    assert torch_internals.is_view(torch.ops.aten.view.default)
+    assert not torch_internals.is_view(torch.ops.aten.add.Tensor)
     assert callable(torch._scaled_mm)
     assert isinstance(torch_internals.has_cpp_compiler(), bool)
 
@@ -125,7 +129,9 @@ def test_compiler() -> None:
     torch_internals.fail_beyond_recompile_limit()
     x = torch.ones(3, requires_grad=True)
     torch.compile(lambda x: (x * x).sum(), backend=torch_internals.aot_backend(compiler))(x).backward()
-    assert len(graphs) == 2 and x.grad is not None and x.grad.tolist() == [2.0, 2.0, 2.0]
+    assert len(graphs) == 2
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
 
 
 def test_no_other_file_uses_private_names() -> None:

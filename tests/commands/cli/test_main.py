@@ -97,7 +97,8 @@ def test_bad_input_is_one_line(name: str, command: Command, tmp_path: Path, monk
     words, message = BAD_INPUT[name]
     status, printed, errors = command(*name.split(), *words)
     assert (status, printed, errors.count("\n")) == (2, "", 1), errors
-    assert errors.startswith("error: ") and message in errors
+    assert errors.startswith("error: ")
+    assert message in errors
     assert not list(tmp_path.iterdir())
 
 
@@ -106,7 +107,8 @@ def test_the_commands_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         main.main(["--help"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
     listed = [line.split()[0] for line in lines if line.startswith("  ")]
     assert listed == [name for name in COMMANDS if " " not in name]
 
@@ -166,7 +168,8 @@ def test_the_example_of_a_help_is_a_command(name: str) -> None:
 )
 def test_unknown_words_get_their_nearest_match(words: str, message: str, command: Command) -> None:
     status, printed, errors = command(*shlex.split(words))
-    assert (status, printed, errors.count("\n")) == (2, "", 1) and errors.startswith(f"error: {message}")
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith(f"error: {message}")
 
 
 @pytest.mark.parametrize("words", [[], ["data"]])
@@ -175,7 +178,8 @@ def test_a_command_that_is_missing_shows_the_help(words: list[str], command: Com
     with pytest.raises(SystemExit) as ended:
         command(*words)
     printed, errors = capfd.readouterr()
-    assert (ended.value.code, printed) == (2, "") and errors.startswith(f"usage: {' '.join(['megatape', *words])}")
+    assert (ended.value.code, printed) == (2, "")
+    assert errors.startswith(f"usage: {' '.join(['megatape', *words])}")
 
 
 def test_version(command: Command, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -187,7 +191,8 @@ def test_version(command: Command, capfd: pytest.CaptureFixture, monkeypatch: py
         monkeypatch.setattr(software, "PACKAGE", package)
         with pytest.raises(SystemExit) as ended:
             command("--version")
-        assert ended.value.code == 0 and re.fullmatch(wanted, capfd.readouterr().out)
+        assert ended.value.code == 0
+        assert re.fullmatch(wanted, capfd.readouterr().out)
 
 
 # Prints the help of every command, gives a missing configuration to each that takes one, and lists the heavy packages imported.
@@ -241,10 +246,12 @@ def test_any_text_can_be_printed(encoding: str, command: Command, monkeypatch: p
 def test_deepspeed_adds_the_local_rank_before_or_after_the_command(command: Command) -> None:
     for words in (["--local_rank=1", "pretrain"], ["pretrain", "--local_rank=1"], ["preflight", "--local_rank=1"]):
         status, _, errors = command(*words, *NOWHERE)
-        assert status == 2 and "no configuration at nowhere.json" in errors
+        assert status == 2
+        assert "no configuration at nowhere.json" in errors
     words, message = BAD_INPUT["evaluate"]
     status, _, errors = command("evaluate", "--local_rank=1", *words)
-    assert status == 2 and message in errors
+    assert status == 2
+    assert message in errors
 
 
 SHIMS = sorted(
@@ -269,10 +276,14 @@ def test_scripts_of_a_clone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SystemExit):
         runpy.run_path(str(path), run_name="__main__")
     named = re.match('"""`megatape ([a-z ]+)` ', path.read_text())
-    assert named and named[1] in COMMANDS and {*path.stem.split("_")} & {*named[1].split()}
-    assert called == [[*named[1].split(), "--some", "thing"]] and sys.path == ["elsewhere"]
+    assert named
+    assert named[1] in COMMANDS
+    assert {*path.stem.split("_")} & {*named[1].split()}
+    assert called == [[*named[1].split(), "--some", "thing"]]
+    assert sys.path == ["elsewhere"]
     parent = re.search(r"sys\.path\.insert\(0, .*parents\[(\d)\]", path.read_text())
-    assert parent and path.parents[int(parent[1])] == ROOT
+    assert parent
+    assert path.parents[int(parent[1])] == ROOT
 
 
 @pytest.mark.parametrize(
@@ -341,7 +352,8 @@ def test_statuses(error: BaseException, status: int, message: str, command: Comm
 
     monkeypatch.setattr(generate, "run", fail)
     found, printed, errors = command("generate", "folder", "--prompt", "a")
-    assert (found, printed) == (status, "") and errors.endswith(message)
+    assert (found, printed) == (status, "")
+    assert errors.endswith(message)
 
 
 def test_an_interrupt_while_options_are_read(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,9 +366,11 @@ def test_an_interrupt_while_options_are_read(command: Command, monkeypatch: pyte
 
 def test_a_configuration_to_begin_with(command: Command, tmp_path: Path) -> None:
     status, printed, _ = command("init", "tape_tiny", "--output", tmp_path / "of mine.json")
-    assert status == 0 and f"megatape plan --config '{tmp_path}/of mine.json'" in printed
+    assert status == 0
+    assert f"megatape plan --config '{tmp_path}/of mine.json'" in printed
     status, _, errors = command("init", "tape_tiny", "--output", tmp_path / "nowhere" / "a.json")
-    assert (status, errors.count("\n")) == (2, 1) and "No such file or directory" in errors
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "No such file or directory" in errors
 
 
 def test_an_interrupted_command_that_goes_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,7 +383,8 @@ def test_an_interrupted_command_that_goes_on_says_so(capsys: pytest.CaptureFixtu
 
     assert run_command(RunsOptions, run, argparse.Namespace(out="a")) == 130
     printed = capsys.readouterr()
-    assert printed.out == "the first of two\n\n" and printed.err == "interrupted; run the same command again to continue\n"
+    assert printed.out == "the first of two\n\n"
+    assert printed.err == "interrupted; run the same command again to continue\n"
 
 
 @pytest.mark.parametrize(
@@ -396,7 +411,8 @@ def test_the_first_rank_of_a_host_shows_an_error_first(command: Command, monkeyp
     for local_rank, waits in (("0", []), ("1", [call(running.FIRST_RANK_LEAD)])):
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         status, _, errors = command("pretrain", "--config", "nowhere.json")
-        assert (status, waited.mock_calls) == (2, waits) and errors.startswith("error: no configuration at nowhere.json")
+        assert (status, waited.mock_calls) == (2, waits)
+        assert errors.startswith("error: no configuration at nowhere.json")
 
 
 def test_our_own_bugs_are_not_hidden(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,9 +428,11 @@ def test_a_reader_that_ends_ends_the_command_quietly(command: Command, monkeypat
     """As with `megatape completion bash | head`; a pipe that is another's is an error that keeps its traceback."""
     program = [sys.executable, "-m", "megatape", "completion", "bash"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.close()
-        assert process.stderr.read() == b"" and process.wait(60) == 141
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
     monkeypatch.setattr(generate, "run", Mock(side_effect=BrokenPipeError("a worker's")))
     with pytest.raises(BrokenPipeError, match="a worker's"):
         command("generate", "exported", "--prompt", "a")

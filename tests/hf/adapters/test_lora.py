@@ -34,7 +34,8 @@ def test_loss_and_gradients_are_those_of_peft(sentencepiece_model: Path, tmp_pat
             key = f"{PREFIX}model.layers.{layer}.{part}.{TARGETS[target]}.lora_{matrix.upper()}.default.weight"
             pairs[name] = weight, named.pop(key)
             pairs[name][1].data.copy_(weight.data)
-    assert pairs and not named
+    assert pairs
+    assert not named
     count = TOKENS[:, 1:].numel()
     targets = torch.cat([TOKENS[:, 1:], torch.full((2, 1), -100)], dim=1)
     loss = ours(TOKENS, torch.arange(TOKENS.shape[1]).expand_as(TOKENS), targets=targets) / count
@@ -43,5 +44,6 @@ def test_loss_and_gradients_are_those_of_peft(sentencepiece_model: Path, tmp_pat
     loss.backward()
     their_loss.backward()
     for name, (weight, their_weight) in pairs.items():
-        assert weight.grad is not None and their_weight.grad is not None
+        assert weight.grad is not None
+        assert their_weight.grad is not None
         assert_close(weight.grad, their_weight.grad, bounds.GOLDEN_GRADIENTS, what=name)

@@ -43,7 +43,9 @@ def test_an_adapter_knows_its_base(sentencepiece_model: Path, tmp_path: Path, co
         "merged": "merged is not the base of",
     }.items():
         status, _, errors = command("export", tmp_path / "adapter", tmp_path / "none", "--base", tmp_path / base)
-        assert status == 2 and errors.count("\n") == 1 and re.search(told, errors), errors
+        assert status == 2, errors
+        assert errors.count("\n") == 1, errors
+        assert re.search(told, errors), errors
     assert "give --base DIR" in command("export", tmp_path / "adapter", tmp_path / "none")[2]
     (tmp_path / "adapter" / "base.json").unlink()
     assert "no base.json" in command("export", tmp_path / "adapter", tmp_path / "none", "--base", tmp_path / "base")[2]
@@ -67,4 +69,5 @@ def assert_equal_folders(found: Path, expected: Path) -> None:
     ours, theirs = (json.loads((folder / "config.json").read_text()) for folder in (found, expected))
     assert ours == theirs
     tensors, others = (load_file(folder / "model.safetensors") for folder in (found, expected))
-    assert tensors.keys() == others.keys() and all(torch.equal(tensors[name], value) for name, value in others.items())
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensors[name], value) for name, value in others.items())

@@ -65,7 +65,8 @@ def test_files(exported: Callable[..., Exported]) -> None:
     assert (config["model_type"], config["dtype"], config["position_size"]) == ("tape", "float32", 6)
     config = json.loads((rope / "config.json").read_text())
     assert (config["model_type"], config["num_key_value_heads"]) == ("llama", 2)
-    assert "auto_map" not in config and "position_size" not in config
+    assert "auto_map" not in config
+    assert "position_size" not in config
 
 
 def test_generation_settings(exported: Callable[..., Exported]) -> None:
@@ -79,9 +80,11 @@ def test_model_card(exported: Callable[..., Exported]) -> None:
     card = (found.folder / "README.md").read_text()
     assert f"| parameters | {sum(weight.numel() for weight in found.ours.parameters()):,} |" in card
     assert "| trained on | 1,234 tokens, 7 steps |" in card
-    assert "trust_remote_code=True" in card and "position size" in card
+    assert "trust_remote_code=True" in card
+    assert "position size" in card
     rope = (exported("grouped", "rope").folder / "README.md").read_text()
-    assert "trust_remote_code" not in rope and "position size" not in rope
+    assert "trust_remote_code" not in rope
+    assert "position size" not in rope
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,8 @@ def check_alone(found: Exported, tmp_path: Path, *folders: Path) -> dict[str, An
     result = run_alone(found, tokens, tmp_path, *folders)
     assert result.returncode == 0, result.stderr
     answer: dict[str, Any] = json.loads(result.stdout)
-    assert answer["ids"][0] == 1 and 1 not in answer["ids"][1:]
+    assert answer["ids"][0] == 1
+    assert 1 not in answer["ids"][1:]
     with torch.no_grad():
         expected = found.ours(tokens, torch.arange(15).expand(2, 15))
     assert_close(torch.tensor(answer["logits"]), expected, bounds.EXPORTED)
@@ -239,7 +243,8 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
     (precious / "file").touch()
     export(checkpoint, out)
     assert {path.name for path in out.iterdir()} >= COMMON
-    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.tmp"} and (precious / "file").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.tmp"}
+    assert (precious / "file").exists()
 
 
 def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -269,7 +274,8 @@ def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp
 
     code, printed, errors = command("generate", out, "--prompt", "abc de", "--max-new-tokens", "5")
     assert code == 0, errors
-    assert printed.startswith("abc de") and len(printed) > len("abc de\n")
+    assert printed.startswith("abc de")
+    assert len(printed) > len("abc de\n")
 
     assert command("generate", out, "--prompt", "")[0] == 0  # from <s> alone
     assert command("generate", str(checkpoint), "--prompt", "abc de", "--max-new-tokens", "5")[:2] == (0, printed)

@@ -117,9 +117,9 @@ def test_scores_that_tie_prepare_data_but_are_not_exported(command: Command, tmp
     documents = tokenizer.encode_documents(TEXTS)
     assert [tokenizer.decode(document) for document in documents] == TEXTS
     status, errors = prepare(command, path.parent, tmp_path)
-    assert (
-        status == 0 and "warning: a model trained on this data cannot be exported" in errors and "two merged pieces" in errors
-    )
+    assert status == 0
+    assert "warning: a model trained on this data cannot be exported" in errors
+    assert "two merged pieces" in errors
     with pytest.raises(
         ValueError, match="llama2/tokenizer.model: two merged pieces have the same score, .* prepare the data with"
     ):
@@ -131,7 +131,8 @@ def test_a_run_on_imported_data(command: Command, tmp_path: Path) -> None:
     source = write_llama3(tmp_path / "llama3")
     files = load_tokenizer(source).files
     status, errors = prepare(command, source, tmp_path)
-    assert status == 0 and "warning" not in errors
+    assert status == 0
+    assert "warning" not in errors
     raw = small_config(tmp_path / "data", tmp_path / "runs")
     raw["model"]["vocab_size"] = 640
     raw["training"]["steps"] = 2
@@ -147,7 +148,8 @@ def test_a_run_on_imported_data(command: Command, tmp_path: Path) -> None:
     ]
     small, run, again = run_workers(TRAIN_CASES, 1, {"config": raw, "cases": cases}, tmp_path / "w")[0]
     assert "has 603 ids, but model.vocab_size is 602: raise model.vocab_size" in small["error"]
-    assert run == {"step": 0, "samples": 0} and again == {"step": 1, "samples": 8}
+    assert run == {"step": 0, "samples": 0}
+    assert again == {"step": 1, "samples": 8}
     checkpoint = verified_checkpoint(tmp_path / "runs/again/checkpoints/step-00000001")
     assert checkpoint.tokenizer().files == files
     export(checkpoint, tmp_path / "out")

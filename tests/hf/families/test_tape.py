@@ -49,7 +49,9 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
 
     checkpoint = CheckpointReader(tmp_path / "run" / "new" / "checkpoints" / "step-00000004")
     slope = checkpoint.tensor("blocks.0.attention.bias.slope")
-    assert slope.shape == (8,) and slope.unique().numel() == 8  # each head's went its own way
+    # each head's went its own way
+    assert slope.shape == (8,)
+    assert slope.unique().numel() == 8
     assert 1e-3 < float((slope - START).abs().max()) < 4 * 3 * 1e-2  # four Adam steps at three times the learning rate
 
     assert "parameters" in report(parse_config(raw_config, "test"))
@@ -238,7 +240,8 @@ def test_exported_code_imports_only_torch_and_transformers(encoding: str, senten
     for path in (tmp_path / "out").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.level:
-                assert node.level == 1 and node.module
+                assert node.level == 1
+                assert node.module
                 needed.add(node.module)
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]

@@ -46,13 +46,16 @@ def test_a_prompt(command: Command, tmp_path: Path, encoding: str) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=encoding == "tape")
     expected = model.generate(**tokenizer("The fox", return_tensors="pt"), max_new_tokens=20)[0]
     assert (status, printed, errors) == (0, tokenizer.decode(expected, skip_special_tokens=True) + "\n", "")
-    assert printed.startswith("The fox") and len(printed) > 8
+    assert printed.startswith("The fox")
+    assert len(printed) > 8
     sample: tuple[Any, ...] = ("generate", tmp_path / "out", "--prompt", "The fox", "--max-new-tokens", 9)
     sample += ("--temperature", 2, "--samples", 2, "--seed")
     first, again, other = (command(*sample, seed)[1] for seed in (1, 1, 2))
     assert first == again != other
     texts = first.removeprefix("--- 1 ---\n").split("--- 2 ---\n")
-    assert len(texts) == 2 and texts[0] != texts[1] and all(text.startswith("The fox") for text in texts)
+    assert len(texts) == 2
+    assert texts[0] != texts[1]
+    assert all(text.startswith("The fox") for text in texts)
 
 
 @pytest.mark.parametrize("encoding", ["tape", "randpe"])
@@ -137,7 +140,8 @@ def test_characters_after_a_stray_byte_are_shown_as_they_come(
     sampling = Sampling(max_new_tokens=len(row))
     model = LoadedModel("a script", Script([row], None), tokenizer)
     ((found,),) = continue_prompts(model, [Prompt([7, 8])], sampling, pieces.append)
-    assert found.text == "\ufffd你好" and [piece for piece in pieces if piece] == ["\ufffd你", "好"]
+    assert found.text == "\ufffd你好"
+    assert [piece for piece in pieces if piece] == ["\ufffd你", "好"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -162,7 +166,8 @@ def test_text_is_shown_as_it_comes(family: str, tmp_path: Path) -> None:
 
     text = " statement\n漢字 \U0001f600 é, the end"
     pieces, found = run(ids(text))
-    assert found == (text, "length") and len(pieces) > 5
+    assert found == (text, "length")
+    assert len(pieces) > 5
     assert not any("\ufffd" in piece for piece in pieces)
     assert run(ids(text), end=3)[1] == (text, "end token")
     special = tokenizer.eos_token_id  # the model goes on after it, and it is no text
@@ -211,9 +216,8 @@ def test_an_empty_prompt_without_a_token_before_texts(command: Command, tmp_path
     """A declared beginning token is taken; without one the model could not begin."""
     folder = save_model(write_qwen(tmp_path / "qwen"))
     status, _, errors = command("generate", folder, "--prompt", "")
-    assert status == 2 and errors.endswith(
-        f"--prompt is empty, and {folder} has no token to begin with: give at least one character\n"
-    )
+    assert status == 2
+    assert errors.endswith(f"--prompt is empty, and {folder} has no token to begin with: give at least one character\n")
     (tmp_path / "in.txt").write_text("a\n\nb\n")
     assert f"in.txt:2: prompt is empty, and {folder}" in command("generate", folder, "--prompts", tmp_path / "in.txt")[2]
     config = folder / "tokenizer_config.json"
@@ -246,7 +250,8 @@ def test_messages_in_a_file(command: Command, tmp_path: Path) -> None:
     loaded = load_exported(folder)
     turn_end = frozenset({602})
     for record, line in zip(records, map(json.loads, printed.splitlines()), strict=True):
-        assert line.items() >= record.items() and line["sample"] == 0
+        assert line.items() >= record.items()
+        assert line["sample"] == 0
         if "messages" in record:
             ids = theirs.apply_chat_template(record["messages"], add_generation_prompt=True, return_dict=False)
         else:
@@ -258,7 +263,8 @@ def test_messages_in_a_file(command: Command, tmp_path: Path) -> None:
     assert command(*words, tmp_path / "in.jsonl") == (2, "", message)
     (folder / "chat_template.jinja").unlink()
     status, _, errors = command(*words, tmp_path / "in.jsonl")
-    assert status == 0 and errors.count("\n") == errors.count(f"{folder} has no chat template: conversations are written") == 1
+    assert status == 0
+    assert errors.count("\n") == errors.count(f"{folder} has no chat template: conversations are written") == 1
 
 
 def save_model(folder: Path) -> Path:
@@ -300,14 +306,17 @@ def test_a_terminal_without_the_texts_letters(
             assert json.loads(text).items() >= record.items()
     assert command("generate", folder, *source, *words, "--output", tmp_path / "out.jsonl")[0] == 0
     written = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
-    assert "für" in written and json.loads(written).items() >= record.items()
+    assert "für" in written
+    assert json.loads(written).items() >= record.items()
 
 
 def test_beyond_the_positions_that_are_drawn(exported: Callable[..., Exported], command: Command) -> None:
     """RandPE has twice as many as the longest sample of training, and each is a text's once."""
     folder = exported("grouped", "randpe").folder
     status, _, errors = command("generate", folder, "--prompt", "The fox", "--max-new-tokens", 125)
-    assert status == 2 and errors.startswith(f"error: {folder} draws from 128 positions, too few") and errors.count("\n") == 1
+    assert status == 2
+    assert errors.startswith(f"error: {folder} draws from 128 positions, too few")
+    assert errors.count("\n") == 1
     loaded = load_exported(folder)
     assert loaded.logits(torch.zeros(1, 128, dtype=torch.long)).shape[1] == 128
     with pytest.raises(UserError, match="too few for a text of 129 tokens: shorten it"):
@@ -319,7 +328,8 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
     num_tokens = len(load_exported(folder).tokenizer("The fox").input_ids)
     fits, more = (command("generate", folder, "--prompt", "The fox", "--max-new-tokens", 64 - num_tokens + by) for by in (0, 1))
     assert fits[2] == ""
-    assert more[0] == 0 and more[2] == (
+    assert more[0] == 0
+    assert more[2] == (
         f"warning: a prompt of {num_tokens} tokens and --max-new-tokens {65 - num_tokens} make 65, but {folder} is made for 64 "
         "(max_positions): what comes after them may be worthless\n"
     )
@@ -371,7 +381,8 @@ def test_bad_input(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status, printed, errors = command("generate", exported("plain").folder, *words)
-    assert (status, printed, errors.count("\n")) == (2, "", 1) and message in errors, errors
+    assert (status, printed, errors.count("\n")) == (2, "", 1), errors
+    assert message in errors, errors
 
 
 @pytest.mark.parametrize(
@@ -409,7 +420,8 @@ def test_files_that_are_refused(command: Command, tmp_path: Path, name: str, con
     """Before the model is loaded."""
     (tmp_path / name).write_bytes(content)
     status, printed, errors = command("generate", "nowhere", "--prompts", tmp_path / name)
-    assert (status, printed, errors.count("\n")) == (2, "", 1) and message in errors, errors
+    assert (status, printed, errors.count("\n")) == (2, "", 1), errors
+    assert message in errors, errors
 
 
 def texts_of(folder: Path) -> LoadedModel:

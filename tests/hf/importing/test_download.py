@@ -141,20 +141,26 @@ def test_download(model: Path, command: Command, tmp_path: Path, monkeypatch: py
         use_hub(monkeypatch, hub.address)
         hub.lost = "tokenizer.json"
         status, _, errors = command("import", ID, "out", "--download")
-        assert status == 2 and errors.splitlines()[-1].startswith(f"error: {ID} was not downloaded from {hub.address} (")
-        assert "give the same command again" in errors and not (tmp_path / "tiny").exists()
+        assert status == 2
+        assert errors.splitlines()[-1].startswith(f"error: {ID} was not downloaded from {hub.address} (")
+        assert "give the same command again" in errors
+        assert not (tmp_path / "tiny").exists()
         hub.lost = ""
         before = len(hub.fetched)
         status, printed, errors = megatape(tmp_path, hub.address, "import", ID, "out", "--download")
         assert status == 0, errors
-        assert f"downloaded {ID} to tiny" in printed and "--tokenizer tiny" in printed
+        assert f"downloaded {ID} to tiny" in printed
+        assert "--tokenizer tiny" in printed
         weights = {path.name for path in model.glob("*.safetensors")}
         found = {path.name for path in (tmp_path / "tiny").iterdir() if path.is_file()}
-        assert found == NEEDED | weights == set(hub.fetched) and len(weights) > 1
-        assert "tokenizer.json" in hub.fetched[before:] and len(hub.fetched) - before < len(found)
+        assert found == NEEDED | weights == set(hub.fetched)
+        assert len(weights) > 1
+        assert "tokenizer.json" in hub.fetched[before:]
+        assert len(hub.fetched) - before < len(found)
         assert all((tmp_path / "tiny" / name).read_bytes() == hub.files[name] for name in found)
         status, _, errors = command("import", ID, "again", "--download")
-        assert status == 2 and "tiny exists: remove it or choose another name" in errors
+        assert status == 2
+        assert "tiny exists: remove it or choose another name" in errors
         assert command("import", ID, "again", "--download", "elsewhere")[0] == 0
     assert command("export", "out", "exported")[0] == 0
     card = (tmp_path / "exported" / "README.md").read_text()
@@ -179,21 +185,27 @@ def test_no_access(model: Path, command: Command, tmp_path: Path, monkeypatch: p
         use_hub(monkeypatch, hub.address)
         for hub.status, hub.code, name, message in cases:
             status, _, errors = command("import", name, "out", "--download", "new")
-            assert status == 2 and message in errors.splitlines()[-1], errors
-            assert "Traceback" not in errors and errors.count("error: ") == 1
+            assert status == 2, errors
+            assert message in errors.splitlines()[-1], errors
+            assert "Traceback" not in errors
+            assert errors.count("error: ") == 1
         words = ("import", ID, "out", "--download", "new")
         use_hub(monkeypatch, hub.address, offline=True)
         assert "please unset the `HF_HUB_OFFLINE` environment variable" in command(*words)[2]
     use_hub(monkeypatch, "http://127.0.0.1:9")
     status, _, errors = command(*words)
-    assert status == 2 and f"error: {ID} was not downloaded from http://127.0.0.1:9" in errors.splitlines()[-1]
-    assert not (tmp_path / "new").exists() and not (tmp_path / "out").exists()
+    assert status == 2
+    assert f"error: {ID} was not downloaded from http://127.0.0.1:9" in errors.splitlines()[-1]
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("words", [("import", ID, "out"), ("generate", ID, "--prompt", "a")])
 def test_an_id_that_is_no_folder(command: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
     """The error says how to get it, unless the path is likelier a typing error in a folder that exists."""
     status, _, errors = command(*words)
-    assert status == 2 and f"hf download {ID} --local-dir tiny" in errors and errors.count("\n") == 1
+    assert status == 2
+    assert f"hf download {ID} --local-dir tiny" in errors
+    assert errors.count("\n") == 1
     (tmp_path / "runs").mkdir()
     assert "hf download" not in command(words[0], tmp_path / "runs" / "x", *words[2:])[2]

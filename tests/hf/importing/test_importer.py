@@ -44,7 +44,8 @@ def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> N
     out = tmp_path / "out"
     code, printed, errors = command("import", folder, out, "--encoding", "tape", "--length", 128)
     assert code == 0, errors
-    assert "mistral: logits differ from transformers' own by" in printed and f"--config {out}/config.json" in printed
+    assert "mistral: logits differ from transformers' own by" in printed
+    assert f"--config {out}/config.json" in printed
     assert {path.name for path in out.iterdir()} == {"config.json", "import.json"}
     config = load_config(out / "config.json", ["data.path=data", "training.steps=3"])
     assert (config.model.encoding, config.data.sequence_length, config.model.max_positions) == ("tape", 128, 256)
@@ -78,10 +79,12 @@ def test_windows_instructions_and_tokenizers(command: Command, sentencepiece_mod
         tensors = load_file(path)
         save_file({name: value[:100] if len(value) == VOCAB_SIZE else value for name, value in tensors.items()}, path)
     code, _, errors = command("import", folder, tmp_path / "small", "--length", 32)
-    assert code == 2 and "tokenizer.json gives a text the id" in errors
+    assert code == 2
+    assert "tokenizer.json gives a text the id" in errors
     (folder / "tokenizer.json").write_text("{}")
     code, _, errors = command("import", folder, tmp_path / "small", "--length", 32)
-    assert code == 2 and "tokenizer.json: not a tokenizer" in errors
+    assert code == 2
+    assert "tokenizer.json: not a tokenizer" in errors
 
 
 def test_a_changed_source_is_refused(llama: Path, tmp_path: Path) -> None:
@@ -247,7 +250,8 @@ def test_an_import_returns_bit_for_bit(command: Command, source: Callable[..., P
     ours, theirs = (load_file(each / "model.safetensors") for each in (tmp_path / "out", folder))
     assert ours.keys() == theirs.keys()
     for key, tensor in theirs.items():
-        assert ours[key].dtype == tensor.dtype and torch.equal(ours[key].view(torch.uint8), tensor.view(torch.uint8)), key
+        assert ours[key].dtype == tensor.dtype, key
+        assert torch.equal(ours[key].view(torch.uint8), tensor.view(torch.uint8)), key
     written, given = (json.loads((each / "config.json").read_text()) for each in (tmp_path / "out", folder))
     assert {key for key in written | given if written.get(key) != given.get(key)} <= {
         "bos_token_id",
@@ -285,12 +289,15 @@ def test_a_window_is_kept(command: Command, source: Callable[..., Path], tmp_pat
     """It shortens the samples, which the command says, and returns with the export; no other encoding has it."""
     folder = source("mistral", sliding_window=32)
     status, printed, _ = command("import", folder, tmp_path / "import")
-    assert status == 0 and "attention window of 32 tokens: samples have 32, not 256" in printed
+    assert status == 0
+    assert "attention window of 32 tokens: samples have 32, not 256" in printed
     assert command("export", tmp_path / "import", tmp_path / "out")[0] == 0
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (written["sliding_window"], written["max_position_embeddings"]) == (32, 256)
     status, printed, _ = command("import", folder, tmp_path / "tape", "--encoding", "tape", "--length", 16)
-    assert status == 0 and "the attention window is not kept" in printed and "samples have" not in printed
+    assert status == 0
+    assert "the attention window is not kept" in printed
+    assert "samples have" not in printed
     assert command("export", tmp_path / "tape", tmp_path / "tape_out")[0] == 0
     plan = ["plan", "--config", tmp_path / "import" / "config.json", "--set", "data.path=D", "--set", "training.steps=9"]
     for setting, message in (
@@ -298,12 +305,14 @@ def test_a_window_is_kept(command: Command, source: Callable[..., Path], tmp_pat
         ("model.encoding=tape", "model.sliding_window 32 is for models that are exported as Mistral"),
     ):
         status, _, errors = command(*plan, "--set", setting)
-        assert status == 2 and message in errors
+        assert status == 2
+        assert message in errors
 
 
 def test_scaling_is_not_kept_where_nothing_rotates(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
     status, printed, errors = command("import", source("llama3"), tmp_path / "import", "--encoding", "alibi")
-    assert status == 0 and "the scaling of rotary frequencies is not kept: alibi has none of these" in printed, errors
+    assert status == 0, errors
+    assert "the scaling of rotary frequencies is not kept: alibi has none of these" in printed, errors
     assert load_config(tmp_path / "import" / "config.json", ["data.path=D", "training.steps=1"]).model.scaling is None
 
 
@@ -314,7 +323,8 @@ def test_imports_that_are_refused(command: Command, source: Callable[..., Path],
     out = tmp_path / "out"
     for words, message in ((["--adapter"], "--adapter: "), (["--base", folder], "--base: ")):
         status, _, errors = command("export", tmp_path / "import", out, *words)
-        assert status == 2 and f"{message}{tmp_path / 'import'} is an import" in errors
+        assert status == 2
+        assert f"{message}{tmp_path / 'import'} is an import" in errors
     assert f"{folder} is in transformers' format already: `megatape import` it" in command("export", folder, out)[2]
     path = tmp_path / "import" / "config.json"
     raw = json.loads(path.read_text())
@@ -335,6 +345,7 @@ def test_an_encoding_of_ones_own(command: Command, source: Callable[..., Path], 
     module = Path(__file__).parents[3] / "examples" / "forgetting.py"
     given = ("--import", module)
     status, printed, errors = command("import", source("llama"), tmp_path / "import", "--encoding", "forgetting", *given)
-    assert status == 0 and "with forgetting the model starts with other logits than the source's" in printed, errors
+    assert status == 0, errors
+    assert "with forgetting the model starts with other logits than the source's" in printed, errors
     assert command("export", tmp_path / "import", tmp_path / "out", *given)[0] == 0
     assert json.loads((tmp_path / "out" / "config.json").read_text())["imports"] == [str(module)]

@@ -129,7 +129,8 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
     assert result.returncode == 0, result.stderr
     answers = {name: Answer(*answer) for name, answer in json.loads(result.stdout.splitlines()[-1]).items()}
     clean = answers["generate clean"]
-    assert clean.status == 0 and clean.output.startswith("1+2=")
+    assert clean.status == 0
+    assert clean.output.startswith("1+2=")
     assert answers["trusted"] == clean._replace(markers=["modeling"], errors=answers["trusted"].errors)
     assert not any(answer.markers for name, answer in answers.items() if name != "trusted")
     assert not (tmp_path / "network").exists()
@@ -137,7 +138,8 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
         assert answers[f"generate {kind}"] == clean, kind
         evaluated = answers[f"evaluate {kind}"]
         (expected,) = (line for line in answers["evaluate clean"].output.splitlines() if line.startswith("clean: "))
-        assert evaluated.status == 0 and expected.replace("clean", kind) in evaluated.output.splitlines(), kind
+        assert evaluated.status == 0, kind
+        assert expected.replace("clean", kind) in evaluated.output.splitlines(), kind
     for command in ("generate", "evaluate"):
         kernel = answers[f"{command} kernel"]
         pickle = answers[f"{command} pickle"]
@@ -176,7 +178,8 @@ def test_installed_tokenizer_is_that_of_the_folder(exported: Callable[..., Expor
     theirs = AutoTokenizer.from_pretrained(folder)
     texts = ["The fox", " a  b\n\n", "<s> x </s><unk>", "\u2581 é 漢 \U0001f600", "1"]
     assert ours(texts, padding=True).data == theirs(texts, padding=True).data
-    assert ours.get_vocab() == theirs.get_vocab() and ours.special_tokens_map == theirs.special_tokens_map
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert ours.special_tokens_map == theirs.special_tokens_map
     for ids in ours(texts).input_ids:
         assert ours.decode(ids, skip_special_tokens=True) == theirs.decode(ids, skip_special_tokens=True)
     assert ours.model_max_length == theirs.model_max_length
@@ -308,7 +311,8 @@ def test_models_of_others_and_imports(name: str, tmp_path: Path) -> None:
         earlier["rope_scaling"] = rope
     (folder / "config.json").write_text(json.dumps(config | earlier))
     expected = AutoModelForCausalLM.from_pretrained(folder)(TOKENS).logits
-    assert expected.dtype == torch.bfloat16 and torch.equal(logits(folder), expected)
+    assert expected.dtype == torch.bfloat16
+    assert torch.equal(logits(folder), expected)
     assert load_exported(folder).model.generation_config.eos_token_id == [602, 601]  # of generation_config.json
 
     import_model(folder, tmp_path / "import", "tape", None)

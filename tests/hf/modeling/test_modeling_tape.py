@@ -190,7 +190,8 @@ def test_a_new_model_starts_from_rotary_positions(exported: Callable[..., Export
     torch.manual_seed(0)  # W_down is a dozen numbers
     model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
     for layer in model.model.layers:
-        assert not layer.position.gain.any() and not layer.position.up.any()
+        assert not layer.position.gain.any()
+        assert not layer.position.up.any()
         assert 0.01 < layer.position.content.std() < 0.03
         assert 0.01 < layer.position.down.std() < 0.03
 

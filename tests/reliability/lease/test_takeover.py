@@ -37,7 +37,8 @@ def test_a_dead_process_of_this_machine_is_replaced_at_once(path: Path, capfd: p
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
     ) as process:
-        assert process.stdout and process.stdout.readline() == b"held\n"
+        assert process.stdout
+        assert process.stdout.readline() == b"held\n"
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(ValueError, match=f"process {process.pid} on host"):
             Lease(path).attempt()
@@ -45,7 +46,8 @@ def test_a_dead_process_of_this_machine_is_replaced_at_once(path: Path, capfd: p
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the process table
         started = time.monotonic()
         lease = Lease(path)
-        assert lease.attempt() and time.monotonic() - started < 5
+        assert lease.attempt()
+        assert time.monotonic() - started < 5
         lease.release()
     assert re.search(rf"process {process.pid} .*has ended: this run takes over", capfd.readouterr().err)
 

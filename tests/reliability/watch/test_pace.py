@@ -78,7 +78,8 @@ def test_work_in_the_background_is_measured_like_phases(pace: Pace, clock: Clock
 
     def save(seconds: float) -> float:
         with pace.in_background(PhaseKind.SAVE, "a save"):
-            assert pace.background and pace.background.name == "a save"
+            assert pace.background
+            assert pace.background.name == "a save"
             clock.now += seconds
             limit = pace.background.timeout
         assert pace.background is None

@@ -78,7 +78,8 @@ def test_the_first_verdict_holds(ranks: list[WatchMessages]) -> None:
 def test_a_verdict_never_means_success(ranks: list[WatchMessages]) -> None:
     ranks[1].publish_verdict(Verdict(FaultKind.ERROR, "all is well", status=0))
     verdict = ranks[0].verdict()
-    assert verdict is not None and verdict.status == ExitStatus.DIED
+    assert verdict is not None
+    assert verdict.status == ExitStatus.DIED
 
 
 def test_a_failed_collective_of_living_ranks(ranks: list[WatchMessages]) -> None:

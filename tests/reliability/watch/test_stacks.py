@@ -32,7 +32,8 @@ def test_text_of_one_thread(stuck: threading.Thread) -> None:
     ended.start()
     ended.join()
     text = format_stacks([ended, stuck])
-    assert "in wait_for_ever" in text and "test_text_of_one_thread" not in text
+    assert "in wait_for_ever" in text
+    assert "test_text_of_one_thread" not in text
 
 
 def test_a_file_of_all_threads(tmp_path: Path, stuck: threading.Thread) -> None:

@@ -158,7 +158,8 @@ def test_an_error_of_the_watch_itself(caplog: pytest.LogCaptureFixture) -> None:
     finally:
         # The watch ignores the signal from the error on.
         signal.signal(signal.SIGTERM, handler)
-    assert "the watch of rank 1 failed" in caplog.text and "Traceback" in caplog.text
+    assert "the watch of rank 1 failed" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("minutes", ["abc", "-5", "0", "", "1.5", "9" * 12])
@@ -174,7 +175,8 @@ def test_a_timeout_that_is_none(
     monkeypatch.delitem(sys.modules, "megatape.training.pretrain", raising=False)
     monkeypatch.delitem(sys.modules, "megatape.tools.cluster.preflight.preflight", raising=False)
     status, _, errors = command(name, "--config", config)
-    assert status == 2 and errors.startswith(f"error: DEEPSPEED_TIMEOUT is {minutes!r}: give whole minutes from 1 to "), errors
+    assert status == 2, errors
+    assert errors.startswith(f"error: DEEPSPEED_TIMEOUT is {minutes!r}: give whole minutes from 1 to "), errors
 
 
 def test_the_timeout_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,8 @@ def test_copied_files_reach_the_builder(name: str) -> None:
 def test_pinned_and_not_root(name: str) -> None:
     text = (DOCKER / name).read_text()
     bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
-    assert len(set(bases)) == 1 and re.search(r":\d+\.\d+\.\d+-", bases[0]), bases
+    assert len(set(bases)) == 1, bases
+    assert re.search(r":\d+\.\d+\.\d+-", bases[0]), bases
     assert re.findall(r"^USER (\S+)", text, re.MULTILINE) == ["10001"]
     assert "HEALTHCHECK" in text
 
@@ -108,7 +109,8 @@ def test_compose() -> None:
     assert set(services) == {"data", "rank0", "rank1", "tensorboard"}
     assert services["tensorboard"]["ports"] == ["127.0.0.1:6006:6006"]  # not exposed to the network
     for service in services.values():
-        assert service["volumes"] == ["runs:/workspace/runs"] and "runs" in content["volumes"]
+        assert service["volumes"] == ["runs:/workspace/runs"]
+        assert "runs" in content["volumes"]
     for rank in ("rank0", "rank1"):
         assert services[rank]["depends_on"]["data"]["condition"] == "service_completed_successfully"
 
@@ -127,7 +129,8 @@ def test_compose_starts_no_rank_again_after_an_error_of_the_user(tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-m", "megatape", *command], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=100
     )
-    assert done.returncode == 2 and done.stderr.count(f"error: {tmp_path}/none") == 1, done.stderr
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count(f"error: {tmp_path}/none") == 1, done.stderr
 
 
 def test_documented_volumes_have_what_the_configuration_names() -> None:
@@ -156,7 +159,8 @@ def test_the_two_containers_of_compose_train_together(
     for host, service in (("n1", "rank0"), ("n2", "rank1")):
         entry = compose()["services"][service]
         command = [str(config) if part == "configs/tape_tiny.json" else part for part in entry["command"]]
-        assert str(config) in command and entry["environment"]["MASTER_ADDR"] == "rank0"
+        assert str(config) in command
+        assert entry["environment"]["MASTER_ADDR"] == "rank0"
         variables = entry["environment"] | {"MASTER_ADDR": "n1"}
         processes.append(hosts.start(host, *command, variables=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     for process in processes:

@@ -17,17 +17,20 @@ def test_ranks_of_a_node_share_its_host() -> None:
     requirements = memory_requirements(memory, PlannedCluster(CLUSTER, gpu))
     assert requirements.gpu == Requirement(2**30 + CONTEXT + FRAGMENTATION * gpu.memory, gpu.memory)
     assert requirements.host == Requirement(2**30, 2**30)
-    assert requirements.fits and not requirements.fits_with_margin
+    assert requirements.fits
+    assert not requirements.fits_with_margin
 
 
 def test_nothing_in_host_memory() -> None:
     requirements = memory_requirements(Memory({MemoryPart.WEIGHTS: 1.0}, {}), PlannedCluster.load(CLUSTER))
-    assert requirements.host is None and requirements.fits_with_margin
+    assert requirements.host is None
+    assert requirements.fits_with_margin
 
 
 def test_text() -> None:
     full = Requirement(2.0**30, 2.0**30)
-    assert full.fits and not full.fits_with_margin
+    assert full.fits
+    assert not full.fits_with_margin
     assert Requirement((1 - MARGIN) * 2.0**30, 2.0**30).fits_with_margin
     assert requirement_text(full) == "1.00 GiB of 1.00 GiB: fits"
     assert requirement_text(Requirement(2.0**31, 2.0**30)) == "2.00 GiB of 1.00 GiB: DOES NOT FIT"

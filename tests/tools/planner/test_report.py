@@ -43,11 +43,9 @@ def test_command(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> N
 def test_without_a_cluster(plan: Command) -> None:
     status, printed, errors = plan()
     assert (status, errors) == (0, "")
-    assert (
-        "1 data-parallel x 1 tensor-parallel ranks" in printed
-        and "MFU" not in printed
-        and "--nodes, --gpus-per-node and --gpu" in printed
-    )
+    assert "1 data-parallel x 1 tensor-parallel ranks" in printed
+    assert "MFU" not in printed
+    assert "--nodes, --gpus-per-node and --gpu" in printed
 
 
 def test_weights_trained(plan: Command) -> None:
@@ -61,7 +59,8 @@ def test_dry_run_prints_the_plan(plan: Command, command: Command, raw_config: di
     raw_config["model"]["mlp_size"] = 48
     raw_config |= {"training": raw_config["training"] | {"precision": "bfloat16", "fp8": "rowwise"}, "zero": {"stage": 2}}
     planned = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]
-    assert "FP8 products, with the scaling" in planned and "bfloat16, FP8 rowwise" in planned
+    assert "FP8 products, with the scaling" in planned
+    assert "bfloat16, FP8 rowwise" in planned
     changes = [word for change in ("nodes=1", "gpus_per_node=2", "gpu=h100") for word in ("--set", f"cluster.{change}")]
     assert command("pretrain", "--config", tmp_path / "config.json", "--dry-run", *changes) == (0, planned, "")
 
@@ -75,9 +74,11 @@ def test_errors(plan: Command, tmp_path: Path) -> None:
         (str(tmp_path / "config.json"), "does not describe a GPU"),
     ):
         status, _, errors = plan(*cluster, gpu)
-        assert status == 2 and message in errors, errors
+        assert status == 2, errors
+        assert message in errors, errors
     errors = plan(*cluster, "h100", "--set", "parallel.tp=4")[2]
-    assert "parallel.tp 4 and 2 GPUs" not in errors and "not a multiple of parallel.tp 4" in errors
+    assert "parallel.tp 4 and 2 GPUs" not in errors
+    assert "not a multiple of parallel.tp 4" in errors
     errors = plan("--nodes", "2", "--gpus-per-node", "3", "--gpu", "h100", "--set", "parallel.tp=2")[2]
     assert "parallel.tp 2 and 3 GPUs per node" in errors
     errors = plan("--nodes", "2", "--gpus-per-node", "3", "--gpu", "h100", "--set", "parallel.sp=2")[2]
@@ -89,7 +90,8 @@ def test_sequence_ranks(plan: Command) -> None:
     for nodes, of_node, warned in (("1", "4", False), ("2", "2", True)):
         printed = plan("--nodes", nodes, "--gpus-per-node", of_node, "--gpu", "h100", "--set", "parallel.sp=4")[1]
         assert "1 data-parallel x 4 sequence-parallel x 1 tensor-parallel ranks" in printed
-        assert "  sequence-parallel ranks " in printed and "    all-to-all " in printed
+        assert "  sequence-parallel ranks " in printed
+        assert "    all-to-all " in printed
         assert ("warning: the 4 ranks of a sample" in printed) == warned
 
 
@@ -99,7 +101,8 @@ def test_context_ranks(plan: Command) -> None:
     cluster = ("--nodes", "2", "--gpus-per-node", "2", "--gpu", "h100", "--set")
     printed = plan(*cluster, "parallel.cp=4")[1]
     assert "1 data-parallel x 4 context-parallel x 1 tensor-parallel ranks" in printed
-    assert "  context-parallel ranks " in printed and "    shift " in printed
+    assert "  context-parallel ranks " in printed
+    assert "    shift " in printed
     assert "data- and context-parallel ranks, ZeRO" in printed
     assert re.search(r"shift +\S+ .*\n +of these overlapped with computation +89%", printed)
     errors = plan("--nodes", "2", "--gpus-per-node", "3", "--gpu", "h100", "--set", "parallel.cp=2")[2]
@@ -114,7 +117,9 @@ def test_offloading(plan: Command) -> None:
     assert "host" not in plan(*cluster)[1]
     for given, said in ((), "(--host-gib) compares"), (("--host-gib", "9"), "KiB of 9.00 GiB: fits"):
         printed = plan(*cluster, *offload, *given)[1]
-        assert said in printed and "that it waits for the host" in printed and "to make it fit" not in printed
+        assert said in printed
+        assert "that it waits for the host" in printed
+        assert "to make it fit" not in printed
         assert "host memory at 30% to 60%" in printed
     printed = plan(*cluster, *offload, "--host-gib", "0.0001")[1]
     assert "KiB of 104.86 KiB: DOES NOT FIT" in printed
@@ -190,7 +195,8 @@ def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: 
     assert "DOES NOT FIT" not in report(advised)
     for searched, said in ((config, f"makes it fit:\n  --set {advice[0]}"), (advised, "the file's own: ")):
         found = search_report(searched)
-        assert said in found and "advised: " in found, found
+        assert said in found, found
+        assert "advised: " in found, found
 
 
 def test_search(plan: Command) -> None:
@@ -200,7 +206,8 @@ def test_search(plan: Command) -> None:
     status, printed, errors = plan("--search", *cluster)
     assert status == 0, errors
     header, *rows = printed.partition("\n\n")[0].splitlines()
-    assert header.split()[:5] == ["tp", "stage", "sp", "cp", "micro_batch_size"] and 1 <= len(rows) <= 5
+    assert header.split()[:5] == ["tp", "stage", "sp", "cp", "micro_batch_size"]
+    assert 1 <= len(rows) <= 5
     assert "the file's own settings do not divide evenly" in printed
 
 
@@ -218,7 +225,8 @@ def test_gpus_are_plausible(name: str) -> None:
     assert 30 * 2**30 < gpu.memory < 300 * 2**30
     assert 1e14 < gpu.bfloat16_flops < 1e16
     assert gpu.network_bandwidth < gpu.node_bandwidth * 1.001 < gpu.memory_bandwidth
-    assert 3e10 < gpu.host_link < 1e12 and 3e10 < gpu.host_bandwidth < 1e12
+    assert 3e10 < gpu.host_link < 1e12
+    assert 3e10 < gpu.host_bandwidth < 1e12
 
 
 @pytest.mark.slow
@@ -255,7 +263,8 @@ def test_measured_steps_correct_the_time(plan: Command, raw_config: dict[str, An
             entries[0]["name"] = "a potato"
             results.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         status, _, errors = plan(*options, "--measured", str(results))
-        assert status == 2 and message in errors
+        assert status == 2
+        assert message in errors
     results.write_text("{}\n")
     assert "names no device: give the results.jsonl of" in plan(*options, "--measured", str(results))[2]
     assert "no measurements at nowhere" in plan(*options, "--measured", "nowhere")[2]

@@ -63,10 +63,12 @@ def test_the_simplest_of_equally_fast_settings_is_advised(raw_config: dict[str, 
     plain = LONG | {"zero.stage": 1, "training.micro_batch_size": 2}
     space = SearchSpace(configure(raw_config, "x", plain), PlannedCluster(cluster, gpu))
     found, advised = Search(space).preferred()
-    assert advised == space.start and found[0] != space.start
+    assert advised == space.start
+    assert found[0] != space.start
     divided = SearchSpace(configure(raw_config, "x", plain | {"parallel.tp": 2}), PlannedCluster(cluster, gpu))
     _, advised = Search(divided).preferred()
-    assert advised is not None and divided.changes(advised)["parallel.tp"] == 1
+    assert advised is not None
+    assert divided.changes(advised)["parallel.tp"] == 1
 
 
 def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
@@ -79,7 +81,8 @@ def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
         gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
         space = SearchSpace(config, PlannedCluster(cluster, gpu))
         own = space.candidate(space.start)
-        assert own is not None and own.requirements.gpu.fits
+        assert own is not None
+        assert own.requirements.gpu.fits
         assert own.fits == fits
 
 

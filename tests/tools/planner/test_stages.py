@@ -40,7 +40,8 @@ def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
     for plan in plans:
         config = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": plan.stage})})
         assert plan.data_bytes == plan_traffic(TrainingLayout.from_config(config, 2)).sent[RankGroup.REPLICAS].total()
-    assert plans[0].data_bytes < plans[1].data_bytes / 2 and plans[0].seconds.middle < 0.6 * plans[2].seconds.middle
+    assert plans[0].data_bytes < plans[1].data_bytes / 2
+    assert plans[0].seconds.middle < 0.6 * plans[2].seconds.middle
     advice = "\n".join(stage_advice(at_stage_3, PlannedCluster(CLUSTER, _slow_links())))
     share = plans[0].seconds.middle / plans[2].seconds.middle
     assert f"stage 1 is the fastest that fits (--set zero.stage=1): its steps take {share:.0%} of the time of stage 3" in advice
@@ -53,7 +54,9 @@ def test_report_states_costs_of_stage_3(at_stage_3: Config) -> None:
     hooks = 2 * 2 * len(list(build_model(at_stage_3.model).modules()))
     assert "after each of 4 backward passes" in advice
     found = re.search(r"([\d,]+) hooks .*: (\d+) a micro-batch", advice)
-    assert found and int(found[1].replace(",", "")) == 4 * int(found[2]) and 0.8 * hooks <= int(found[2]) <= hooks
+    assert found
+    assert int(found[1].replace(",", "")) == 4 * int(found[2])
+    assert 0.8 * hooks <= int(found[2]) <= hooks
 
 
 def test_no_advice_where_nothing_is_faster_or_fits(at_stage_3: Config) -> None:
@@ -72,4 +75,5 @@ def test_no_advice_where_nothing_is_faster_or_fits(at_stage_3: Config) -> None:
 
 def test_the_report_has_the_comparison(at_stage_3: Config) -> None:
     text = report(at_stage_3.model_copy(update={"cluster": CLUSTER}))
-    assert "sent between data-parallel ranks" in text and "stage 3 (the file's)" in text
+    assert "sent between data-parallel ranks" in text
+    assert "stage 3 (the file's)" in text

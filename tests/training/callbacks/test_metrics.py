@@ -152,7 +152,8 @@ def test_full_disk(raw_config: dict[str, Any], tmp_path: Path) -> None:
     board.Reload()
     assert {1, 2, 3, 7, 8, 9} <= {event.step for event in board.Scalars("loss/train")}
     warnings = [line for line in printed.splitlines() if line.startswith("warning: metrics could not be written")]
-    assert len(warnings) == 1 and "File too large" in warnings[0], printed
+    assert len(warnings) == 1, printed
+    assert "File too large" in warnings[0], printed
 
 
 def note_syncs(payload: dict[str, Any], topology: Topology) -> list[tuple[str, int]]:

@@ -14,7 +14,8 @@ def test_memory_of_the_host(tmp_path: Path) -> None:
     groups = tmp_path / "groups"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text("MemTotal: 4000 kB\nMemFree: 1 kB\nMemAvailable: 3000 kB\nSwapFree: 500 kB\n")
-    assert host_memory(proc, groups) == 3500 * 1024 and host_capacity(proc, groups) == 4000 * 1024
+    assert host_memory(proc, groups) == 3500 * 1024
+    assert host_capacity(proc, groups) == 4000 * 1024
     inner = groups / "job/step"
     inner.mkdir(parents=True)
     (proc / "self/cgroup").write_text("0::/job/step\n")
@@ -22,13 +23,15 @@ def test_memory_of_the_host(tmp_path: Path) -> None:
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text(f"{1500 * 1024}\n")
         (folder / "memory.stat").write_text(f"anon 5\ninactive_file {60 * 1024}\nactive_file {40 * 1024}\n")
-    assert host_memory(proc, groups) == 600 * 1024 and host_capacity(proc, groups) == 2000 * 1024
+    assert host_memory(proc, groups) == 600 * 1024
+    assert host_capacity(proc, groups) == 2000 * 1024
     old = groups / "memory/job"
     old.mkdir(parents=True)
     (proc / "self/cgroup").write_text("4:cpu:/job\n3:memory:/job\n")
     (old / "memory.limit_in_bytes").write_text(f"{900 * 1024}\n")
     (old / "memory.usage_in_bytes").write_text(f"{700 * 1024}\n")
-    assert host_memory(proc, groups) == 200 * 1024 and host_capacity(proc, groups) == 900 * 1024
+    assert host_memory(proc, groups) == 200 * 1024
+    assert host_capacity(proc, groups) == 900 * 1024
 
 
 def test_ranks_share_their_host() -> None:

@@ -25,7 +25,8 @@ def test_refuses_a_run_that_cannot_fit(config: Config) -> None:
     check_memory(memory_plan(config), lambda: 2.0**40)
     with pytest.raises(OutOfMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
         check_memory(memory_plan(config), lambda: 2.0**20, patience=0)
-    assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
+    assert found.value.everywhere
+    assert found.value.status == ExitStatus.USER_ERROR
 
 
 def test_accepts_a_run_that_may_fit(config: Config) -> None:
@@ -53,7 +54,8 @@ def test_remedy_fits(config: Config) -> None:
     needed = memory.device_total
     tighter = smallest_fitting_change(config, 1, False, needed)
     assert tighter is not None
-    assert len(tighter[0]) == 1 and tighter[1].device_total <= 0.95 * needed
+    assert len(tighter[0]) == 1
+    assert tighter[1].device_total <= 0.95 * needed
     assert smallest_fitting_change(config, 1, False, 1.0) is None
 
 
@@ -63,5 +65,8 @@ def test_a_run_that_cannot_fit_ends_with_one_line(command: Command, raw_config: 
     (tmp_path / "config.json").write_text(parse_config(raw_config, "test").model_dump_json())
     status, _, errors = command("pretrain", "--config", tmp_path / "config.json")
     lines = [line for line in errors.splitlines() if "error" in line]
-    assert status == ExitStatus.USER_ERROR and len(lines) == 1 and "Traceback" not in errors
-    assert "TiB of memory a rank" in lines[0] and "use more ranks" in lines[0]
+    assert status == ExitStatus.USER_ERROR
+    assert len(lines) == 1
+    assert "Traceback" not in errors
+    assert "TiB of memory a rank" in lines[0]
+    assert "use more ranks" in lines[0]

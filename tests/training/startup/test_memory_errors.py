@@ -34,8 +34,10 @@ def test_out_of_memory_is_one_line(config: Config, error: str, made: int, status
     with pytest.raises(OutOfMemory) as found, explained_memory_errors(memory_plan(config), lambda: made):
         raise ERRORS[error]
     text = str(found.value)
-    assert found.value.status == status and "\n" not in text
-    assert "out of memory" in text and "the plan counts" in text
+    assert found.value.status == status
+    assert "\n" not in text
+    assert "out of memory" in text
+    assert "the plan counts" in text
     assert "--set training.micro_batch_size=4 needs" in text
 
 

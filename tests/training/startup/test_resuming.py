@@ -23,7 +23,8 @@ def environment(tmp_path: Path) -> RunEnvironment:
 def test_the_newest_and_a_named_checkpoint(environment: RunEnvironment) -> None:
     newest = resumed_checkpoint(None, environment, accept)
     named = resumed_checkpoint(environment.folder.checkpoint(LAST_STEP), environment, accept)
-    assert newest is not None and named is not None
+    assert newest is not None
+    assert named is not None
     assert newest.step == named.step == LAST_STEP
 
 

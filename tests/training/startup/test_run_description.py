@@ -35,6 +35,7 @@ def test_skipped_documents_are_counted(raw_config: dict[str, Any], tmp_path: Pat
     data = open_run_data(parse_config(raw_config, "test"))
     lines = skipped_documents(data)
     skipped = [data.train.corpora[""].num_skipped, data.validation[""].num_skipped]
-    assert min(skipped) > 0 and len(lines) == 2
+    assert min(skipped) > 0
+    assert len(lines) == 2
     for line, split, count in zip(lines, ("train", "validation"), skipped, strict=True):
         assert line == f"split {split} of {tmp_path / 'data'}: {count:,} documents without data.prompt_end are skipped"

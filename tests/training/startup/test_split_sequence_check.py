@@ -41,7 +41,9 @@ def test_wrong_claims(raw_config: dict[str, Any], tmp_path: Path) -> None:
             setting = next(iter(settings))
             claim = {"parallel.cp": 'whole_samples=""', "parallel.sp": "divides_heads=True"}[setting]
             assert error.startswith(f"UserError: encoding {encoding} does not support {setting} 2, though"), error
-            assert claim in error and failure in error and f"Set {setting} to 1 and remove the claim" in error
+            assert claim in error
+            assert failure in error
+            assert f"Set {setting} to 1 and remove the claim" in error
     assert not any((tmp_path / encoding / "metrics.jsonl").exists() for encoding, (_, failure) in CASES.items() if failure)
 
 

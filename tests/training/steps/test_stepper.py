@@ -134,7 +134,8 @@ def test_a_rollback_asks_for_the_counts_again() -> None:
 def test_a_spike_is_computed_again_before_it_is_skipped() -> None:
     run = Run([9.0, 9.0])
     (output,) = run.steps(1)
-    assert not output.is_applied and output.anomaly == "the loss is 9"
+    assert not output.is_applied
+    assert output.anomaly == "the loss is 9"
     assert run.engine.num_updates == 2
     assert run.policy.observed == [1]
 
@@ -142,7 +143,8 @@ def test_a_spike_is_computed_again_before_it_is_skipped() -> None:
 def test_a_transient_fault_costs_no_step() -> None:
     run = Run([9.0, 2.0])
     (output,) = run.steps(1)
-    assert output.is_applied and output.loss == 2.0
+    assert output.is_applied
+    assert output.loss == 2.0
     assert output.anomaly == "the loss is 9; computed again, they are 2 and 1: a transient fault"
 
 
@@ -150,8 +152,10 @@ def test_skipped_steps_are_not_computed() -> None:
     """Steps to skip, and steps without targets, reach neither the model nor the policy. Ranks still exchange their status."""
     run = Run([3.0], StubLoader(masked=STEP), planned=0)
     planned, masked, computed = run.steps(3)
-    assert planned.skip_reason is SkipReason.PLANNED and masked.skip_reason is SkipReason.NO_TARGETS
-    assert math.isnan(planned.loss) and computed.loss == 3.0
+    assert planned.skip_reason is SkipReason.PLANNED
+    assert masked.skip_reason is SkipReason.NO_TARGETS
+    assert math.isnan(planned.loss)
+    assert computed.loss == 3.0
     assert run.policy.observed == [3]
     assert run.engine.num_exchanges == 4
 

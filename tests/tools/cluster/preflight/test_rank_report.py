@@ -19,9 +19,9 @@ def test_nothing_to_fix() -> None:
     reports = [report(0), report(1, clock=-0.3)]
     assert reasons_to_fix(reports) == []
     text = format_report(reports, [Rate("all-reduce", True, 2**30)], [])
-    assert (
-        text.splitlines()[-1] == "all checks passed" and "all-reduce  correct  1.00 GiB/s a rank" in text and "-300 ms" in text
-    )
+    assert text.splitlines()[-1] == "all checks passed"
+    assert "all-reduce  correct  1.00 GiB/s a rank" in text
+    assert "-300 ms" in text
     assert "all-reduce  correct  one rank moves nothing" in format_report(reports[:1], [Rate("all-reduce", True, 0.0)], [])
 
 
@@ -31,10 +31,13 @@ def test_ranks_that_could_not_exchange_data_compare_nothing() -> None:
     reports = [report(0), silent, report(2, clock=None, free=None), report(3, free=None)]
     reasons = reasons_to_fix(reports)
     lines = format_report(reports, [], reasons).splitlines()
-    assert "+0 ms" in lines[1] and "shared, 1.00 TiB free" in lines[1]
+    assert "+0 ms" in lines[1]
+    assert "shared, 1.00 TiB free" in lines[1]
     assert all("not compared" in line and line.rstrip().endswith("not checked") for line in lines[2:4])
-    assert "+0 ms" in lines[4] and "NOT SHARED" in lines[4]
-    assert "nan" not in "\n".join(lines) and reasons == ["rank 1 (): no answer within 20 s"]
+    assert "+0 ms" in lines[4]
+    assert "NOT SHARED" in lines[4]
+    assert "nan" not in "\n".join(lines)
+    assert reasons == ["rank 1 (): no answer within 20 s"]
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,13 @@ def test_suite(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     out = tmp_path / "a suite"
     status, printed, errors = command("study", "suite", "--seeds", 2, "--rates", "1e-3", "--out", out, "--slurm", "--time 60")
-    assert (status, errors) == (0, "") and printed.startswith(f"job 7, {len(SYNTHETIC_TASKS) * len(ENCODINGS)} tasks; logs: ")
+    assert (status, errors) == (0, "")
+    assert printed.startswith(f"job 7, {len(SYNTHETIC_TASKS) * len(ENCODINGS)} tasks; logs: ")
     (script,) = out.glob("submissions/*/job.sbatch")
     assert (tmp_path / "asked").read_text() == f"--parsable --time 60 {script}\n"
     text = script.read_text()
-    assert (
-        f"#SBATCH --array=0-{len(SYNTHETIC_TASKS) * len(ENCODINGS) - 1}\n" in text and "#SBATCH --signal=B:TERM@120\n" in text
-    )
+    assert f"#SBATCH --array=0-{len(SYNTHETIC_TASKS) * len(ENCODINGS) - 1}\n" in text
+    assert "#SBATCH --signal=B:TERM@120\n" in text
 
     subprocess.run(["bash", script], env=os.environ | {"SLURM_ARRAY_TASK_ID": "3"}, check=True)
     started = (tmp_path / "started").read_text()

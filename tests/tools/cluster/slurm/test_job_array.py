@@ -27,7 +27,8 @@ def test_study(raw_config: dict[str, Any], tmp_path: Path) -> None:
         (2, 9, "rope"),
     ]
     text = render_job(array, new_job("tiny", 1, 4, True), SNAPSHOT)
-    assert "#SBATCH --array=0-1" in text and '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' in text
+    assert "#SBATCH --array=0-1" in text
+    assert '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' in text
     assert "tiny-%A_%a-rank%t.log" in text
     for text, message in (
         ("", "no runs"),

@@ -84,7 +84,8 @@ def test_cores_and_memory(array: JobArray, job: Job, asked: set[str], cpus: str 
 
 def test_no_gpus_asked_for_on_cpu_nodes(array: JobArray) -> None:
     text = render_job(array, new_job("tiny", 1, 4, False), SNAPSHOT)
-    assert "--gpus" not in text and "#SBATCH --ntasks-per-node=4" in text
+    assert "--gpus" not in text
+    assert "#SBATCH --ntasks-per-node=4" in text
 
 
 def test_containers_see_the_runs_folders(array: JobArray, tmp_path: Path) -> None:
@@ -167,6 +168,8 @@ def test_print_only(command: Command, raw_config: dict[str, Any], tmp_path: Path
     assert printed.startswith("#!/bin/bash\n#SBATCH --job-name=megatape")
     assert not Path(raw_config["run"]["directory"]).exists()
     printed = command(*words, "--print", "--exclusive", "--mem", "400G")[1]
-    assert "#SBATCH --exclusive\n" in printed and "#SBATCH --mem=400G\n" in printed
+    assert "#SBATCH --exclusive\n" in printed
+    assert "#SBATCH --mem=400G\n" in printed
     status, _, errors = command(*words, "--print", "--time", "5")
-    assert status == 2 and errors.startswith("error: --time 5 leaves no time")
+    assert status == 2
+    assert errors.startswith("error: --time 5 leaves no time")

@@ -80,7 +80,8 @@ def test_preflight(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path)
     config = write_config(tmp_path, cluster_config)
     command = ("srun", "--nodes", "2", "--ntasks-per-node", "2", "python", "launch/preflight.py", "--config", str(config))
     done = slurm.run(*command, timeout=90)
-    assert done.returncode == 0 and "all checks passed" in done.stdout, done.stdout
+    assert done.returncode == 0, done.stdout
+    assert "all checks passed" in done.stdout, done.stdout
     assert [line.split()[:2] for line in done.stdout.splitlines() if "eth0" in line] == [
         ["0", "n1"],
         ["1", "n1"],
@@ -190,6 +191,7 @@ def test_nothing_is_queued_with_a_bad_configuration(slurm: Slurm, cluster_config
         (("--time", "00:05:00"), "--time 00:05:00 leaves no time to train"),
     ):
         done = slurm.run("python", "launch/slurm/submit.py", "--config", str(config), *TWO_NODES, *options)
-        assert done.returncode == 2 and message in done.stdout, done.stdout
+        assert done.returncode == 2, done.stdout
+        assert message in done.stdout, done.stdout
     assert slurm.run("squeue", "--noheader").stdout == ""
     assert not list(tmp_path.glob("run/submissions/*"))

@@ -61,7 +61,8 @@ def test_the_snapshot_is_what_runs(array: JobArray, tmp_path: Path) -> None:
     take_snapshot(tmp_path / "now", array.configs)
     package = tmp_path / "now" / "code" / "megatape"
     script = render_job(array, new_job("tiny", 1, 1, False), tmp_path / "now")
-    assert "\nexport PYTHONSAFEPATH=1\n" in script and '"$snapshot/code/megatape/__main__.py" pretrain' in script
+    assert "\nexport PYTHONSAFEPATH=1\n" in script
+    assert '"$snapshot/code/megatape/__main__.py" pretrain' in script
     (package / "commands" / "cli" / "main.py").write_text("def main():\n    print('of the snapshot')\n")
     ended = subprocess.run(
         [sys.executable, package / "__main__.py"], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60)

@@ -110,7 +110,8 @@ def test_a_signal_ends_the_pause(folder: RunFolder) -> None:
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     words = trainer(folder, ["74 0", "0 20"])
     with subprocess.Popen([*supervisor, *words], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr and "status 74: started again in 60 s" in process.stderr.readline()
+        assert process.stderr
+        assert "status 74: started again in 60 s" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 74
     assert len(starts(folder)) == 1
@@ -129,7 +130,8 @@ def test_signal_ends_ranks_of_a_killed_launcher(folder: RunFolder) -> None:
         process.stderr.close()
         process.send_signal(signal.SIGHUP)
         assert process.wait(30) == 75
-    assert len(starts(folder)) == 1 and folder.checkpoint(10).exists()
+    assert len(starts(folder)) == 1
+    assert folder.checkpoint(10).exists()
 
 
 def test_killed_launcher(folder: RunFolder) -> None:
@@ -149,7 +151,8 @@ def test_run_ends_with_killed_supervisor(folder: RunFolder) -> None:
     except psutil.TimeoutExpired:
         child.kill()
         raise
-    assert folder.checkpoint(10).exists() and len(starts(folder)) == 1
+    assert folder.checkpoint(10).exists()
+    assert len(starts(folder)) == 1
 
 
 def test_command(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command) -> None:
@@ -217,7 +220,8 @@ def test_the_documented_command(raw_config: dict[str, Any], folder: RunFolder, t
         finally:
             process.kill()  # ends its run, too
     text = (tmp_path / "log").read_text()
-    assert status == 0 and text.count("started again, 0 restarts left") == 1, text
+    assert status == 0, text
+    assert text.count("started again, 0 restarts left") == 1, text
     assert f"supervise: status {247 if victim == 'rank 1' else 137}" in text, text
     assert list(read_metrics(folder.metrics)) == list(range(1, 81))
     assert [
@@ -232,5 +236,6 @@ def test_the_documented_command(raw_config: dict[str, Any], folder: RunFolder, t
 def wait_for(condition: Callable[[], object], process: "subprocess.Popen[Any]") -> None:
     deadline = time.monotonic() + 120
     while not condition():
-        assert process.poll() is None and time.monotonic() < deadline
+        assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.02)
