@@ -29,7 +29,7 @@ GRADIENT_FLOOR = 0.01
 
 
 def differences(path: Path) -> dict[str, float]:
-    """Largest difference of each compared quantity of the golden file at `path`."""
+    """Return the largest difference of each quantity of the golden file at `path`."""
     with safe_open(path, framework="pt") as file:
         golden = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = file.metadata()
@@ -82,8 +82,10 @@ def differences(path: Path) -> dict[str, float]:
 
 
 def drawn_weights(drawn: list[tuple[str, list[int]]]) -> dict[str, Tensor]:
-    """The random weights that the golden files were made with, by name and shape in the order of drawing: matrices of standard
-    deviation 0.6 / sqrt(columns), vectors around 1."""
+    """Return the random weights of the golden files, by name and shape in drawing order.
+
+    Matrices have standard deviation 0.6 / sqrt(columns), and vectors are around 1.
+    """
     generator = torch.Generator().manual_seed(8)
     weights = {}
     for name, shape in drawn:
@@ -93,7 +95,7 @@ def drawn_weights(drawn: list[tuple[str, list[int]]]) -> dict[str, Tensor]:
 
 
 def bound(name: str) -> bounds.Bound:
-    """Bound of the quantity `name`."""
+    """Return the bound of a quantity."""
     return bounds.GOLDEN_GRADIENTS if name.startswith("grads.") else bounds.GOLDEN
 
 

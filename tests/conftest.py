@@ -31,7 +31,7 @@ show_lines()
 
 @pytest.fixture
 def command(capfd: pytest.CaptureFixture[str]) -> Command:
-    """command("plan", "--config", path) runs `megatape plan --config path` in this process: (exit status, output, errors)."""
+    """Return a function: command("plan", "--config", path) runs `megatape plan --config path` in this process."""
 
     def run(*words: object) -> tuple[int, str, str]:
         capfd.readouterr()
@@ -59,7 +59,7 @@ def planted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The test's process was given no modules by --import, and those that the test gives are gone after it."""
+    """Start a test without modules given by --import, and remove those that it gives."""
     tables = [table for name, table in vars(registry).items() if name.isupper() and isinstance(table, dict)]
     entries_before = [dict(table) for table in tables]
     modules_before = set(sys.modules)
@@ -98,5 +98,5 @@ def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw_config(data_directory: Path, tmp_path: Path) -> dict[str, Any]:
-    """A complete small configuration as a dictionary; tests change the values they are about."""
+    """Return a complete small configuration as a dictionary, in which tests change the values they test."""
     return small_config(data_directory, tmp_path / "run")

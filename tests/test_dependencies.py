@@ -1,4 +1,4 @@
-"""pyproject.toml declares what is imported, and constraints.txt has a version of each that its bounds admit."""
+"""pyproject.toml declares imported packages, and constraints.txt has an allowed version of each."""
 
 import re
 import sys
@@ -53,7 +53,7 @@ def test_constraints_are_within_the_bounds() -> None:
 
 
 def test_pins_install_on_the_oldest_python() -> None:
-    """Of 3.11, its first release, as far as they are installed here: pip finds no version on what a pin does not support."""
+    """The oldest is the first release of 3.11. pip finds no version if a pin does not support it."""
     pins = {canonicalize_name(name) for name in PINS}
     needed = {canonicalize_name(found.name): found.metadata["Requires-Python"] or "" for found in distributions()}
     oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
@@ -62,7 +62,7 @@ def test_pins_install_on_the_oldest_python() -> None:
 
 
 def test_what_nobody_has_tried_is_not_installed() -> None:
-    """The next minor version of a package whose internals are read."""
+    """The next minor version of a package whose internals we read is untested."""
     for name in BOUNDED:
         tried = Version(PINS[name])
         requirement = next(found[name] for found in REQUIREMENTS.values() if name in found)

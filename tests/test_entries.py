@@ -1,4 +1,4 @@
-"""Entries of the registry claim nothing by default, and name parts that exist."""
+"""Entries of the registry claim nothing by default, and name existing parts."""
 
 from pkgutil import resolve_name
 from typing import Any
@@ -20,7 +20,7 @@ TABLES["TASKS"] = TASKS
 
 
 def test_a_family_claims_nothing_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even for the plainest model, an architecture that states nothing is not chosen."""
+    """An architecture that states nothing is not chosen, even for the plainest model."""
     monkeypatch.setitem(registry.FAMILIES, "own", FamilyEntry("own:Own", "claims nothing"))
     assert "own" not in families_with(parse(model__encoding="rope").model)
 

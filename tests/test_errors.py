@@ -1,4 +1,4 @@
-"""Errors that a user meets are UserErrors, and only commands print."""
+"""Errors that a user can correct are UserErrors, and only commands print."""
 
 import ast
 from collections.abc import Iterator

@@ -130,7 +130,7 @@ def test_training_does_not_import_transformers() -> None:
 
 @pytest.mark.parametrize(("folder", "other"), [("study", "benchmark"), ("benchmark", "study")])
 def test_studies_and_benchmarks_do_not_import_each_other(folder: str, other: str) -> None:
-    """What both need is in modules of lab/ itself."""
+    """Code that both need is in modules of lab/ itself."""
     modules = [module for module in MODULES if module.startswith(f"megatape.lab.{folder}.")]
     assert modules
     for module in modules:

@@ -1,4 +1,4 @@
-"""Tests stand alone: what two of them share lies in tests/helpers/, and a conftest has fixtures and hooks only."""
+"""Test files are independent: shared code is in tests/helpers/, and conftest files only have fixtures and hooks."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ NAMED = re.compile(r"(tests\.[\w.]+)(?::\w+)?")  # a module, or a function that 
 
 
 def _modules_of(tree: ast.Module) -> Iterator[str]:
-    """Modules that a file imports or names; for `from a import b` also a.b."""
+    """Yield modules that a file imports or names. For `from a import b` this includes a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -22,7 +22,7 @@ def _modules_of(tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_test_file_or_conftest_is_used() -> None:
-    """By no other test file and by no helper; a test file may name itself, for workers."""
+    """Neither tests nor helpers may use one. A test file may name itself for its workers."""
     for path, tree in TREES.items():
         itself = ".".join(("tests", *path.with_suffix("").parts))
         for module in set(_modules_of(tree)) - {itself}:
@@ -39,7 +39,7 @@ def test_conftests_have_fixtures_and_hooks_only() -> None:
 
 
 def test_modules_that_hold_to_a_bound_are_numerical() -> None:
-    """Of modules that start ranks, only those that say so: the others compare runs with each other."""
+    """Modules starting ranks need no mark: most compare runs with each other."""
     for path, tree in TREES.items():
         imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
         if path.name.startswith("test_") and "bounds" in imported and not imported & {"run_workers", "Workers"}:

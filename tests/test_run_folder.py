@@ -16,7 +16,7 @@ from tests.helpers.runs.run_context import make_context
 
 @pytest.mark.parametrize("end", [b"\n", b""], ids=["whole", "torn"])
 def test_a_huge_line_takes_little_memory(raw_config: dict[str, Any], tmp_path: Path, end: bytes) -> None:
-    """Neither when it is read nor when the run resumes, which removes it."""
+    """Neither reading it nor resuming the run, which removes it, may take much memory."""
     path = tmp_path / "metrics.jsonl"
     line = b'{"step": 2, "loss": "' + b"x" * 2**24 + b'"}'
     path.write_bytes(b'{"step": 1}\r\n' + line + end + (b'{"step": 3}\n' if end else b""))

@@ -24,7 +24,7 @@ def _workload(raw_config: dict[str, Any], changes: dict[str, Any]) -> Workload:
 
 
 def test_offloaded_streams(raw_config: dict[str, Any]) -> None:
-    """x before every block, e - e_0 before all but the first, and once e_0 are counted in host memory and not on the device."""
+    """Host memory has x before every block, e - e_0 before every block but the first, and e_0 once. The device has none."""
     sizes = LONG | {"training.activation_checkpointing": "full"}
     full, offloaded = (
         plan_memory(TrainingLayout.from_config(configure(raw_config, "x", sizes | changes), 1), on_gpu=True)
@@ -40,7 +40,7 @@ def test_offloaded_streams(raw_config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mode", slow_but(["full"], ["none", "selective", "full", "offload"]))
 def test_chunks_divide_recomputed_bytes(raw_config: dict[str, Any], mode: str) -> None:
-    """With chunks of a quarter of the tokens, of MLP and position update a quarter is there at a time."""
+    """With chunks of a quarter of the tokens, MLP and position update have a quarter in memory at a time."""
     changes = LONG | {"training.activation_checkpointing": mode}
     again = {
         tokens: recomputed_bytes(_workload(raw_config, changes | {"training.chunk_tokens": tokens}), on_gpu=True)
@@ -55,7 +55,7 @@ def test_chunks_divide_recomputed_bytes(raw_config: dict[str, Any], mode: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "chunk"), [("none", "null"), ("offload", "8192")])
 def test_memory_of_long_samples_is_linear(mode: str, chunk: str) -> None:
-    """Saved activations of the 8B file grow like the tokens of a sample. docs/results/planned.md has the table."""
+    """Saved activations of the 8B configuration grow linearly with a sample's tokens. docs/results/planned.md has the table."""
     shape = ["parallel.tp=1", "parallel.sp=8", "model.max_positions=131072"]
     training = [f"training.activation_checkpointing={mode}", f"training.chunk_tokens={chunk}"]
     saved = []
@@ -68,7 +68,7 @@ def test_memory_of_long_samples_is_linear(mode: str, chunk: str) -> None:
 
 @pytest.mark.fp8
 def test_rounding_to_fp8(raw_config: dict[str, Any]) -> None:
-    """Bytes at the peak of torchao's rounding, and in the plan where the largest matrix is tokens x model.mlp_size."""
+    """The plan has the bytes of torchao's peak while rounding, where the largest matrix is tokens x model.mlp_size."""
     from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic  # seconds
     from torchao.float8.float8_training_tensor import LinearMMConfig
 

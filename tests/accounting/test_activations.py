@@ -1,4 +1,4 @@
-"""Planned activations equal those that a real forward pass saves."""
+"""Planned activations equal those saved by a real forward pass."""
 
 from dataclasses import replace
 from pathlib import Path

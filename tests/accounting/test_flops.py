@@ -1,4 +1,4 @@
-"""FLOPs of the paper's shape, and those that torch counts."""
+"""FLOPs of the paper's shape, and FLOPs counted by torch."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.helpers.models.small_models import SHAPE, model_with
 
 
 def test_flops_of_the_paper() -> None:
-    """RoPE's 321.10 G within 0.1% (the rest are sums that we do not count); TAPE's at most 344 G where theirs takes 365.65."""
+    """RoPE's 321.10 G are met within 0.1%: we omit sums. TAPE takes at most 344 G instead of the paper's 365.65."""
     assert forward_flops(paper("rope"), 1024) == pytest.approx(321.10e9, rel=1e-3)
     assert forward_flops(paper("rope"), 1024) / 2 == pytest.approx(160.46e9, rel=1e-3)
     assert forward_flops(paper("tape"), 1024) <= 344e9
@@ -36,7 +36,7 @@ def test_flops_of_the_other_encodings() -> None:
 
 
 class Counted(Sdpa):
-    """Computes a bias for all pairs, too, and does not add it: torch's counter sees products alone."""
+    """Computes a bias for all pairs as well, without adding it: torch's counter only sees products."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Any, bias: Any, mask: Any, moves_state: bool) -> Any:
         if bias is not None:
@@ -55,9 +55,10 @@ class Counted(Sdpa):
     ids=str,
 )
 def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the math path torch's counter sees every matrix product (it does not see CPU flash attention).
+    """torch's counter sees every matrix product on the math path, but not in CPU flash attention.
 
-    The formula omits the L x L matrices made from the weights, because they do not grow with the tokens."""
+    The formula omits the L x L matrices computed from weights, because they do not grow with the tokens.
+    """
     # PaTH's is exact for whole chunks
     config = ModelConfig(**SHAPE | changes | {"max_positions": 256})
     length = 3 * CHUNK

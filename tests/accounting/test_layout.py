@@ -1,4 +1,4 @@
-"""A run's layout has the numbers of its configuration, and its workload is shared by all stages of ZeRO."""
+"""Layouts have the numbers of their configuration, and all stages of ZeRO share a workload."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_workload_does_not_depend_on_the_state(raw_config: dict[str, Any]) -> No
 
 
 def test_chunks(raw_config: dict[str, Any]) -> None:
-    """Chunks divide a rank's tokens of a sample. The last one may be shorter."""
+    """Chunks split a rank's tokens of a sample. The last one may be shorter."""
     config = configure(raw_config, "x", {"parallel.sp": 2, "training.chunk_tokens": 5})
     workload = Workload.from_config(config)
     assert workload.rank_sample_tokens == config.data.sequence_length // 2

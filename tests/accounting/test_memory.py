@@ -19,8 +19,11 @@ from tests.helpers.processes.workers import run_workers
 
 @pytest.mark.slow
 def test_divided_samples_divide_activations(raw_config: dict[str, Any]) -> None:
-    """By S, but for two copies of A v and A e: by heads for attention's backward pass, and by tokens for what follows. Weights
-    and their state are divided over all ranks, as they are over data-parallel ones."""
+    """Activations are divided by S, except two copies of A v and A e.
+
+    Attention's backward pass has a copy by heads, and later operations one by tokens. Weights and their state are sharded over
+    all ranks, as over data-parallel ranks.
+    """
     sizes = {"data.sequence_length": 4096, "model.max_positions": 4096, "zero.stage": 3, "model.num_layers": 6}
     sizes["training.global_batch_size"] = 16
     plans = {
@@ -38,7 +41,7 @@ def test_divided_samples_divide_activations(raw_config: dict[str, Any]) -> None:
 
 
 def test_parts(raw_config: dict[str, Any]) -> None:
-    """What each stage shards over four data-parallel ranks, for the model's parameters."""
+    """Parts sharded by each stage over four data-parallel ranks, for the model's parameters."""
     raw_config["model"]["vocab_size"] = 301
     raw_config["training"]["micro_batch_size"] = 2
     count = count_parameters(configure(raw_config, "x", {}).model).total
@@ -73,7 +76,7 @@ def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
 
 
 def test_a_second_copy_of_the_weights(raw_config: dict[str, Any]) -> None:
-    """Half of the divided weights on each rank of a pair, beside a quarter of all."""
+    """Each rank of a pair has half of the sharded weights, besides a quarter of everything."""
     raw_config["training"]["micro_batch_size"] = 2
     plain, copies = (configure(raw_config, "x", {"zero.stage": 3, "zero.hpz_ranks": ranks}) for ranks in (1, 2))
     before, after = (
@@ -86,7 +89,7 @@ def test_a_second_copy_of_the_weights(raw_config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stage", slow_but([3], [0, 2, 3]))
 def test_moving_average(raw_config: dict[str, Any], stage: int) -> None:
-    """Four bytes a trained weight beside the master weights, wherever those are, and in checkpoints."""
+    """The average takes four bytes per trained weight, with the master weights and in checkpoints."""
     changes: dict[str, Any] = {"zero.stage": stage, "zero.offload_optimizer": stage == 3, "checkpoint.background": True}
     changes |= {"training.frozen": ["embeddings"]}
     without, config = (configure(raw_config, "x", changes | {"optimizer.ema_decay": decay}) for decay in (None, 0.999))
@@ -106,7 +109,7 @@ def test_moving_average(raw_config: dict[str, Any], stage: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [2, 3])
 def test_host_memory_equals_deepspeeds(raw_config: dict[str, Any], tmp_path: Path, stage: int) -> None:
-    """The tensors of a run of two ranks: stage 3 keeps gradients twice."""
+    """Compared with the tensors of a run on two ranks. Stage 3 has gradients twice."""
     raw_config |= {"zero": {"stage": stage, "offload_optimizer": True}}
     raw_config["training"]["precision"] = "bfloat16"
     planned = plan_memory(TrainingLayout.from_config(configure(raw_config, "x", {}), 2), on_gpu=False).host

@@ -5,7 +5,9 @@ from tests.helpers.models.paper import paper
 
 
 def test_parameters_of_the_paper() -> None:
-    """Its table: 154.89 and 155.33 x 2^20. Our gain is one number per head, theirs a 12 x 12 matrix: 12 x (144 - 12) fewer."""
+    """The paper's table has 154.89 and 155.33 x 2^20. Its gain is a 12 x 12 matrix, ours a number per head: 12 x (144 - 12)
+    fewer.
+    """
     rope = count_parameters(paper("rope"))
     tape = count_parameters(paper("tape"))
     assert f"{rope.total / 2**20:.2f}" == "154.89"
@@ -16,7 +18,7 @@ def test_parameters_of_the_paper() -> None:
 
 
 def test_parameters_of_the_other_encodings() -> None:
-    """FIRE and T5: 154.90 x 2^20 in the paper's table."""
+    """The paper's table has 154.90 x 2^20 for FIRE and T5."""
     rope = count_parameters(paper("rope")).total
     for encoding, added in {
         "t5": 12 * 12 * 32,

@@ -1,4 +1,4 @@
-"""Bytes that a real forward pass saves."""
+"""Bytes saved by a real forward pass."""
 
 import weakref
 from typing import Any, get_args
@@ -37,7 +37,7 @@ VARIANTS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("variant", slow_but(["gqa"], VARIANTS))
 def test_checkpointing_saves_less_and_changes_nothing(variant: str) -> None:
-    """Loss and gradients are bit-identical, also in accumulated micro-batches. Selective mode recomputes no product."""
+    """Loss and gradients are bit-identical, also over micro-batches. Selective mode recomputes no matrix product."""
     dtype, changes = VARIANTS[variant]
     tokens, position_ids = tokens_and_positions()
     results: dict[Mode, dict[str, Tensor]] = {}
@@ -74,9 +74,10 @@ def test_checkpointing_saves_less_and_changes_nothing(variant: str) -> None:
 @pytest.mark.parametrize("checkpointing", ["none", "selective"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tape_saves_two_more_tensors_per_layer(checkpointing: Mode, dtype: torch.dtype) -> None:
-    """Two tensors of the hidden size per layer: A e and what e has moved by; in the last, queries and keys before rotation.
+    """A layer saves A e and the change of e. The last layer saves queries and keys before rotation.
 
-    The MLP's output, which moves e, is kept in place of the next block's input, its sum with one that is kept."""
+    The MLP's output, which moves e, replaces the next block's input, because that is its sum with a saved tensor.
+    """
     saved = {}
     for encoding in ("tape", "rope"):
         config = ModelConfig(encoding=encoding, **SHAPE)
@@ -86,7 +87,7 @@ def test_tape_saves_two_more_tensors_per_layer(checkpointing: Mode, dtype: torch
 
 
 def test_recording_keeps_no_graph_alive() -> None:
-    """Sigmoid saves its own output: recording it must not make a cycle, or a study of many models runs out of memory."""
+    """Sigmoid saves its own output. Recording it must not create a cycle, or studies of many models run out of memory."""
     with record_saved(exclude=[]) as saved:
         output = torch.ones(8, requires_grad=True).sigmoid()
     assert saved.bytes == 8 * 4

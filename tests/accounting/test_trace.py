@@ -1,4 +1,4 @@
-"""Five layers stand for all of a deep model."""
+"""Five layers represent all layers of a deep model."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ DEPTH = SHALLOW + 3
 
 
 def _named(one: Pass) -> tuple[list[tuple[EventKind, str]], set[str]]:
-    """The events and the trained weights, by name."""
+    """Return events and trained weights by name."""
     modules = {module: name for name, module in one.model.named_modules()}
     parameters = {parameter: name for name, parameter in one.model.named_parameters()}
     return [(event.kind, modules[event.module]) for event in one.events], {parameters[parameter] for parameter in one.trained}

@@ -1,4 +1,4 @@
-"""The planner's bytes equal those counted in real runs of four processes, exactly."""
+"""Planned bytes equal those counted in real runs of four processes, exactly."""
 
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ CONTEXT_AND_TENSOR_AXIS = {"stage0": {"zero.stage": 0, "model.encoding": "rope"}
 
 
 def _group_of_weights(world_size: int, tensor_size: int, sequence_size: int, context_size: int) -> str:
-    """Return the name of the first group that has the same ranks as those of ZeRO."""
+    """Return the name of the first group with the ranks of ZeRO's group."""
     replicas = {
         "data": world_size // (tensor_size * sequence_size * context_size),
         "context": context_size,

@@ -1,4 +1,4 @@
-"""What an optimizer of whole matrices keeps, computes and sends, as planned and as counted in real runs."""
+"""State, computation and traffic of optimizers for whole matrices, as planned and as counted in real runs."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def muon_config(raw_config: dict[str, Any]) -> dict[str, Any]:
 def test_planned_bytes_equal_sent_bytes(
     muon_config: dict[str, Any], tmp_path: Path, tensor_size: int, sequence_size: int, group: str
 ) -> None:
-    """By four ranks, in sum, exactly; and the traffic of ZeRO and tensor parallelism is that of AdamW."""
+    """Sums over four ranks are exact. Traffic of ZeRO and tensor parallelism is that of AdamW."""
     muon_config["parallel"] = {"tp": tensor_size, "sp": sequence_size}
     payload = {"config": muon_config, "cases": CASES}
     results = run_workers("tests.helpers.planner.plan_cases:count_cases", 4, payload, tmp_path / "workers")

@@ -1,4 +1,4 @@
-"""The blocked kernel and PyTorch's attention against the plain formula."""
+"""Blocked attention and PyTorch's attention against the plain formula."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.numerics
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None:
-    """Values and all four gradients, the formula in float64."""
+    """Values and all four gradients are compared with the formula in float64."""
     arguments = inputs(shape)
     document_starts = random_document_starts(*shape[:2]) if masked else None
     exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
@@ -38,7 +38,7 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
 
 
 def test_bfloat16_computes_in_float32() -> None:
-    """For bfloat16 heads the kernel's result is the float32 result, rounded once."""
+    """With bfloat16 heads, the kernel rounds the float32 result once."""
     q, k, v, e = inputs(SHAPES[2], torch.bfloat16)
     e = e.detach().float()
     initial = initial_state(e)
@@ -49,7 +49,7 @@ def test_bfloat16_computes_in_float32() -> None:
 
 
 def test_nothing_quadratic_is_kept() -> None:
-    """What is saved for the backward pass grows with N, not with N x N."""
+    """Tensors saved for the backward pass grow with N, not with N x N."""
     from megatape.accounting.saved_tensors import record_saved
 
     sizes = []

@@ -1,4 +1,4 @@
-"""Which attention backend runs where, what happens when the configuration forces one, and what each keeps."""
+"""Choice of attention backends, forced backends, and the tensors that each saves."""
 
 import itertools
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_automatic_choice(asked: tuple[str, bool, BiasKind, int, torch.dtype, bo
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_forced_backend_runs_where_it_can(name: str) -> None:
-    """Elsewhere `check` rejects it with a reason, and layers that it does not support get the automatic choice."""
+    """Elsewhere `check` returns a reason, and layers that it does not support use the automatic choice."""
     for device_type in ("cpu", "cuda"):
         for moves_state, bias in itertools.product((False, True), get_args(BiasKind)):
             asked = need(device_type, moves_state, bias)
@@ -79,7 +79,7 @@ def test_a_forced_backend_runs_where_it_can(name: str) -> None:
 
 
 def test_kernels_of_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Hopper and its successors in data centers cuDNN's come first, elsewhere FlashAttention-2's; a run names its kernel."""
+    """Data-center GPUs since Hopper use cuDNN's kernels first, others FlashAttention-2's. A run reports its kernel."""
     orders: list[list[SDPBackend]] = []
     monkeypatch.setattr(sdpa, "prefer_attention_kernels", orders.append)
     for index, capability in enumerate([(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)]):
@@ -110,7 +110,7 @@ def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Fused(torch.autograd.Function):
-    """Stands for a fused kernel: it keeps what those keep, and its numbers are of no interest."""
+    """Stand-in for a fused kernel: it saves the same tensors, and its numbers are meaningless."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def test_the_plan_counts_what_autograd_keeps(
     names: tuple[str, ...],
     groups: int,
 ) -> None:
-    """What one layer more keeps of tensors with memory, by stand-ins for kernels that only a GPU has."""
+    """An additional layer saves the planned bytes, with stand-ins for kernels that only GPUs have."""
     has_kernel = TapeUpdate.has_kernel
     for name, size in itertools.product(names, head_dims):
         monkeypatch.setattr(get_backend(name), "unsupported_reason", lambda need: None)
@@ -159,7 +159,7 @@ def test_the_plan_counts_what_autograd_keeps(
 
 
 def _layer(config: Config, backend: str) -> int:
-    """Bytes that autograd keeps of a layer that is neither the first nor the last."""
+    """Return the bytes that autograd saves for a layer that is neither the first nor the last."""
     counts = []
     for num_layers in (3, 4):
         deeper = config.model.model_copy(update={"num_layers": num_layers})

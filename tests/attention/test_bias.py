@@ -1,4 +1,4 @@
-"""Biased attention by blocks against the plain formula; biases against their published definitions."""
+"""Blocked attention with a bias against the plain formula, and biases against their published definitions."""
 
 import math
 from typing import Any
@@ -36,7 +36,7 @@ def test_blocks_equal_the_formula(shape: tuple[int, ...], kind: str, masked: boo
 
 
 def test_gradients_are_those_of_the_function() -> None:
-    """By finite differences in float64; block by block for FIRE, because only some queries are beyond its threshold."""
+    """Finite differences in float64. FIRE is checked block by block, because only some queries exceed its threshold."""
     exact, make = inputs((1, 12, 2, 2, 4), "pairs")
 
     def numbers(*weights: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def test_gradients_are_those_of_the_function() -> None:
 
 
 def test_inputs_are_left_alone() -> None:
-    """One head and one token already have the kernel's layout, without a copy: it must not scale them in place."""
+    """One head and one token already have the kernel's layout without a copy, so it must not scale them in place."""
     for shape in ((1, 6, 1, 1, 4), (2, 1, 3, 3, 4)):
         exact, make = inputs(shape, "distance")
         given = [tensor.detach().float() for tensor in exact]
@@ -60,7 +60,7 @@ def test_inputs_are_left_alone() -> None:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Number of elements of the largest storage that any operation returned."""
+    """Records the number of elements in the largest storage returned by an operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,8 @@ class LargestTensor(TorchDispatchMode):
 def test_thousands_of_tokens(kind: str, units: int) -> None:
     """The largest tensor of a forward pass has a block's rows and all keys, for all heads or hidden units.
 
-    For the lookup by distance this also holds in the backward pass."""
+    The lookup by distance keeps to this limit in the backward pass as well.
+    """
     length = 4608
     heads = 2
     exact, make = inputs((1, length, heads, heads, 2), kind)
@@ -94,7 +95,7 @@ def test_thousands_of_tokens(kind: str, units: int) -> None:
 
 
 def bias_of(encoding: str, heads: int, length: int = 40) -> tuple[Tensor, dict[str, Tensor]]:
-    """Bias [H, N, N] of a fresh layer with random weights, and those weights."""
+    """Return the bias [H, N, N] of a new layer with random weights, and those weights."""
     config = ModelConfig(**SHAPE | {"encoding": encoding, "num_heads": heads, "head_dim": 4})
     layer = encoding_of(config).bias(SINGLE)
     assert layer is not None
@@ -112,7 +113,7 @@ def pairs(length: int = 40) -> list[tuple[int, int]]:
 
 
 def test_alibi() -> None:
-    """Slopes 2^(-8h/H); 12 heads have those of 8, then every second one of 16 (Press et al., footnote on other numbers)."""
+    """Slopes are 2^(-8h/H). 12 heads use those of 8, then every second one of 16 (Press et al., footnote on other numbers)."""
     assert slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
     assert slopes(12).tolist() == [2.0**-h for h in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]
     numbers, _ = bias_of("alibi", 12)

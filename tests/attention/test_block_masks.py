@@ -10,7 +10,7 @@ from tests.helpers.models.attention import random_document_starts
 
 @pytest.mark.parametrize("length", [40, 128, 513, 640])
 def test_blocks_are_those_of_all_pairs(length: int) -> None:
-    """Which blocks a kernel skips, and which it does not mask, as torch finds them by looking at every pair."""
+    """Skipped and unmasked blocks are those that torch finds by looking at every pair."""
     starts = random_document_starts(3, length)
     starts[2] = 0
 
@@ -27,7 +27,7 @@ def test_blocks_are_those_of_all_pairs(length: int) -> None:
 
 
 def test_blocks_are_found_once_a_batch() -> None:
-    """All layers share them; another batch gets its own, also if it was written over the last."""
+    """All layers share the mask. The next batch gets a new one, even if it overwrites the previous tensor."""
     starts = random_document_starts(2, 300)
     first = document_blocks(starts, starts._version)
     assert document_blocks(starts, starts._version) is first

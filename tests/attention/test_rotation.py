@@ -1,4 +1,4 @@
-"""Rotation by PyTorch's operators."""
+"""Rotation with PyTorch's operators."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ R = 6
 @pytest.mark.parametrize("width", [R, 2 * R])
 @pytest.mark.parametrize("moved", [True, False])
 def test_gradients_are_those_of_finite_differences(width: int, moved: bool) -> None:
-    """In float64, of grouped heads and of either term of e: an export has one term, a model that trains two."""
+    """Grouped heads in float64, for both terms of e: an export has one term, a training model has two."""
     torch.manual_seed(0)
     q, k = (torch.randn(B, N, heads, R, dtype=torch.float64, requires_grad=True) for heads in (H, L))
     initial = torch.randn(B, N, 1 if moved else L, width, dtype=torch.float64, requires_grad=not moved)
@@ -27,7 +27,7 @@ def test_gradients_are_those_of_finite_differences(width: int, moved: bool) -> N
 
 @pytest.mark.parametrize("gradients", [False, True])
 def test_it_compiles_into_one_graph(gradients: bool) -> None:
-    """As exported models do: with other arguments torch.compile can fail where gradients are off."""
+    """Exported models compile it. With other arguments torch.compile can fail if gradients are off."""
     q, k = (torch.randn(B, N, heads, R, requires_grad=True) for heads in (H, L))
     state = PositionState(torch.randn(B, N, 1, R))
     with torch.set_grad_enabled(gradients):

@@ -1,4 +1,4 @@
-"""Shifted sparse attention: against a mask made from where groups begin, without a look at the future, in training only."""
+"""Shifted sparse attention: against masks built from group starts, causality, and dense evaluation."""
 
 import math
 from functools import partial
@@ -34,7 +34,7 @@ BEGINS = ([0] * 16 + [16] * 16 + [32] * 16, [0] * 8 + [8] * 16 + [24] * 16 + [40
 
 
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, num_unshifted: int) -> Tensor:
-    """One head at a time over all pairs, by a mask."""
+    """Compute attention over all pairs with a mask, one head at a time."""
     repeats = q.shape[2] // k.shape[2]
     outputs = []
     for head in range(q.shape[2]):
@@ -50,7 +50,7 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("num_unshifted", [0, 1, 2], ids="{} unshifted".format)
 def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> None:
-    """Values and gradients with grouped queries, where a rank has heads of one half or of both. The formula is in float64."""
+    """Values and gradients equal a float64 formula with grouped queries, for ranks holding heads of one half or both."""
     generator = torch.Generator().manual_seed(0)
     given = [torch.randn(2, LENGTH, heads, 4, generator=generator).requires_grad_() for heads in (4, 2, 2)]
     exact = [tensor.detach().double().requires_grad_() for tensor in given]
@@ -70,13 +70,13 @@ def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> N
 
 
 def test_pairs() -> None:
-    """The planner's number of pairs, of which attention masks those with a later key."""
+    """The planner counts these pairs. Attention masks the ones with a later key."""
     sizes = [[begins.count(first) for first in set(begins)] for begins in BEGINS]
     assert num_pairs(LENGTH, GROUPS) == sum(size**2 for half in sizes for size in half) / 2
 
 
 class Masked(ShiftedSparse):
-    """The same by a mask."""
+    """Attention layer that computes the same result with a mask."""
 
     def __call__(
         self,
@@ -98,7 +98,7 @@ def rope_model(**options: Any) -> Transformer:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_model_equals_one_with_masks(masked: bool) -> None:
-    """Logits, and gradients of the embedded tokens and of every weight."""
+    """Logits and gradients of the embedded tokens and every weight are equal."""
     starts = random_document_starts(2, LENGTH) if masked else None
     tokens, positions = tokens_and_positions(length=LENGTH)
     ours = rope_model(num_shifted_groups=GROUPS)
@@ -131,7 +131,7 @@ def test_ranks_shift_the_second_half_of_the_models_heads(num_tensor_ranks: int, 
 
 
 def test_no_token_sees_the_future() -> None:
-    """Not in one layer, whose groups also keep tokens apart, nor in a model, where a later token changes nothing before it."""
+    """A layer's groups also separate tokens. In a model, a later token changes nothing before it."""
     generator = torch.Generator().manual_seed(0)
     for num_unshifted, begins in ((1, BEGINS[0]), (0, BEGINS[1])):
         q, k, v = (torch.randn(1, LENGTH, 1, 4, generator=generator) for _ in range(3))
@@ -162,7 +162,7 @@ def test_dense_in_evaluation() -> None:
 
 @pytest.mark.slow
 def test_same_on_tensor_parallel_ranks(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Of two ranks, each of which holds one half of the heads, after three steps; with document masks and checkpointing too."""
+    """Two ranks with one half of the heads each equal one process after three steps, with document masks and checkpointing."""
     raw_config["model"] |= {"encoding": "rope", "num_kv_heads": 2}
     raw_config["training"] |= {"steps": 3, "num_shifted_groups": 4}
     raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py

@@ -1,4 +1,4 @@
-"""Attention over [v | e] in several calls."""
+"""Attention over [v | e], split into several calls."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.numerics
 
 
 def test_wide_state_equals_blocks() -> None:
-    """A state twice as wide as heads, which takes PyTorch's attention one call for v and two for e."""
+    """A state twice as wide as heads takes PyTorch's attention one call for v and two for e."""
     results = []
     for backend in ("sdpa", "blocked"):
         q, k, v, delta = widths(2, 24, 4, 2, MAX_VALUE_WIDTH, 2 * MAX_VALUE_WIDTH)

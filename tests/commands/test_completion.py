@@ -1,4 +1,4 @@
-"""Completion by the shells that are installed; the scripts start no Python."""
+"""Completion in the installed shells. The scripts start no Python."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ def script(request: pytest.FixtureRequest, command: Command, tmp_path: Path) -> 
 
 
 def test_all_commands_are_completed(script: Path) -> None:
-    """The syntax is right as well where the shell is there to say so."""
+    """Installed shells also check the syntax of their script."""
     words = script.read_text()
     assert all(word in words for name in COMMANDS for word in name.split())
     assert "gpus-per-node" in words

@@ -1,4 +1,4 @@
-"""megatape generate: the user's texts are checked before slow imports. What it generates is tested beside the model."""
+"""megatape generate: prompts are checked before slow imports, and chats. Generated tokens are tested beside the model."""
 
 import io
 import json
@@ -52,7 +52,7 @@ for words in json.load(sys.stdin):
 
 
 def test_bad_texts_need_no_torch(tmp_path: Path) -> None:
-    """Importing torch and transformers takes seconds, in which the user would wait for a misspelt name."""
+    """Importing torch and transformers takes seconds. A user must not wait for them to learn of a misspelled name."""
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{\n')
     (tmp_path / "role.jsonl").write_text('{"messages": [{"role": "function", "content": "a"}]}')
     (tmp_path / "list.json").write_text("[1]")
@@ -74,9 +74,9 @@ NO_SYSTEM = "{{ raise_exception('no system prompts') if messages[0].role == 'sys
 
 
 class Script:
-    """A model that writes these answers one after the other, and remembers its prompts.
+    """Model that writes scripted answers one after the other and remembers its prompts.
 
-    None for a token is Ctrl-C, and a negative one too little memory.
+    None instead of a token is Ctrl-C, and a negative token raises an out-of-memory error.
     """
 
     device = torch.device("cpu")
@@ -103,7 +103,7 @@ class Script:
 
 
 class Talk:
-    """A chat with a scripted model."""
+    """Chat with a scripted model."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -111,7 +111,7 @@ class Talk:
         self.tokenizer = read_tokenizer(folder)
 
     def answer(self, text: str) -> list[int | None]:
-        """The tokens of an answer, with the token that ends it."""
+        """Return an answer's tokens, including its end token."""
         return [*self.tokenizer(text).input_ids, 602]
 
     def run(
@@ -150,7 +150,7 @@ def contents(chat: Chat) -> list[str]:
 
 
 def test_a_conversation_has_a_history(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each prompt begins with the former one and the tokens of its answer; the answers alone are on the standard output."""
+    """Each prompt starts with the previous one and its answer's tokens. Only answers are on the standard output."""
     answers = [talk.answer("one\n two"), talk.answer("three")]
     chat, model = talk.run("Hello.\n\nAnd?\n", [*answers], MESSAGES[:1])
     assert chat.messages == [
@@ -174,7 +174,7 @@ HOSTILE = "\x1b[2Ja\x07\r\tb\x9b31m\n\x7f é"
 def test_control_characters_do_not_drive_the_terminal(
     talk: Talk, monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO], shown: str
 ) -> None:
-    """A terminal shows control characters as escapes; pipes, files and the conversation get the model's text."""
+    """A terminal shows control characters as escapes. Pipes, files and the conversation get the model's text."""
     output = stdout()
     monkeypatch.setattr(sys, "stdout", output)
     chat, _ = talk.run("a\n", [talk.answer(HOSTILE)])
@@ -192,20 +192,20 @@ def test_lines_of_json_in_a_terminal(monkeypatch: pytest.MonkeyPatch, stdout: ty
 
 
 def test_lines(talk: Talk) -> None:
-    """Blank lines are no messages, and a space makes a message of what else is a command."""
+    """Blank lines are no messages, and a leading space turns a command into a message."""
     chat, _ = talk.run("\n   \na\n /reset\n", [talk.answer("x"), talk.answer("y")])
     assert contents(chat) == ["a", "x", " /reset", "y"]
 
 
 def test_an_answer_begins_with_its_text(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    """Space before it is the template's, and would be doubled in the next prompt."""
+    """Leading space belongs to the template: keeping it would double it in the next prompt."""
     chat, _ = talk.run("a", [talk.answer("\n  b c ")])
     assert contents(chat) == ["a", "b c "]
     assert capsys.readouterr().out == "b c \n"
 
 
 def test_an_interrupt_ends_an_answer(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    """The part that was shown is in the conversation, which continues; without one the message is not in it."""
+    """The conversation keeps the part already shown. If there is none, it drops the message."""
     chat, model = talk.run("a\nb\nc", [[*talk.answer("begun")[:-1], None], [None], talk.answer("x")])
     assert contents(chat) == ["a", "begun", "c", "x"]
     assert talk.tokenizer.decode(model.prompts[-1]).count("begun") == 1
@@ -250,7 +250,7 @@ def test_reset_and_system(talk: Talk, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_system_prompt_that_the_template_refuses(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    """At once, and the conversation continues without it."""
+    """The prompt is refused immediately, and the conversation continues without it."""
     (talk.folder / "chat_template.jinja").write_text(NO_SYSTEM + PLAIN)
     chat, _ = talk.run("a\n/system Be brief.\nb", [talk.answer("x"), talk.answer("y")])
     assert contents(chat) == ["a", "x", "b", "y"]
@@ -264,7 +264,7 @@ def conversation_of(*contents: str) -> list[dict[str, str]]:
 
 
 def test_the_file_of_a_conversation(talk: Talk, tmp_path: Path) -> None:
-    """It is a line of fine-tuning data with every answer as soon as it ends, and nothing of what follows /reset."""
+    """The file is a line of fine-tuning data with all finished answers, and without messages after /reset."""
     path = tmp_path / "talk.json"
     assert read_conversation(path) == []
     chat, _ = talk.run("größer\nb", [talk.answer("x"), talk.answer("y")], MESSAGES[:1], path)
@@ -290,7 +290,7 @@ def test_the_file_of_a_conversation(talk: Talk, tmp_path: Path) -> None:
     ],
 )
 def test_errors_lose_nothing(talk: Talk, capsys: pytest.CaptureFixture[str], typed: str, message: str) -> None:
-    """They are one line, and the conversation continues."""
+    """Errors are one line, and the conversation continues."""
     chat, _ = talk.run(f"a\n{typed}\nb", [talk.answer("x"), talk.answer("y")])
     assert chat.messages == conversation_of("a", "x", "b", "y")
     error = capsys.readouterr().err
@@ -307,7 +307,7 @@ def test_a_file_that_cannot_be_written(talk: Talk, tmp_path: Path, capsys: pytes
 
 
 def test_a_conversation_longer_than_the_model(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    """Answers have the positions that are left; where hardly any are, a warning says what to do."""
+    """Answers use the remaining positions. If hardly any remain, a warning says what to do."""
     long = " ".join(map(str, range(40)))
     chat, model = talk.run(f"a\n{long}\nb", [talk.answer("x"), [5] * 100, talk.answer("y")], max_positions=200)
     assert model.limits == [100, *(max(200 - len(prompt), 64) for prompt in model.prompts[1:])]
@@ -326,7 +326,7 @@ def test_a_conversation_larger_than_memory(talk: Talk, capsys: pytest.CaptureFix
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
-    """Pasted lines are one message; Ctrl-C ends the answer alone, and Ctrl-D the command."""
+    """Pasted lines are one message. Ctrl-C ends only the answer, and Ctrl-D ends the command."""
     generation = (talk.folder / "generation_config.json").read_bytes()
     save_tiny("qwen2", talk.folder, vocab_size=640, max_position_embeddings=10_000)  # which never ends an answer
     (talk.folder / "generation_config.json").write_bytes(generation)

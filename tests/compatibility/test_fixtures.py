@@ -1,6 +1,6 @@
-"""What an earlier version wrote still works: fixtures/ holds a data folder, a run and an export of commit 777fe0d.
+"""Files of an earlier version still work: fixtures/ has a data folder, a run and an export of commit 777fe0d.
 
-fixtures/made_by.py.txt is the script that made them, with that commit checked out; fixtures/earlier_data/ has its own.
+fixtures/made_by.py.txt made them with that commit checked out. fixtures/earlier_data/ has its own script.
 """
 
 import copy
@@ -52,7 +52,7 @@ def test_a_data_folder_opens_and_verifies() -> None:
 
 
 def test_data_folders_of_versions_2_and_3() -> None:
-    """Several shards and members: the same tokens, and fingerprints by which runs of that time resume."""
+    """With several shards and members, tokens are unchanged, and fingerprints are those that runs of that time resume by."""
     for place, (fingerprint, sha256) in json.loads((FIXTURES / "earlier_data" / "expected.json").read_text()).items():
         name, split = place.split()
         dataset = TokenDataset(StoredSplit(FIXTURES / "earlier_data" / name, split), 16)
@@ -64,7 +64,7 @@ def test_data_folders_of_versions_2_and_3() -> None:
 
 
 def test_a_run_resumes(tmp_path: Path) -> None:
-    """The checkpoint of step 2, resumed on the same topology, repeats steps 3 and 4 of the earlier version."""
+    """The checkpoint of step 2 resumes on the same topology, and repeats steps 3 and 4 of the earlier version."""
     raw = copy.deepcopy(json.loads((RUN / "config.json").read_text()))
     raw["data"]["path"], raw["run"]["directory"] = str(DATA), str(tmp_path)
     shutil.copytree(FIRST, tmp_path / "run" / "checkpoints" / FIRST.name)
@@ -94,7 +94,7 @@ def test_a_run_resumes(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_formats_4_and_5(tmp_path: Path) -> None:
-    """A moving average of weights, and an average of checkpoints: verified, and continued by a run with the same decay."""
+    """A moving average and an average of checkpoints are verified, and continued by a run with the same decay."""
     averages = FIXTURES / "averages"
     saved, averaged = averages / "step-00000002", averages / "average"
     assert [verified_checkpoint(path).manifest.format for path in (saved, averaged)] == [4, 5]
@@ -132,7 +132,7 @@ def test_a_checkpoint_exports_the_same_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", INITIAL)
 def test_initial_weights_are_the_same(encoding: str) -> None:
-    """Names, shapes and values; normal random numbers differ between processors in their last bits."""
+    """Names, shapes and values are unchanged. Normal random numbers differ between processors in their last bits."""
     shape = {"num_layers": 2, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 2, "mlp_size": 24, "vocab_size": 280}
     config = ModelConfig.model_validate(shape | {"encoding": encoding, "position_size": 6, "max_positions": 32})
     parameters = dict(meta_model(config).named_parameters())

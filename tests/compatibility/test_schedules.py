@@ -34,14 +34,14 @@ def checkpoint_of(kind: str) -> Path:
 
 
 def metrics_of(file: Path) -> dict[int, dict[str, Any]]:
-    """Entries of metrics.jsonl, by step."""
+    """Return the entries of metrics.jsonl by step."""
     entries = [json.loads(line) for line in file.read_text().splitlines()]
     return {entry["step"]: entry for entry in entries}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_configurations_load(kind: str) -> None:
-    """With all learning rates that the run had."""
+    """They load with all learning rates of the run."""
     file = SCHEDULES / kind / "config.json"
     for config in (load_config(file), load_recorded_config(file), CheckpointReader(checkpoint_of(kind)).config):
         assert parse_config(config.model_dump(), "again") == config
@@ -59,7 +59,7 @@ def test_a_checkpoint_exports_and_evaluates(kind: str, tmp_path: Path) -> None:
 
 
 def test_runs_resume(tmp_path: Path) -> None:
-    """Resumed at step 4, each repeats learning rates and losses of its uninterrupted run."""
+    """Each run resumes at step 4, and repeats learning rates and losses of its uninterrupted run."""
     raw = json.loads((SCHEDULES / KINDS[0] / "config.json").read_text())
     raw["data"]["path"] = str(FIXTURES / "data")
     raw["run"]["directory"] = str(tmp_path)
@@ -82,7 +82,7 @@ def test_runs_resume(tmp_path: Path) -> None:
 
 
 def test_a_new_run_is_refused(tmp_path: Path) -> None:
-    """With the schedules to choose instead."""
+    """The error lists the schedules to choose instead."""
     raw = json.loads((SCHEDULES / KINDS[0] / "config.json").read_text())
     raw["data"]["path"] = str(FIXTURES / "data")
     raw["run"]["directory"] = str(tmp_path)

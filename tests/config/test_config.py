@@ -1,4 +1,4 @@
-"""The whole configuration: the error for every kind of mistake, and how many micro-batches a step has."""
+"""Complete configurations: the error for every kind of mistake, and micro-batches per step."""
 
 from typing import Any
 
@@ -241,7 +241,7 @@ def test_mistakes_are_named(changes: dict[str, Any], parts: list[str]) -> None:
     ids=str,
 )
 def test_a_path_stays_within_its_line(changes: dict[str, Any]) -> None:
-    """Batch scripts have these values."""
+    """Batch scripts contain these values."""
     with pytest.raises(ValueError, match="has the control character"):
         parse(**changes)
 

@@ -1,4 +1,4 @@
-"""Fields on which two configurations differ."""
+"""Fields that differ between two configurations."""
 
 from megatape.config import ResumeRule, differences
 from tests.helpers.runs.raw_config import MIXTURE, parse

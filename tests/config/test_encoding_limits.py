@@ -1,4 +1,4 @@
-"""What each encoding cannot do is refused by its name, with the reason and what to do instead. A new one is added here."""
+"""Unsupported settings of each encoding are refused by name, with a reason and a remedy. Add new encodings here."""
 
 from dataclasses import replace
 from typing import Any
@@ -68,7 +68,7 @@ def test_forced_backends(raw_config: dict[str, Any], backend: str, encoding: str
 
 
 def test_triton_moves_no_state_under_a_bias(raw_config: dict[str, Any]) -> None:
-    """Of an encoding of one's own, whose bias is by distance."""
+    """An encoding from outside the package may have a bias by distance."""
     need, *_ = attention_requirements(parsed(raw_config, "tape", {}), "cuda")
     with pytest.raises(UserError, match="triton, which has no kernel that moves the position state under a bias on the scores"):
         check_forced_backend(replace(need, bias="distance"), "triton", "own")

@@ -1,4 +1,4 @@
-"""Reading configuration files and overrides, and the error for a file that is none."""
+"""Reading configuration files and overrides, and errors for other files."""
 
 import json
 from pathlib import Path

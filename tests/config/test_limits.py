@@ -1,4 +1,4 @@
-"""What settings do not support: one mechanism for all tables of the registry."""
+"""Limits of settings: one mechanism for all tables of the registry."""
 
 import re
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ def layers(config: Config) -> str | None:
 
 
 def test_messages() -> None:
-    """They have the values of the configuration, the reason and the remedy; the first limit counts."""
+    """Messages contain the configuration's values, the reason and the remedy. The first limit counts."""
     with pytest.raises(ConfigError) as error:
         check_limits(parse(), [STEPS, layers])
     assert str(error.value) == "training.steps 10 does not support zero.stage 3, which is a test: change one of them"
@@ -63,7 +63,7 @@ OWN = (STEPS,)
     ids=str,
 )
 def test_every_message_can_be_written(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names in its texts exist in every configuration."""
+    """Every name in a message exists in every configuration."""
     config = parse(**changes)
     tables: tuple[tuple[Iterable[Limit[Any]], Section], ...] = (
         (all_limits(), config),
@@ -76,7 +76,7 @@ def test_every_message_can_be_written(changes: dict[str, Any], monkeypatch: pyte
 
 
 def test_limits_follow_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A remedy lists what is registered when the error is raised."""
+    """A remedy lists the entries registered when the error is raised."""
     monkeypatch.setitem(ENCODINGS, "stretched", EncodingEntry("own:Stretched", "", scalable=True))
     with pytest.raises(ValueError, match="choose one of tape, rope, stretched"):
         parse(model__encoding="alibi", model__scaling={"kind": "linear", "factor": 2.0})

@@ -1,4 +1,4 @@
-"""Keys of model.scaling, which follow its kind."""
+"""Keys of model.scaling, which depend on its kind."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ EARLIER_KEYS = (
     ids=str,
 )
 def test_scaling_as_earlier_versions_wrote_it(scaling: dict[str, Any]) -> None:
-    """They wrote the keys of all kinds, null for those of other kinds."""
+    """Earlier versions wrote the keys of all kinds, with null for those of other kinds."""
     config = parse(model__scaling=scaling)
     defaults = config.model_dump()["model"]["scaling"]
     earlier = json.loads(json.dumps(dict.fromkeys(EARLIER_KEYS) | defaults))

@@ -9,7 +9,7 @@ from megatape.config.annotations import resume_rule_of, sections_in
 
 
 def sections(section: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """Subsections of a section, at any depth."""
+    """Return a section's subsections at any depth."""
     for field in section.model_fields.values():
         for inner in sections_in(field.annotation):
             yield inner

@@ -13,7 +13,7 @@ def test_earlier_files_switch_activation_checkpointing_on_and_off(raw_config: di
 
 
 def test_sizes_of_steps_follow_the_samples() -> None:
-    """A step is sized by the samples before it, and its number counts as many; also where stages end within a step."""
+    """A step's size and number follow from the samples before it, even if a stage ends within a step."""
     for warmup in ((), ((4, 10), (8, 20)), ((4, 10), (8, 11)), ((3, 1), (5, 40))):
         batches = BatchSizes(16, warmup)
         consumed = 0

@@ -1,4 +1,4 @@
-"""Each collective pair on two ranks against its definition: its result, and that its backward pass is the transpose."""
+"""Each pair of collectives on two ranks: results equal the definition, and the backward pass is the transpose."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ RANKS = 2
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair, the shape of a rank's input, and its definition: all ranks' inputs -> all ranks' outputs."""
+    """Pair of collectives, shape of a rank's input, and definition as a function from all inputs to all outputs."""
 
     function: Callable[[Tensor, Axis], Tensor]
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ PAIRS = {
 
 
 def draw(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Small whole numbers, so that sums are exact in any order."""
+    """Draw small integers, so that sums are exact in any order."""
     return torch.randint(-9, 10, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
@@ -95,7 +95,7 @@ def test_alone_nothing_changes() -> None:
 
 
 def test_rows_of_a_sharded_vocabulary() -> None:
-    """Every id belongs to one rank; an ignored target (negative) to none."""
+    """Every id belongs to one rank, and an ignored (negative) target to none."""
     ids = torch.tensor([0, 2, 3, 5, -100])
     rows, mine = own_rows(ids, 3, Axis("tensor", 2, 1))
     assert mine.tolist() == [False, False, True, True, False]

@@ -49,7 +49,7 @@ LAUNCHED = {
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment without launcher variables; what discover() sets is undone after the test."""
+    """Remove launcher variables. Variables set by discover() are undone after the test."""
     for name in {name for environment in LAUNCHED.values() for name in environment} | {"PMIX_SIZE", "PALS_SIZE"}:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""How ranks divide samples, against definitions: the exchange around attention moves numbers, and changes none."""
+"""Splitting samples across ranks, against definitions: the exchange around attention moves numbers without changing them."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def draw(seed: int) -> list[Tensor]:
 
 
 def test_tokens_and_heads(tmp_path: Path) -> None:
-    """Every part has all tokens of this rank's heads, there and back, and gradients take the opposite way."""
+    """Each part has all tokens of the rank's heads. The exchange is reversible, and gradients take the opposite way."""
     assert run_workers("tests.distributed.test_layout:check", RANKS, None, tmp_path) == [True] * RANKS
 
 
@@ -58,7 +58,7 @@ def test_alone_nothing_changes() -> None:
 
 
 def test_chunks_of_context_parallel_ranks() -> None:
-    """An early and a late one each, so that all see equally many pairs of tokens."""
+    """Each rank has an early and a late chunk, so all ranks see equally many pairs of tokens."""
     tokens = torch.arange(24).view(1, 24)
     shares = [zigzag(tokens, Axis("context", 3, rank)) for rank in range(3)]
     assert shares[0].tolist() == [[0, 1, 2, 3, 20, 21, 22, 23]]
@@ -69,7 +69,7 @@ def test_chunks_of_context_parallel_ranks() -> None:
 
 
 def test_states_before_chunks(tmp_path: Path) -> None:
-    """Of sums, and of products that do not commute, with their gradients."""
+    """States are sums or products that do not commute, with their gradients."""
     assert run_workers("tests.distributed.test_layout:check_states", RANKS, None, tmp_path) == [True] * RANKS
 
 
@@ -90,7 +90,7 @@ def check_states(_: Any, topology: Topology) -> bool:
 
 
 def before(chunks: Tensor, first: Tensor, combine: Any) -> Tensor:
-    """The state before each chunk of a sample."""
+    """Return the state before each chunk of a sample."""
     states = [first]
     for chunk in chunks[:, :-1].unbind(1):
         states.append(combine(states[-1], chunk))

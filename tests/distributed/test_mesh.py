@@ -1,4 +1,4 @@
-"""Which ranks an axis of the mesh joins."""
+"""Ranks joined by an axis of the mesh."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ SIZES_OF_ALL = {"data": 2, "context": 2, "sequence": 3, "tensor": 2}
 
 @pytest.mark.parametrize(("name", "first"), [("data", [0, 12]), ("sequence", [0, 4, 8]), ("tensor", [0, 1, 2, 3])])
 def test_lines_are_those_of_the_numbering(name: str, first: list[int]) -> None:
-    """rank = (data x 3 + sequence) x 4 + tensor; ranks of one line differ only in their place on its axis."""
+    """rank = (data x 3 + sequence) x 4 + tensor. Ranks of a line only differ in their index on its axis."""
     found = lines((name,), SIZES)
     assert found[0] == first
     assert sorted(rank for line in found for rank in line) == list(range(24))
@@ -85,7 +85,7 @@ def test_groups_of_a_mesh(tmp_path: Path) -> None:
 
 
 def group_ranks(_: None, topology: Topology) -> dict[str, Any]:
-    """The ranks of each group of three meshes, and how often groups were made for the first."""
+    """Return the ranks of each group of three meshes, and how often groups were created for the first one."""
     made = []
 
     def counted(ranks: list[list[int]]) -> dist.ProcessGroup:

@@ -1,4 +1,4 @@
-"""The network interface to other hosts, and the rendezvous that ranks must reach."""
+"""Network interfaces to other hosts, and the rendezvous that ranks must reach."""
 
 import socket
 
@@ -18,14 +18,14 @@ from megatape.errors import UserError
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment without variables of the rendezvous and the interfaces; what a test sets is undone after it."""
+    """Remove the variables of rendezvous and interfaces. Changes by a test are undone after it."""
     for name in ("MASTER_ADDR", "MASTER_PORT", *network.INTERFACE_VARS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
 def loopback() -> str:
-    """Name of this machine's loopback interface."""
+    """Return the name of this machine's loopback interface."""
     return next(name for name, entries in psutil.net_if_addrs().items() if "127.0.0.1" in [entry.address for entry in entries])
 
 
@@ -40,7 +40,7 @@ def test_unknown_host() -> None:
 
 
 def test_master_named_by_a_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on hosts whose own name means 127.0.1.1: takes the default route's interface, or an error says what to set."""
+    """Some hosts resolve their own name to 127.0.1.1. The default route's interface is used, or an error says what to set."""
     addresses = {"master": "127.0.1.1", network.EXTERNAL_ADDRESS: "10.1.2.3"}
     monkeypatch.setattr(network, "address_towards", addresses.__getitem__)
     monkeypatch.setattr(network, "interface_of", {"10.1.2.3": "eth7"}.__getitem__)
@@ -68,7 +68,7 @@ def test_the_users_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def meeting(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment in which ranks can meet."""
+    """Return an environment in which ranks can meet."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "29500")
     check_rendezvous()
@@ -83,7 +83,7 @@ def test_an_address_that_nobody_knows(meeting: pytest.MonkeyPatch, host: str) ->
 
 
 def test_a_name_that_is_known_a_little_later(meeting: pytest.MonkeyPatch) -> None:
-    """As that of a container which starts at the same time."""
+    """A container that starts at the same time has such a name."""
     answers = iter([socket.gaierror(socket.EAI_NONAME, "not known"), socket.gaierror(socket.EAI_AGAIN, "try again"), None])
     waits: list[float] = []
 

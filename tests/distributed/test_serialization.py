@@ -1,4 +1,4 @@
-"""Values keep their types on the way to another rank, and reading them runs no code."""
+"""Values keep their types when sent to another rank, and reading them runs no code."""
 
 import errno
 import pickle

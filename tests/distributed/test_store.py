@@ -57,7 +57,7 @@ def test_where_the_store_listens(
 
 
 def test_a_single_rank_listens_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So several runs can follow each other in one process, even if another program uses the port."""
+    """Several runs can follow each other in one process, even if another program uses the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

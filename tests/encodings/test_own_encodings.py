@@ -34,7 +34,7 @@ def registered(own_modules: None) -> Iterator[None]:
 
 
 def test_identities() -> None:
-    """With a table of zeros, and with equal gates that cancel, they are NoPE."""
+    """They equal NoPE with a table of zeros, and with equal gates that cancel."""
     expected = random_model(encoding="nope")
     inputs = tokens_and_positions()
     for encoding, name in (("forgetting", "features.gate.weight"), ("learned_absolute", "table")):
@@ -79,7 +79,7 @@ def test_costs_are_counted() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", FILES)
 def test_ranks_train_as_one_process(encoding: str, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """ZeRO-3 on two tensor-parallel and two data- or sequence-parallel ranks gives the weights of one process."""
+    """ZeRO-3 on two tensor-parallel and two data- or sequence-parallel ranks has the weights of one process."""
     raw_config["model"]["encoding"] = encoding
     raw_config["data"]["mask_documents"] = True
     raw_config["training"]["steps"] = 3

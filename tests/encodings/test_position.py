@@ -33,7 +33,7 @@ def test_fresh_model_gives_the_logits_of_rope() -> None:
 
 
 def test_trained_position_weights_matter() -> None:
-    """The test above would pass with updates that do nothing; with random weights they have a large effect."""
+    """The test above would pass if updates did nothing. With random weights they have a large effect."""
     tape = random_model()
     rope = random_model(encoding="rope")
     rope.load_state_dict({name: tensor for name, tensor in tape.state_dict().items() if ".position." not in name})
@@ -51,7 +51,7 @@ def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
 
 
 def test_position_states_rotate_with_the_offset() -> None:
-    """e(offset t) is e(0) rotated by t, after every layer."""
+    """After every layer, e(offset t) is e(0) rotated by t."""
     model = random_model()
     offset = 1000
     states: dict[int, list[tuple[Tensor, Tensor | None]]] = {}
@@ -87,7 +87,7 @@ def test_last_update_is_dead_unless_streams_are_recorded() -> None:
 
 
 def test_documents_packed_together_are_as_if_alone() -> None:
-    """With restarting positions and a mask at boundaries, each document has the logits and the gradient as if alone."""
+    """With restarting positions and masked boundaries, packing changes neither logits nor gradients of a document."""
     for encoding in ("tape", "rope"):
         model: Any = random_model(encoding=encoding)
         tokens, _ = tokens_and_positions(batch=1, length=150)
@@ -107,9 +107,10 @@ def test_documents_packed_together_are_as_if_alone() -> None:
 
 
 def test_update_equals_the_equations() -> None:
-    """Both updates written out, with grouped queries: e_l += sum of g_h (A_h e_l) over the group, then the feed-forward update.
+    """Both updates are written out with grouped queries: e_l += sum of g_h (A_h e_l) over the group, then the feed-forward.
 
-    The latter expands to I channels and contracts back, in the authors' order."""
+    The feed-forward update expands to I channels and contracts again, in the authors' order.
+    """
     update: Any = random_model(num_kv_heads=2).blocks[0].position
     generator = torch.Generator().manual_seed(2)
     e, attended_state, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, 8), (2, 5, 4, 8), (2, 5, 32)))

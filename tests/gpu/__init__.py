@@ -1,4 +1,4 @@
-"""Tests that need a GPU. `megatape benchmark gpu` runs them, too; this folder needs no more packages than they import."""
+"""Tests that need a GPU. `megatape benchmark gpu` runs them as well, so they import no packages beyond its own."""
 
 import pytest
 import torch

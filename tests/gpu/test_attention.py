@@ -1,6 +1,6 @@
 """Every attention backend on a GPU against the formula in float64: values and all gradients.
 
-A bias by pair is for the blocked backend alone, which is plain PyTorch: tests/gpu/test_model.py runs it.
+Only the blocked backend, which is plain PyTorch, supports a bias by pair. tests/gpu/test_model.py runs it.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""The whole model on a GPU, with every encoding and the backend that is chosen for it."""
+"""Complete models on a GPU, with every encoding and its chosen backend."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ NAMES = [" ".join(map(str, case.values())) for case in CASES]
 
 
 def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bool) -> dict[str, Tensor]:
-    """Logits and all gradients, on the CPU."""
+    """Return logits and all gradients, on the CPU."""
     drawn = random_model(**{key: value for key, value in changes.items() if key != "attention"}, max_positions=LENGTH)
     backends = backends_by_priority(changes["attention"]) if "attention" in changes else None
     model = model_with(drawn.config, backends=backends, rotation_by_kernel=True, update_by_kernel=True)
@@ -44,7 +44,7 @@ def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bo
 @pytest.mark.parametrize("masked", [False, True], ids=["one document", "documents"])
 @pytest.mark.parametrize("changes", CASES, ids=NAMES)
 def test_equals_the_cpu(changes: dict[str, Any], masked: bool) -> None:
-    """In float32, with matrix products in full (TF32 off)."""
+    """Matrix products are computed in full float32 (TF32 is off)."""
     torch.backends.cuda.matmul.allow_tf32 = False
     expected, found = (outputs(changes, device, torch.float32, masked) for device in ("cpu", "cuda"))
     assert found.keys() == expected.keys()
@@ -58,7 +58,7 @@ def test_equals_the_cpu(changes: dict[str, Any], masked: bool) -> None:
 
 @pytest.mark.parametrize("changes", CASES, ids=NAMES)
 def test_bfloat16_is_as_close_as_on_the_cpu(changes: dict[str, Any]) -> None:
-    """To float32, in logits and gradients: rounding in other places changes the error by a half, a fault gives much more."""
+    """Both are compared with float32. Rounding elsewhere changes the error by a half, a fault by much more."""
     exact, cpu, gpu = (
         outputs(changes, device, dtype, False)
         for device, dtype in (("cpu", torch.float32), ("cpu", torch.bfloat16), ("cuda", torch.bfloat16))

@@ -1,4 +1,4 @@
-"""Muon's iteration on a GPU, in bfloat16, against that of a CPU, in float32."""
+"""Muon's iteration on a GPU in bfloat16, against a CPU in float32."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ pytestmark = GPU
 
 @pytest.mark.parametrize("shape", [(256, 256), (768, 256), (256, 768)])
 def test_differs_by_the_rounding_of_bfloat16(shape: tuple[int, int]) -> None:
-    """A relative difference of norms; it is 1e-2 where the CPU computes in bfloat16."""
+    """The relative difference of norms is 1e-2 if the CPU computes in bfloat16."""
     gradient = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     updates = []
     for device in ("cpu", "cuda"):

@@ -1,4 +1,4 @@
-"""Training on a GPU, by DeepSpeed."""
+"""Training on a GPU with DeepSpeed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The kernels of TAPE's position update on a GPU against the plain update in float64: values and all gradients."""
+"""Kernels of TAPE's position update on a GPU, against the plain update in float64: values and all gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A tokenizer, exported models of several shapes, and a cache of remote code that leaves nothing behind."""
+"""Fixtures for exported models: a tokenizer, models of several shapes, and a temporary cache for remote code."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def exported(sentencepiece_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Exported]:
-    """exported("odd", encoding="rope", precision="bfloat16"): the model of that shape, made once."""
+    """Return a function: exported("odd", encoding="rope", precision="bfloat16") is that model, exported once."""
     made: dict[tuple[str, str, str], Exported] = {}
 
     def make(shape: str, encoding: str = "tape", precision: str = "float32") -> Exported:
@@ -53,7 +53,7 @@ def exported(sentencepiece_model: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, PreTrainedModel]]:
-    """tiny("qwen2"): the folder of that model, which nothing changes, and the model."""
+    """Return a function: tiny("qwen2") is that model's folder, which no test changes, and the model."""
     made: dict[str, tuple[Path, PreTrainedModel]] = {}
 
     def make(name: str) -> tuple[Path, PreTrainedModel]:

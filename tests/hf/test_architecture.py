@@ -1,4 +1,4 @@
-"""The models that the configurations of other families describe."""
+"""Model architectures described by configurations of other families."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.helpers.models.tiny_models import save_tiny
 
 
 def test_settings_of_earlier_versions_are_read(tiny: Callable[..., Any], tmp_path: Path) -> None:
-    """rope_theta and rope_scaling instead of rope_parameters, or beside equal ones; frequencies stored as a tensor."""
+    """Earlier versions wrote rope_theta and rope_scaling, and stored frequencies as a tensor."""
     expected = read_architecture(tiny("llama3")[0]).model
     folder = tmp_path / "model"
     save_tiny("llama3", folder)
@@ -35,7 +35,7 @@ def test_settings_of_earlier_versions_are_read(tiny: Callable[..., Any], tmp_pat
 
 
 def _published(**fields: Any) -> dict[str, Any]:
-    """What the configurations below have in common."""
+    """Return the settings shared by the configurations below."""
     return {"hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True} | fields
 
 

@@ -1,4 +1,4 @@
-"""Every kind of folder that holds a model is opened in one way."""
+"""Opening every kind of model folder the same way."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ CHECKPOINT = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / 
 
 
 def test_kinds(exported: Callable[..., Exported], tmp_path: Path) -> None:
-    """An export of rotary positions is a plain folder of transformers."""
+    """An export with rotary positions is a plain transformers folder."""
     save_tiny("qwen2", tmp_path / "qwen2", dtype=torch.bfloat16)
     import_model(tmp_path / "qwen2", tmp_path / "imported", "tape", None)
     folders: dict[Path, tuple[str, Path, torch.dtype]] = {

@@ -1,4 +1,4 @@
-"""What is applied to a model from outside: parameters keep their names and order, and evaluation is plain."""
+"""Features applied to a model from outside: parameters keep names and order, and evaluation is plain."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ APPLIED: dict[str, dict[str, Any]] = {
 
 
 def test_compiled_blocks_take_more_lengths_than_torch_expects() -> None:
-    """Those of a warm-up, each in training and in evaluation: at torch's limit of 8 a graph that must be whole is an error."""
+    """Each warm-up length is compiled for training and for evaluation. At torch's limit of 8, a full graph raises an error."""
     torch._dynamo.reset()
     drawn = random_model(encoding="rope")
     model = model_with(drawn.config, compiler="eager")
@@ -68,7 +68,7 @@ def test_parameters_and_evaluation_are_those_of_the_plain_model(name: str) -> No
 
 
 def test_everything_at_once() -> None:
-    """Loss and gradients are those of the model that keeps everything; an adapter's product is not the layer's."""
+    """Loss and gradients equal those of the model that saves everything. Adapters' products are not the layer's."""
     lora = {"rank": 2, "alpha": 2.0, "dropout": 0.3, "targets": ["query", "output", "down"]}
     config = ModelConfig(**SHAPE | {"encoding": "rope", "lora": lora})
     options: dict[str, Any] = APPLIED["fp8"] | APPLIED["shifted"] | {"trainable": ["adapters", "norms"]}
@@ -89,7 +89,7 @@ def test_everything_at_once() -> None:
 
 
 def test_blocks_are_recomputed_in_training_alone() -> None:
-    """Autograd keeps the streams before each block, whose tensors are inside of tuples."""
+    """Autograd saves the streams before each block, although their tensors are inside tuples."""
     models = [model_with(ModelConfig(**SHAPE), activation_checkpointing=mode) for mode in ("none", "full")]
     plain, full = (saved_bytes(model, 2, 40) for model in models)
     numbers = 2 * 40 * SHAPE["hidden_size"]
@@ -113,7 +113,7 @@ CHUNKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.numerics
 @pytest.mark.parametrize("name", slow_but(CHUNKED.keys() - {"compiled"}, CHUNKED))
 def test_chunks_change_nothing(name: str) -> None:
-    """Loss, gradients and weights after a step are those of all tokens at once, whatever else is applied."""
+    """Loss, gradients and updated weights equal those of all tokens at once, with any other feature."""
     torch._dynamo.reset()
     changes, options = CHUNKED[name]
     drawn = random_model(**changes)
@@ -139,7 +139,7 @@ def test_chunks_change_nothing(name: str) -> None:
 
 
 def test_every_model_is_built_here() -> None:
-    """No other module of the package calls the constructor, and so leaves a step out."""
+    """A module calling the constructor directly would skip a step of build_model."""
     package = Path(megatape.__file__).parent
     call = re.compile(r"(?<!class )\bTransformer\(")
     callers = [path.relative_to(package).as_posix() for path in package.rglob("*.py") if call.search(path.read_text())]
@@ -179,7 +179,7 @@ WRAPPERS: dict[str, tuple[dict[str, Any], list[type], list[type], list[type]]] =
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_wrappers_are_in_the_stated_order(name: str) -> None:
-    """The outermost one first. Blocks, attention and MLP without a wrapper are plain ones."""
+    """The first wrapper is the outermost. Blocks, attention and MLP without a wrapper are plain."""
     options, *expected = WRAPPERS[name]
     config = ModelConfig(**SHAPE | {key: value for key, value in options.items() if key == "encoding"})
     model = model_with(config, **{key: value for key, value in options.items() if key != "encoding"})

@@ -1,4 +1,4 @@
-"""A whole model with FP8 products: which they are, with activation checkpointing, compiled, and in the planner's count."""
+"""Models with FP8 products: which layers use FP8, activation checkpointing, compiling, and counts of the planner."""
 
 from typing import Any, get_args
 
@@ -30,7 +30,7 @@ def model(mode: Mode = "none", recipe: str | None = "tensorwise", compiler: str 
 
 
 def gradients(made: Transformer) -> dict[str, Tensor]:
-    """Loss and gradients of two micro-batches that accumulate."""
+    """Return the loss and gradients accumulated over two micro-batches."""
     tokens, positions = tokens_and_positions(length=32)
     for part in (tokens[:1], tokens[1:]):
         loss = made(part, positions[:1], targets=part)
@@ -45,7 +45,7 @@ def test_products_of_the_blocks() -> None:
 
 
 def test_checkpointing_changes_nothing_and_fp8_keeps_nothing() -> None:
-    """Loss and gradients bit for bit; and the bytes that the planner counts without FP8, since it has no torchao."""
+    """Loss and gradients are bit-identical. Saved bytes are those planned without FP8, because the planner has no torchao."""
     expected = gradients(model())
     for mode in get_args(Mode):
         assert saved_bytes(model(mode), 2, 32) == saved_bytes(model(mode, None), 2, 32), mode

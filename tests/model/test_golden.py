@@ -16,7 +16,7 @@ FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.safetensors"))
 
 
 def test_there_are_golden_files() -> None:
-    """One for every encoding of the authors, except the one that draws new positions at each call."""
+    """Every encoding of the authors has a file, except the one that draws new positions in each call."""
     assert {path.stem for path in FILES} == reference_format.REFERENCE_ENCODINGS.keys() - {"randrope"}
 
 
@@ -30,7 +30,7 @@ def test_equals_the_authors(path: Path) -> None:
 
 
 def test_notices_a_wrong_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison fails by a wide margin if the gain is read by columns instead of rows."""
+    """If the gain is read by columns instead of rows, the comparison fails by a wide margin."""
     right = reference_format._megatape_weight
 
     def wrong(name: str, parts: list[torch.Tensor]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Initial weights depend only on seed and name."""
+"""Initial weights depend only on seed and parameter name."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_distribution_and_special_weights() -> None:
 
 
 def test_adapters_start_as_those_of_peft() -> None:
-    """Uniform within 1 / sqrt(in_features), drawn by parts as by the whole; the other matrix is zero."""
+    """One matrix is uniform within 1 / sqrt(in_features), whether drawn in parts or at once. The other matrix is zero."""
     lora = LoraConfig(rank=200, alpha=1.0, targets=("down",))
     model = meta_model(ModelConfig(**BUILDER_SHAPE | {"lora": lora}))
     name = "blocks.1.mlp.down.adapter."
@@ -77,7 +77,7 @@ def test_a_vector_is_a_matrix_of_one_column(init: float | Uniform | None) -> Non
 
 
 def test_what_starts_as_a_constant() -> None:
-    """Norms start as the identity, TAPE as rotary positions, FIRE as in its authors' code; T5's tables start like matrices."""
+    """Norms start as the identity, TAPE as rotary positions, FIRE as in its authors' code, and T5's tables like matrices."""
     tape = initial_weights("tape")
     assert tape["blocks.0.mlp_norm.weight"].tolist() == [1.0] * 32
     assert not tape["blocks.0.position.gain"].any()

@@ -1,6 +1,6 @@
-"""Names of parameters, by which checkpoints, exports and patterns of training.trainable refer to them, in every layout.
+"""Names of parameters in every layout, used by checkpoints, exports and patterns of training.trainable.
 
-parameter_names.json was recorded before layouts became wrappers of blocks. A layout may not change a name, nor the order.
+parameter_names.json was recorded before layouts became wrappers of blocks. No layout may change a name or the order.
 """
 
 import json

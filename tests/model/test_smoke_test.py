@@ -1,4 +1,4 @@
-"""A smoke test accepts backends of attention that work, and names the errors of the others."""
+"""Smoke tests accept working attention backends, and return the errors of others."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Outputs = tuple[Tensor, Tensor | None]
 
 
 class WithoutBackward(Blocked):
-    """Its forward pass works; without a state it has no other."""
+    """Backend whose backward pass fails if there is no state."""
 
     def attend(self, *arguments: Any) -> Outputs:
         content, attended_positions = super().attend(*arguments)
@@ -34,7 +34,7 @@ class _NoBackward(torch.autograd.Function):
 
 
 class WrongGradient(Blocked):
-    """Its outputs are right."""
+    """Backend with correct outputs and wrong gradients."""
 
     def attend(self, q: Tensor, *arguments: Any) -> Outputs:
         return super().attend(2 * q - q.detach(), *arguments)

@@ -1,4 +1,4 @@
-"""A backend that crashes in its smoke test ends a child process alone."""
+"""A backend crashing in its smoke test only ends a child process."""
 
 import signal
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def test_a_crash_is_left_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that asks lives on, also where a user's own module brings the backend."""
+    """The process running the test survives, even if a user's module registers the backend."""
     monkeypatch.setitem(BACKENDS, "crashing", BACKENDS["blocked"])  # removed after the test
     monkeypatch.setattr("megatape.imports._given", {})
     import_given("tests.helpers.models.crashing_backend")

@@ -1,6 +1,6 @@
-"""Layers without positions, heads that rotate in part, and scores that grow with the number of keys.
+"""Layers without positions, partly rotated heads, and scores that grow with the number of keys.
 
-A layer without positions neither reads the position state nor changes it.
+A layer without positions neither reads nor changes the position state.
 """
 
 import itertools
@@ -39,7 +39,7 @@ ENCODINGS = (
 
 
 def naive(model: Transformer, tokens: Tensor) -> Tensor:
-    """Logits [N, V] of a text [N] by a model with rotary positions, one pair of tokens and one plane at a time."""
+    """Compute logits [N, V] of a text [N] with rotary positions, one pair of tokens and one plane at a time."""
     every = model.config.nope_every
     rotated = round(8 * model.config.rotary_fraction)
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
@@ -67,7 +67,7 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def score(q: Tensor, k: Tensor, turns: float, rotated: int) -> Tensor:
-    """Of a head of 8, of which so many channels rotate, with its key so many tokens before."""
+    """Return the score of a head of 8, of which `rotated` channels rotate, for a key `turns` tokens before the query."""
     angles = [turns * 10_000 ** (-2 * c / rotated) if 2 * c < rotated else 0.0 for c in range(4)]
     planes = [
         (complex(q[c], q[c + 4]) * complex(k[c], k[c + 4]).conjugate() * complex(math.cos(angle), math.sin(angle))).real
@@ -99,7 +99,7 @@ def test_logits_are_the_definition(changes: dict[str, Any]) -> None:
 
 
 def test_the_state_passes() -> None:
-    """The last layer that has positions updates it only where the streams are recorded, and gets no gradient."""
+    """The last layer with positions updates the state only while recording streams, and gets no gradient."""
     model = random_model(num_layers=4, nope_every=2)
     model(*tokens_and_positions()).square().sum().backward()
     dead = [name for name, parameter in model.named_parameters() if parameter.grad is None]
@@ -125,7 +125,7 @@ def test_a_fresh_tape_is_rope() -> None:
 
 @pytest.mark.parametrize("encoding", ["tape", "tape_vector", "randpe", "xpos", "selective_rope", "tape_selective_rope"])
 def test_half_of_the_planes_do_not_rotate(encoding: str) -> None:
-    """With keys that have nothing but those, the model has no positions, as long as TAPE does not move them."""
+    """If keys only have non-rotating planes, the model has no positions, unless TAPE moves them."""
     model = random_model(encoding=encoding, rotary_fraction=0.5)
     expected = random_model(encoding="nope")
     model.load_state_dict(expected.state_dict(), strict=False)
@@ -148,7 +148,7 @@ def test_the_scale_starts_where_scores_are_unchanged_in_the_mean() -> None:
 
 
 def test_biases_are_not_scaled() -> None:
-    """Queries of zero leave the bias alone, whatever the scale."""
+    """Zero queries leave only the bias, whatever the scale."""
     for encoding in ("t5", "fox"):
         model = random_model(encoding=encoding)
         scaled = random_model(encoding=encoding, attention_scale="log_n")

@@ -1,4 +1,4 @@
-"""Dropout's zeros: how many, and that parts of an input draw the zeros of the whole."""
+"""Zeros of dropout: how many there are, and that parts of an input draw the zeros of the whole."""
 
 import pytest
 import torch
@@ -11,7 +11,9 @@ X = torch.ones(3, 200, 150)
 
 @pytest.mark.parametrize("probability", [0.05, 0.5, 0.9])
 def test_share_of_zeros(probability: float) -> None:
-    """In the whole, each sample, token and channel within five standard deviations; neighbors are independent."""
+    """The share of zeros is within five standard deviations in total and by sample, token and channel. Neighbors are
+    independent.
+    """
     y = dropout(X, probability, SEEDS, layer=5)
     zeros = (y == 0).double()
     assert torch.equal(y, torch.where(y == 0, 0.0, torch.tensor(1.0) / (1 - probability)))

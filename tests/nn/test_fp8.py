@@ -1,4 +1,4 @@
-"""Layers that multiply in FP8: against torchao's own module, which multiplies the same numbers, and against float64."""
+"""FP8 layers, against torchao's own module, which multiplies the same numbers, and against float64."""
 
 import sys
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Layers = tuple[list[SharedInputLinear], RowLinear]
 
 
 def layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Layers:
-    """Two layers with one input, one of which has a bias, and a layer on the first one's output."""
+    """Return two layers with one input, one of which has a bias, and a layer on the first one's output."""
     column = [SharedInputLinear(SIZE, size, bias=size == OUT[1]) for size in OUT]
     row = RowLinear(OUT[0], SIZE)
     generator = torch.Generator().manual_seed(0)
@@ -51,13 +51,13 @@ def halve(x: Tensor) -> Tensor:
 
 
 def input_of(x: Tensor, function: Callable[[Tensor], Tensor], selective: bool) -> GatheredInput:
-    """Return function(x) as the input of layers. selective: whether the backward pass computes it again."""
+    """Return function(x) as the input of layers. If `selective`, the backward pass computes it again."""
     whole, whole_remat = remat(function, x) if selective else (function(x), None)
     return begin_gather(whole, SINGLE, whole_remat)
 
 
 def results(made: Layers, selective: bool = False) -> list[Tensor]:
-    """Outputs, and gradients of the input and of all weights. selective: inputs are computed again."""
+    """Return outputs, gradient of the input, and gradients of all weights. If `selective`, inputs are recomputed."""
     column, row = made
     dtype = row.weight.dtype
     generator = torch.Generator().manual_seed(1)
@@ -73,7 +73,7 @@ def results(made: Layers, selective: bool = False) -> list[Tensor]:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_equal_to_torchaos_modules(recipe: str) -> None:
-    """Bit for bit; so it is if the arguments of the input are kept in its place."""
+    """Results are bit-identical, also if the input's arguments are saved in its place."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # seconds
 
     def multiply(layer: Linear, x: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def test_rounded_as_fp8_is(recipe: str) -> None:
 
 
 def test_arguments_are_kept_in_the_place_of_the_input() -> None:
-    """Of one layer, and of several with one input."""
+    """This holds for one layer, and for several sharing an input."""
     (first, second), row = layers("tensorwise")
     for selective in (False, True):
         x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)

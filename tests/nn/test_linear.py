@@ -33,7 +33,7 @@ RANKS = 2
 
 
 def draw(*shape: int, seed: int) -> Tensor:
-    """Small whole numbers, so that sums are exact in any order."""
+    """Draw small integers, so that sums are exact in any order."""
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
@@ -43,12 +43,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def outputs_of(layers: list[SharedInputLinear], x: Tensor, x_remat: Remat | None = None) -> list[Tensor]:
-    """Return the outputs of layers with one input [B, N/T, D], which they pass on as those of a block do."""
+    """Return the outputs of layers sharing one input [B, N/T, D], passed on as in a block."""
     return project(begin_gather(x, layers[0].axis, x_remat), *layers)
 
 
 def measure(_: Any, topology: Topology) -> dict[str, Any]:
-    """Whether three layers over one input equal plain ones, bytes saved and bytes sent, on this rank."""
+    """Measure three layers over one input on this rank: whether they equal plain ones, saved bytes and sent bytes."""
     axis = make_mesh(topology, {"tensor": RANKS})["tensor"]
     rank = topology.rank
     x = draw(BATCH, TOKENS, HIDDEN, seed=0).requires_grad_()
@@ -90,7 +90,7 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
 
 
 def _order(axis: Axis, own: Tensor, layers: list[SharedInputLinear]) -> list[str]:
-    """Which collectives begin, which products run and where an exchange ends, forward and backward."""
+    """Record when collectives start, products run and exchanges end, forward and backward."""
     order = _Order()
     finish = _Exchange.finish
 
@@ -123,7 +123,7 @@ class _Order(TorchDispatchMode):
 
 
 def test_exchange_runs_beside_the_products(results: list[dict[str, Any]]) -> None:
-    """It begins after the collective that the products wait for, and ends after them, in both directions."""
+    """In both directions the exchange starts after the collective that the products wait for, and ends after them."""
     for result in results:
         split = result["order"].index("backward")
         forward = result["order"][:split]
@@ -141,7 +141,7 @@ def test_equal_to_plain_layers(results: list[dict[str, Any]], name: str) -> None
 
 
 def test_keep_their_part_of_the_input_alone(results: list[dict[str, Any]]) -> None:
-    """Three layers keep one shard of the input, gather it once in each direction, and reduce-scatter once."""
+    """Three layers save one shard of the input, gather it once in each direction, and reduce-scatter once."""
     part = BATCH * TOKENS // RANKS * HIDDEN * 4
     for result, name in itertools.product(results, ("plain", "rebuilt")):
         assert result[name]["kept"] == part  # of `rebuilt` it is what the input is computed from
@@ -155,5 +155,5 @@ def test_recomputation_gathers_once_more_not_twice(results: list[dict[str, Any]]
 
 
 def test_keep_no_graph_alive(results: list[dict[str, Any]]) -> None:
-    """A layer's output is released when nobody holds it: its graph has no cycle."""
+    """An unreferenced output is freed, because its graph has no cycle."""
     assert all(result["freed"] for result in results)

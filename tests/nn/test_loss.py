@@ -39,7 +39,7 @@ TERMS: list[dict[str, Any]] = [
 
 
 def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    """x [2, 24, HIDDEN], weight [VOCAB, HIDDEN], targets [2, 24], some of them ignored."""
+    """Return x [2, 24, HIDDEN], weight [VOCAB, HIDDEN], and targets [2, 24], some of which are ignored."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 24, HIDDEN, generator=generator).to(dtype)
     weight = torch.randn(VOCAB, HIDDEN, generator=generator).to(dtype)
@@ -51,7 +51,7 @@ def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]
 def plain(
     x: Tensor, weight: Tensor, targets: Tensor, softcap: float | None = None, z_loss: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The cross entropy, and the sum with the z-loss, to which the gradients belong."""
+    """Return the cross entropy, and its sum with the z-loss, from which gradients are computed."""
     logits = F.linear(x, weight).flatten(0, 1)
     targets = targets.flatten()
     if softcap is not None:
@@ -61,7 +61,7 @@ def plain(
 
 
 def exact(x: Tensor, weight: Tensor, targets: Tensor, **terms: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The cross entropy and the gradients of x and weight, in float64."""
+    """Return the cross entropy and the gradients of x and weight in float64."""
     x, weight = (tensor.detach().double().requires_grad_() for tensor in (x, weight))
     entropy, total = plain(x, weight, targets, **terms)
     grad_x, grad_weight = torch.autograd.grad(total, (x, weight))
@@ -70,7 +70,7 @@ def exact(x: Tensor, weight: Tensor, targets: Tensor, **terms: Any) -> tuple[Ten
 
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the loss is scaled afterwards, as in training, and without gradients."""
+    """This includes a loss that is scaled afterwards, as in training, and one without gradients."""
     monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
     x, weight, targets = example()
     expected, _ = plain(x, weight, targets)
@@ -88,7 +88,7 @@ def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_z_loss_and_softcap(chunk: int, terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number is the cross entropy, without the z-loss, whose gradient is in those of x and weight."""
+    """The returned loss excludes the z-loss, but gradients of x and weight include its gradient."""
     monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
     x, weight, targets = example()
     found = loss.cross_entropy(x, weight, targets, LossFormula(VOCAB, SINGLE, **terms))
@@ -97,7 +97,9 @@ def test_z_loss_and_softcap(chunk: int, terms: dict[str, Any], monkeypatch: pyte
 
 
 def test_a_kernel_takes_few_bytes_a_logit() -> None:
-    """Beside products, with a soft-cap and z-loss, in several chunks: read and written once. PyTorch's operators take 50."""
+    """Besides the products, each logit is read and written once, with soft-cap, z-loss and chunks. PyTorch's operators take
+    50.
+    """
     states = 2**15
     vocab = 2**14
     with torch.device("meta"), count() as work:
@@ -123,7 +125,7 @@ def test_chunks_follow_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weight's gradient sums 1024 chunks of one token: rounded to bfloat16 at every chunk it would be 45% off."""
+    """The weight's gradient sums 1024 chunks of one token. Rounding each to bfloat16 would make it 45% wrong."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(1, 1024, HIDDEN, generator=generator).to(torch.bfloat16)
     weight = torch.zeros(8, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
@@ -136,7 +138,7 @@ def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatc
 
 
 class ProductsInto(TorchDispatchMode):
-    """Records sums of products, and computes none."""
+    """Records matrix products that add to a tensor, instead of computing them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,9 +161,9 @@ def test_no_product_is_rounded_on_a_gpu() -> None:
 
 
 def test_tensor_ranks(tmp_path: Path) -> None:
-    """Four ranks, the last with padding: loss, gradient of x (by tokens) and of the weight (by rows).
+    """On four ranks, the last of which has padding, the loss and both gradients equal those of one process.
 
-    For every chunk size, with z-loss and soft-cap and without.
+    x has a gradient by tokens and the weight by rows. Every chunk size runs with and without z-loss and soft-cap.
     """
     for result in run_workers("tests.nn.test_loss:compare_with_plain", 4, None, tmp_path):
         assert_within(max(result), bounds.CROSS_ENTROPY, result)

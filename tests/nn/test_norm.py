@@ -1,4 +1,4 @@
-"""RMSNorm against torch's own under autograd, and what it keeps."""
+"""RMSNorm against torch's own under autograd, and the tensors it saves."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ EPS = 1e-5
 
 
 def draw(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[RMSNorm, Tensor, Tensor, Tensor]:
-    """A norm, its input as a sum of two, and a gradient of its output."""
+    """Return a norm, its input as a sum of two tensors, and a gradient of its output."""
     generator = torch.Generator().manual_seed(0)
     module = RMSNorm(shape[-1], EPS).to(dtype)
     module.weight.data.normal_(1.0, 0.2, generator=generator)
@@ -38,7 +38,7 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[RMSNorm, Tensor, T
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [TOKENS, HEADS], ids=["tokens", "heads"])
 def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, rebuilt: bool) -> None:
-    """Output and gradients bit for bit those of torch in float32, rounded once. Keeps x in its dtype and a number per row."""
+    """Output and gradients are torch's in float32, rounded once. Autograd saves x in its dtype and one number per row."""
     module, first, second, grad = draw(shape, dtype)
     x = (first + second).requires_grad_()
     weight = module.weight.float()
@@ -56,7 +56,7 @@ def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, rebuilt: bo
 
 @pytest.mark.parametrize("trained", ["x", "weight"])
 def test_one_gradient_alone(trained: str) -> None:
-    """Where the weight is frozen, or nothing in front is trained."""
+    """The weight may be frozen, or no layer before the norm is trained."""
     module, x, _, grad = draw(TOKENS, torch.float32)
     both = torch.autograd.grad(module(x.requires_grad_()), [x, module.weight], grad)
     x.requires_grad_(trained == "x"), module.weight.requires_grad_(trained == "weight")
@@ -67,7 +67,7 @@ def test_one_gradient_alone(trained: str) -> None:
 
 
 class _AsOnGpu(TorchDispatchMode):
-    """Runs the operator that only GPUs have by torch's definition of it."""
+    """Runs torch's definition of the operator that only GPUs have."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._fused_rms_norm_backward.default:
@@ -77,7 +77,7 @@ class _AsOnGpu(TorchDispatchMode):
 
 
 def test_call_of_the_kernel() -> None:
-    """The GPU's operator gets what it expects, in order; its kernel itself is tested on GPUs (tests/gpu/test_model.py)."""
+    """The GPU's operator gets its arguments in order. tests/gpu/test_model.py tests the kernel itself."""
     module, x, _, grad = draw(TOKENS, torch.float32)
     _, scale = torch.ops.aten._fused_rms_norm(x, module.weight.shape, module.weight, EPS)
     weight = module.weight.detach()

@@ -1,4 +1,4 @@
-"""Recomputation in the backward pass: what it sees, for chunks of tokens, and with its arguments in host memory."""
+"""Recomputation in the backward pass: its context, chunks of tokens, and arguments kept in host memory."""
 
 import weakref
 from contextvars import ContextVar
@@ -15,7 +15,7 @@ def draw(*shape: int) -> Tensor:
 
 
 def test_recomputation_sees_the_context_of_the_forward_pass() -> None:
-    """As it was then, whatever it is when the backward pass comes."""
+    """The backward pass may run in another context."""
     factor: ContextVar[float] = ContextVar("factor")
     x = draw(3)
     factor.set(3.0)
@@ -27,7 +27,7 @@ def test_recomputation_sees_the_context_of_the_forward_pass() -> None:
 
 
 def test_chunks_have_the_same_tokens_of_each_rank() -> None:
-    """The second argument has the tokens of two ranks. Autograd keeps the arguments alone."""
+    """The second argument has the tokens of two ranks. Autograd only saves the arguments."""
     x = draw(2, 6, 3)
     both = draw(2, 12, 3)
     sizes: list[int] = []
@@ -49,7 +49,7 @@ def test_chunks_have_the_same_tokens_of_each_rank() -> None:
 
 
 def test_streams_are_kept_on_the_host() -> None:
-    """A copy stands for the chosen tensor, whose memory is free after the forward pass; other tensors stay where they are."""
+    """The chosen tensor is copied and its memory is free after the forward pass. Other tensors stay on their device."""
     leaf = draw(4)
     other = draw(4)
     x = leaf * 1

@@ -17,7 +17,7 @@ from megatape.nn.shared_remat import shared_with_layers
 
 
 class Wrapper(torch.autograd.Function):
-    """Returns another tensor with the same memory, as the hooks of ZeRO stage 3 do."""
+    """Module returning another tensor with the same memory, as the hooks of ZeRO stage 3 do."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def draw(*shape: int) -> Tensor:
 
 
 def test_layers_keep_the_arguments_of_a_wrapped_tensor() -> None:
-    """Of two layers with one input, which keep nothing of their own; the gradients are those of plain layers."""
+    """Two layers sharing an input save only its arguments, and have the gradients of plain layers."""
     x = draw(2, 3, 4)
     y = draw(2, 3, 4) * 1
     weights = [draw(5, 4), draw(6, 4)]
@@ -57,7 +57,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_tensor_is_not_rebuilt(change: str) -> None:
-    """A hook of a user's may change it."""
+    """A user's hook may change the tensor."""
     h, h_remat = add(draw(2, 3), draw(2, 3))
     assert h_remat is not None
     assert h_remat.matching(h) is h_remat
@@ -73,7 +73,7 @@ def test_there_is_no_remat_where_it_saves_nothing() -> None:
 
 
 def test_layers_of_encodings_share_a_remat_of_their_input_alone() -> None:
-    """They get a plain tensor. Another tensor is saved itself."""
+    """Encodings get a plain tensor, so autograd saves other tensors as they are."""
     x = draw(2, 3)
     y = draw(2, 3)
     weight = draw(4, 3)
@@ -87,7 +87,7 @@ def test_layers_of_encodings_share_a_remat_of_their_input_alone() -> None:
 
 
 class Operators(TorchDispatchMode):
-    """Names of the operators that run."""
+    """Records the names of running operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Operators(TorchDispatchMode):
 
 @pytest.mark.parametrize("rebuilt", [False, True])
 def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
-    """It is summed in their products and by no sum of tensors, and equals the sum of each layer's."""
+    """Matrix products accumulate the gradient, without an addition of tensors, and it equals the sum of each layer's."""
     x = draw(2, 5, 8)
     weights = [draw(6, 8), draw(4, 8), draw(5, 8)]
     found = {}
@@ -124,7 +124,7 @@ def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
 
 
 def test_what_autograd_saves_of_a_chain() -> None:
-    """A sum, a norm of it, and a function: the layer on each saves the arguments of the first one."""
+    """In a chain of sum, norm and function, the layer on each saves the arguments of the first one."""
     x = draw(1, 2, 8)
     y = draw(1, 2, 8)
     weight = draw(3, 8)

@@ -1,4 +1,4 @@
-"""A process stops when its launcher is gone, and otherwise is left alone."""
+"""A process stops when its launcher is gone, and is otherwise left alone."""
 
 import os
 import signal
@@ -42,7 +42,14 @@ STARTER = """
     ],
 )
 def test_kill_of_an_ancestor(tmp_path: Path, mark: str, names: list[str], killed: int, answer: str) -> None:
-    """names: the programs that start one another and at last the rank; killed: which of them is killed."""
+    """A rank stops if its launcher is killed, but not if another ancestor is.
+
+    Args:
+        mark: Environment variable that marks a rank.
+        names: Programs starting one another, the last of which starts the rank.
+        killed: Index of the killed program.
+        answer: What the rank prints.
+    """
     for name in names:
         (tmp_path / name).write_text(textwrap.dedent(STARTER))
     (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))

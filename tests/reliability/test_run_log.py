@@ -1,4 +1,4 @@
-"""Events can be read again, and hold no secrets."""
+"""Logged events can be read again, and contain no secrets."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Folders that appear late on other hosts, or not at all."""
+"""Folders that appear late on other hosts, or never."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ def test_never_appears(tmp_path: Path) -> None:
 
 
 def test_a_file_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its errors must not end a rank alone, while the others wait for it in a collective."""
+    """Its errors must not end one rank while the others wait for it in a collective."""
     stat = os.stat
     errors = [OSError(errno.EIO, os.strerror(errno.EIO))] * 2
 

@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stable(raw_config: dict[str, Any], folder: Path) -> Path:
-    """A run of four steps at the peak, with a checkpoint after each and a moving average; another seed is beside it."""
+    """Train four steps at the peak with a moving average, saving each. A run with another seed is beside it."""
     raw_config["run"]["directory"] = str(folder)
     raw_config["optimizer"]["ema_decay"] = 0.5
     raw_config["schedule"] = {"kind": "constant", "warmup_fraction": 0.0}
@@ -43,7 +43,9 @@ def checkpoints(run: Path, *steps: int) -> list[Path]:
 
 @pytest.mark.parametrize(("weighting", "parts"), [("uniform", (1, 1, 1)), ("linear", (1, 2, 3))])
 def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tuple[int, ...]) -> None:
-    """In any order of the command line. All but the weights is the newest one's, without its moving average."""
+    """The order on the command line does not matter. Everything except the weights is the newest checkpoint's, without its
+    average.
+    """
     out = stable / weighting
     status, printed, errors = command("average", *checkpoints(stable, 4, 2, 3), "--output", out, "--weighting", weighting)
     assert status == 0, errors
@@ -67,7 +69,7 @@ def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tupl
 
 
 def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path) -> None:
-    """It is branched, and the branch trains; a new run begins with it, and export writes it."""
+    """An average can be branched, a branch trains, a new run starts from it, and export writes it."""
     average = tmp_path / "average"
     branch = tmp_path / "branch"
     assert command("average", *checkpoints(stable, 1, 2), "--output", average)[0] == 0
@@ -95,7 +97,7 @@ def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path
 
 
 def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
-    """One line each, and nothing is written."""
+    """Each refusal is one line, and nothing is written."""
     first, second = checkpoints(stable, 1, 2)
     average = tmp_path / "average"
     changed = tmp_path / "step-00000001"

@@ -1,4 +1,4 @@
-"""A branch of a stable run is, bit for bit, the run that was configured with its decay from the start."""
+"""A branch of a stable run is, bit for bit, the run configured with its decay from the start."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stable(raw_config: dict[str, Any], folder: Path) -> Path:
-    """A run of six steps at the peak after a warm-up of one, with a checkpoint after each; others are beside it."""
+    """Train six steps at the peak after a step of warm-up, saving each, with other runs beside it. Return the folder."""
     raw_config["run"]["directory"] = str(folder)
     raw_config["training"]["steps"] = 6
     raw_config["schedule"] = {"kind": "constant", "warmup_fraction": 0.25}
@@ -46,8 +46,10 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
 
 
 def test_branch_equals_a_run_configured_with_its_decay(stable: Path, command: Command) -> None:
-    """It resumes after step 3; its data order, learning rates, weights and their moving average are those of `whole`, and its
-    ledger covers all six steps. A decay that began a step late, or other samples, would differ."""
+    """The branch resumes after step 3 with the data order, learning rates, weights and moving average of `whole`.
+
+    Its ledger covers all six steps. A decay starting a step late, or other samples, would change them.
+    """
     checkpoint = stable / "checkpoints" / "step-00000003"
     out = stable.with_name("stable-decay-4-6")
     status, printed, errors = command("branch", checkpoint, "--decay-tokens", 3 * STEP - 5)
@@ -84,7 +86,7 @@ def test_branch_equals_a_run_configured_with_its_decay(stable: Path, command: Co
 
 
 def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
-    """Nothing is written."""
+    """Refused branches write nothing."""
     for run, step, message in (
         ("stable", 1, "is not in the stable part of its run: its warm-up has 2 steps"),
         ("decayed", 4, "step 5 has 50.0% of the peak"),
@@ -110,7 +112,7 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
 
 
 def test_relative_names(stable: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is beside the run's, wherever the command was started."""
+    """The branch is created beside the run, in any working directory."""
     monkeypatch.chdir(stable / "checkpoints")
     status, _, errors = command("branch", "step-00000005", "--decay-tokens", STEP)
     assert status == 0, errors

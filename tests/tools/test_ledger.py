@@ -1,4 +1,4 @@
-"""megatape ledger: the samples of a run, as it has recorded them, against the order of its data."""
+"""megatape ledger: recorded samples of a run against the order of its data."""
 
 import json
 import shutil
@@ -23,8 +23,10 @@ MIXTURE = {"a": {"weight": 2.0}, "b": {"weight": 1.0}}
 
 @pytest.fixture(scope="module")
 def runs(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One run on two tensor-parallel ranks of two data-parallel ones, resumed on one rank; another on a mixture, in which a
-    step is left out."""
+    """Train a run on two tensor- and two data-parallel ranks, resumed on one rank.
+
+    Another run trains on a mixture and skips a step.
+    """
     from tests.helpers.runs.small_run import small_config
 
     folder = tmp_path_factory.mktemp("proof")

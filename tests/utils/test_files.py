@@ -1,4 +1,4 @@
-"""JSON of unknown origin, and outputs that never replace what somebody else made."""
+"""JSON of unknown origin, and outputs that never replace another program's files."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from megatape.utils.locks import locked
 
 @pytest.mark.timeout(60)
 def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
-    """Neither a pipe, which waits for a writer, nor a device, which never ends; links to files are."""
+    """A pipe waits for a writer and a device never ends, so neither is read. Links to files are."""
     pipe, device, link = (tmp_path / name for name in ("pipe", "device", "link"))
     os.mkfifo(pipe)
     device.symlink_to("/dev/zero")

@@ -1,4 +1,4 @@
-"""Lines of JSON: the longest one, and torn ones."""
+"""Lines of JSON: the longest one, and truncated ones."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_a_line_that_is_too_long_is_not_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", range(MAX_LINE_BYTES - 2, MAX_LINE_BYTES + 3))
 def test_the_longest_line(tmp_path: Path, length: int) -> None:
-    """No part of a line that is too long is taken for a line."""
+    """No part of an overlong line is taken for a line."""
     path = tmp_path / "events.jsonl"
     line = json.dumps({"event": "failed", "detail": ""})
     line = line.replace('""', f'"{"x" * (length - len(line) - 1)}"') + "\n"
@@ -33,7 +33,7 @@ def test_the_longest_line(tmp_path: Path, length: int) -> None:
 
 @pytest.mark.parametrize("before", [None, b"", b'{"number": 0}\n', b'{"number": 0}\n{"number": 7, "te'])
 def test_append(before: bytes | None, tmp_path: Path) -> None:
-    """A torn last line does not spoil those that follow."""
+    """A truncated last line does not spoil the following ones."""
     path = tmp_path / "lines.jsonl"
     if before is not None:
         path.write_bytes(before)

@@ -1,4 +1,4 @@
-"""Locks of files between threads."""
+"""File locks between threads."""
 
 import threading
 import time

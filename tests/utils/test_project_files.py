@@ -1,4 +1,4 @@
-"""Files of the project that a wheel has, too, and what differs between a clone and a wheel."""
+"""Files of the project in clones and wheels, and their differences."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ from tests.helpers.processes.workers import ROOT
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as a wheel has it."""
+    """Build the package as in a wheel."""
     source = tmp_path_factory.mktemp("source")
     built = tmp_path_factory.mktemp("built")
     for name in ("megatape", "configs"):

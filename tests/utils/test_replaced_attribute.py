@@ -26,6 +26,6 @@ def test_an_attribute_is_restored(owner: type[Base]) -> None:
 
 
 def test_a_missing_attribute_is_an_error() -> None:
-    """A library that has renamed it."""
+    """The library may have renamed it."""
     with pytest.raises(AttributeError), replaced_attribute(Base, "label", ""):
         pass

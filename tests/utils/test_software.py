@@ -9,7 +9,7 @@ from megatape.utils.software import package_version
 
 
 def test_the_version_of_a_clone_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine without a package index, where it is on PYTHONPATH. A checkout has a commit all the same."""
+    """A machine without a package index has the clone on PYTHONPATH. A checkout still has a commit."""
     number, *commit = package_version().split(" ", 1)
 
     def missing(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Lines of ranks: content, stream, colors, and readers that have gone."""
+"""Printed lines of ranks: content, stream, colors, and closed readers."""
 
 import io
 import logging
@@ -30,7 +30,7 @@ def test_lines_of_ranks(
 
 @pytest.mark.parametrize(("variable", "colored"), [(None, True), ("NO_COLOR", False), ("TERM", False)])
 def test_colours_of_a_terminal(variable: str | None, colored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses, warnings and errors; NO_COLOR and a terminal without colors are respected."""
+    """Losses, warnings and errors are colored, unless NO_COLOR is set or the terminal has no colors."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     if variable:

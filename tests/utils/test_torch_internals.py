@@ -1,4 +1,4 @@
-"""The private names of torch that the package uses exist, do what is expected, and stand in one file."""
+"""Private names of torch used by the package exist, do what is expected, and are in one file."""
 
 import ast
 import re
@@ -44,7 +44,7 @@ def test_groups_and_timeouts() -> None:
 
 
 def test_order_of_attention_kernels() -> None:
-    """A GPU takes the first that supports a call; on a CPU there is one beside plain products."""
+    """A GPU uses the first kernel that supports a call. A CPU has one kernel besides plain products."""
     before = torch._C._get_sdp_priority_order()
     try:
         torch_internals.prefer_attention_kernels([SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH])
@@ -58,7 +58,7 @@ def test_order_of_attention_kernels() -> None:
 
 
 def test_fused_operators_on_shapes() -> None:
-    """A mode sees one operator for attention, one for its backward pass and one for RMSNorm, inside the block only."""
+    """Inside the block, a mode sees one operator for attention, one for its backward pass and one for RMSNorm."""
     with torch.device("meta"):
         q = torch.empty(1, 2, 8, 16, requires_grad=True)
         v = torch.empty(1, 2, 8, 24)
@@ -80,7 +80,7 @@ def test_fused_operators_on_shapes() -> None:
 
 
 class Dispatched(TorchDispatchMode):
-    """Names of the operators that are dispatched."""
+    """Records the names of dispatched operators."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -57,7 +57,7 @@ def test_bytes(number: float, text: str) -> None:
     [(0, "0 s"), (41.4, "41 s"), (59.6, "1 min"), (252, "4 min 12 s"), (7200, "2 h"), (7205, "2 h"), (273_700, "3 d 4 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    """At most two units, and none after one that is zero."""
+    """A duration has at most two units, and none after a zero."""
     assert format_duration(seconds) == text
 
 

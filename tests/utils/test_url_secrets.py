@@ -1,4 +1,4 @@
-"""Passwords, tokens and signatures of URLs are hidden, and nothing else."""
+"""Passwords, tokens and signatures in URLs are hidden, and nothing else is."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from megatape.utils.validation import as_type
 
 
 def test_types_of_fields() -> None:
-    """The first fault in one line, whatever is wrong."""
+    """The first error is reported in one line, whatever is wrong."""
     content = {"file": "a", "bytes": 3, "members": []}
     assert as_type(content, LegacyShard) == LegacyShard("a", 3, [])
     member = {"offset": 0, "bytes": 1, "tokens": 1, "documents": 0}

@@ -1,4 +1,4 @@
-"""Waiting ends with the condition, and not long after its time."""
+"""Waiting ends with the condition, or soon after the timeout."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from megatape.utils.waiting import wait_until
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """The present time, which only sleeping changes."""
+    """Return a clock that only sleeping advances."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.append(now.pop() + seconds))

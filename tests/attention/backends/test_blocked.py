@@ -1,4 +1,4 @@
-"""Ring attention of context-parallel ranks against the blocked attention of one process, which is its own reference."""
+"""Ring attention of context-parallel ranks against blocked attention in one process."""
 
 from math import prod
 from pathlib import Path
@@ -27,9 +27,10 @@ SHAPES = [(2, 24, 4, 2, 8), (1, 6 * (BLOCK + 12), 2, 1, 4)]
 
 @pytest.mark.numerics
 def test_ring_equals_one_process(tmp_path: Path) -> None:
-    """Results and gradients, with and without a state that moves, and with documents that end in the chunks of other ranks.
+    """Results and gradients are equal, with and without a moving state, for documents ending in other ranks' chunks.
 
-    It fails if a row without a key on a rank is divided by the sum of no weights, and if a rank masks by its own places."""
+    Fails if a row without keys on a rank is divided by an empty sum, or if a rank masks by its local indices.
+    """
     assert run_workers("tests.attention.backends.test_blocked:check", RANKS, None, tmp_path) == [True] * RANKS
 
 
@@ -55,7 +56,7 @@ def results(
     dtype: torch.dtype = torch.float32,
     min_block_rows: int = BLOCK,
 ) -> list[Tensor]:
-    """Outputs and gradients of this rank's tokens."""
+    """Return the outputs and gradients of this rank's tokens."""
     given = [zigzag(part.detach(), context).requires_grad_() for part in inputs(shape, dtype)]
     q, k, v, delta = given
     state = PositionState(zigzag(initial_state(inputs(shape)[3]), context), delta if moves_state else None)
@@ -66,7 +67,7 @@ def results(
 
 
 def check_bytes(context: Axis) -> None:
-    """Keys, values and, where it moves, the state, to the next rank: forward, again backward, and their gradients."""
+    """Check the bytes sent to the next rank: keys, values and a moving state forward, again backward, and their gradients."""
     shape = SHAPES[0]
     batch, length, _, channels, size = shape
     for moves_state in (True, False):

@@ -1,4 +1,4 @@
-"""The calls of flex_attention, uncompiled on a CPU; tests/model/test_gpu.py has the compiled kernels."""
+"""Calls of flex_attention, uncompiled on a CPU. tests/gpu/test_attention.py has the compiled kernels."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:flex_attention called without t
 
 @pytest.fixture(autouse=True)
 def gradients_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch refuses them there, though the code that it does not compile computes them."""
+    """Allow gradients on a CPU. torch refuses them, although its uncompiled code computes them."""
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
 
 
@@ -26,7 +26,7 @@ def test_bias_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
 
 @pytest.mark.parametrize(("size", "width", "masked"), [(16, 16, True), (MAX_VALUE_WIDTH, 2 * MAX_VALUE_WIDTH, False)], ids=str)
 def test_moving_equals_blocks(size: int, width: int, masked: bool) -> None:
-    """With one call and with several, and grouped queries."""
+    """One or several calls, with grouped queries."""
     results = []
     for backend in ("flex", "blocked"):
         q, k, v, delta = widths(2, 200, 4, 2, size, width)
@@ -50,7 +50,7 @@ def test_moving_equals_blocks(size: int, width: int, masked: bool) -> None:
 def test_tiles(
     dtype: torch.dtype, biased: bool, width: int, tiles: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In torch's own, whose sizes do not depend on the bias, a bias takes more shared memory than an H100 has."""
+    """torch's own tiles ignore the bias, with which they need more shared memory than an H100 has."""
     given = []
 
     def recorded(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **options: object) -> torch.Tensor:
@@ -66,7 +66,7 @@ def test_tiles(
 
 @pytest.mark.parametrize("size", [64, 128])
 def test_tiles_of_a_bias_fit_an_h100(size: int) -> None:
-    """Queries, and for each stage keys, values and a bias in float32. torch's own tiles at R 64 would take 304 KiB so."""
+    """A tile has queries, and keys, values and a float32 bias per stage. torch's own tiles would take 304 KiB at R 64."""
 
     def needed(rows: int, columns: int, stages: int) -> int:
         return 2 * rows * size + stages * (2 * 2 * columns * size + 4 * rows * columns)

@@ -1,11 +1,11 @@
-"""Division of query rows into blocks."""
+"""Splitting query rows into blocks."""
 
 from megatape.attention.blocked.row_blocks import BLOCK, RowBlocks
 from megatape.distributed.mesh import Axis
 
 
 def test_ranks_compute_equally_many_scores() -> None:
-    """At every step of the ring, blocks of rows see as many keys on each rank."""
+    """In every step of the ring, row blocks see equally many keys on each rank."""
     length = 64 * BLOCK
     num_ranks = 8
     ranks = [Axis("context", num_ranks, rank) for rank in range(num_ranks)]

@@ -1,6 +1,6 @@
-"""All commands: help and errors without torch, any text on any terminal, and the scripts that call the commands.
+"""All commands: help and errors without torch, text on any terminal, and the scripts calling the commands.
 
-Commands that fail: messages with flags, exit statuses, and tracebacks of what no user can correct.
+Failing commands are tested as well: messages with flags, exit statuses, and tracebacks of errors that no user can correct.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def test_bad_input_is_one_line(name: str, command: Command, tmp_path: Path, monk
 
 
 def test_the_commands_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help has at most 80 columns and 40 lines, and each command has a line of its own below its use."""
+    """The help has at most 80 columns and 40 lines, and each command has its own line below its use."""
     with pytest.raises(SystemExit):
         main.main(["--help"])
     lines = capsys.readouterr().out.splitlines()
@@ -133,7 +133,7 @@ def test_help_lists_the_sources_and_rules_of_a_preparation(capsys: pytest.Captur
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_the_example_of_a_help_is_a_command(name: str) -> None:
-    """Its options exist and none is missing. A launcher's example starts the script of the command."""
+    """The example's options exist and none is missing. A launcher's example starts the command's script."""
     words = shlex.split(load_command(name).example)
     if words[0] == "deepspeed":
         script = next(index for index, word in enumerate(words) if word.endswith(".py"))
@@ -174,7 +174,7 @@ def test_unknown_words_get_their_nearest_match(words: str, message: str, command
 
 @pytest.mark.parametrize("words", [[], ["data"]])
 def test_a_command_that_is_missing_shows_the_help(words: list[str], command: Command, capfd: pytest.CaptureFixture) -> None:
-    """As an error: a script that lost its command must not go on."""
+    """The help is an error here: a script that lost its command must not continue."""
     with pytest.raises(SystemExit) as ended:
         command(*words)
     printed, errors = capfd.readouterr()
@@ -183,7 +183,7 @@ def test_a_command_that_is_missing_shows_the_help(words: list[str], command: Com
 
 
 def test_version(command: Command, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A checkout has a commit; an installed package has none, also where it lies inside another project's checkout."""
+    """A checkout has a commit. An installed package has none, not even inside another project's checkout."""
     for package, wanted in (
         (software.PACKAGE, r"megatape \d\S+ \(commit [0-9a-f]{7,}(-dirty)?\)\n"),
         (tmp_path / "a", r"megatape \d\S+\n"),
@@ -223,7 +223,7 @@ def test_help_and_config_errors_import_little(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_any_text_can_be_printed(encoding: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Umlauts on an ASCII terminal, and names of files that are no text."""
+    """The text has umlauts on an ASCII terminal, and file names that are not valid text."""
 
     def fail(options: object) -> int:
         print("runs/für\udcff")
@@ -264,7 +264,7 @@ SHIMS = sorted(
 
 @pytest.mark.parametrize("path", SHIMS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_scripts_of_a_clone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each calls the command it names, with its own arguments, from the package of its clone."""
+    """Each script calls the command it names, with its own arguments, from the package of its clone."""
     called: list[list[str]] = []
     monkeypatch.setattr(main, "main", called.append)
     # A new process imports the program, which takes the folder of the script off sys.path.
@@ -404,7 +404,7 @@ def test_other_errors_keep_their_traceback(error: Exception, command: Command, m
 
 
 def test_the_first_rank_of_a_host_shows_an_error_first(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What all ranks meet before they know of each other is shown once: the launcher ends the others while they wait."""
+    """Ranks can fail before they know of each other. The first rank shows the error while the others wait."""
     waited = Mock()
     monkeypatch.setattr(running, "time", Mock(sleep=waited))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
@@ -425,7 +425,7 @@ def test_our_own_bugs_are_not_hidden(command: Command, monkeypatch: pytest.Monke
 
 
 def test_a_reader_that_ends_ends_the_command_quietly(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with `megatape completion bash | head`; a pipe that is another's is an error that keeps its traceback."""
+    """This happens in `megatape completion bash | head`. Another broken pipe is an error that keeps its traceback."""
     program = [sys.executable, "-m", "megatape", "completion", "bash"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -449,7 +449,7 @@ for words in json.load(sys.stdin):
 
 
 def test_missing_folders_and_tasks_are_found_before_torch_is_imported(tmp_path: Path) -> None:
-    """Importing torch takes many seconds: a user would wait for them only to read that a name is misspelt."""
+    """Importing torch takes many seconds. A user must not wait for it only to read that a name is misspelled."""
     pytest.importorskip("lm_eval")
     (tmp_path / "model").mkdir()
     (tmp_path / "own").mkdir()

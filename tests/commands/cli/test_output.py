@@ -1,4 +1,4 @@
-"""Paragraphs and lists of lines, as they are printed."""
+"""Printed paragraphs and lists of lines."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The exported folder: what is in it, that it stands alone, and what is refused."""
+"""Exported folders: their files, running them without megatape, and refused exports."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_model_card(exported: Callable[..., Exported]) -> None:
 def test_the_card_calls_no_other_model_a_base_model(
     raw_config: dict[str, Any], samples: str, init_from: str | None, base: bool
 ) -> None:
-    """Nothing is known of the training of other weights, and examples may be instructions."""
+    """Other weights were trained in unknown ways, and examples may be instructions."""
     raw_config["data"]["samples"] = samples
     raw_config["training"]["init_from"] = init_from
     config = parse_config(raw_config, "config")

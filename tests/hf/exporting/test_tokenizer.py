@@ -38,7 +38,7 @@ from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 def prepare(command: Command, tokenizer: Path, folder: Path) -> tuple[int, str]:
-    """Make folder/data of TEXTS; returns exit status and errors."""
+    """Prepare TEXTS in folder/data. Return the exit status and errors."""
     texts = folder / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": text[:2000]}) + "\n" for text in TEXTS), encoding="utf-8")
     words = ("--source", "jsonl", "--input", texts, "--output", folder / "data", "--validation-share", 0.2)
@@ -48,7 +48,7 @@ def prepare(command: Command, tokenizer: Path, folder: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_export_returns_the_files(family: str, tmp_path: Path) -> None:
-    """Byte for byte; and prompts have the ids of training, as generation and evaluation read them."""
+    """Files are equal byte for byte. Generation and evaluation read prompts with the ids of training."""
     source = FAMILIES[family](tmp_path / family)
     checkpoint, _ = memory_checkpoint(source, vocab_size=640)
     export(checkpoint, tmp_path / "out")
@@ -69,7 +69,7 @@ def test_export_returns_the_files(family: str, tmp_path: Path) -> None:
 
 
 def test_generation_ends_at_every_end_token(tmp_path: Path) -> None:
-    """The turn's end of generation_config.json, which is not the end of documents."""
+    """generation_config.json adds the token ending a turn, which is not the token ending documents."""
     checkpoint, _ = memory_checkpoint(write_llama3(tmp_path / "llama3"), vocab_size=640)
     for end in (601, 602):
         for name, weight in checkpoint.weights.items():
@@ -127,7 +127,7 @@ def test_scores_that_tie_prepare_data_but_are_not_exported(command: Command, tmp
 
 
 def test_a_run_on_imported_data(command: Command, tmp_path: Path) -> None:
-    """Training, checkpoint, resume and export, in real processes; the checkpoint needs neither data nor source folder."""
+    """Train, checkpoint, resume and export in real processes. The checkpoint needs neither the data nor the source folder."""
     source = write_llama3(tmp_path / "llama3")
     files = load_tokenizer(source).files
     status, errors = prepare(command, source, tmp_path)
@@ -188,7 +188,7 @@ SPACES_AND_MARKS = [
 
 
 def python_files() -> list[str]:
-    """100 files of the standard library."""
+    """Return 100 files of the standard library."""
     files = sorted(Path(os.__file__).parent.glob("*.py"))[:100]
     assert len(files) == 100
     return [path.read_text(encoding="utf-8") for path in files]
@@ -203,7 +203,7 @@ def c4_texts() -> list[str]:
 
 
 def load(model: bytes, folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of `model` as transformers loads it from `folder`, beside a Llama's config.json."""
+    """Load the tokenizer of `model` with transformers, from `folder` with a Llama's config.json."""
     write_tokenizer(SentencePieceTokenizer(model), 10**9, folder)
     # A class of tokenizers is registered for Llama, and would change ids.
     (folder / "config.json").write_text('{"model_type": "llama"}')
@@ -212,13 +212,13 @@ def load(model: bytes, folder: Path) -> PreTrainedTokenizerBase:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, PreTrainedTokenizerBase]:
-    """A tokenizer of 2,000 tokens trained on Python code, and its export."""
+    """Return a tokenizer of 2,000 tokens trained on Python code, and its export."""
     model = train_tokenizer(python_files()[:20], 2000)
     return SentencePieceTokenizer(model), load(model, tmp_path_factory.mktemp("tokenizer"))
 
 
 def check(ours: Tokenizer, theirs: PreTrainedTokenizerBase, texts: list[str], num_decoded: int = 40) -> None:
-    """Compare ids, and decoded texts of the first texts only, because the decoder of an export takes microseconds a token."""
+    """Compare ids of all texts, and the first decoded texts: an export's decoder takes microseconds per token."""
     for number, text in enumerate(texts):
         expected = [*ours.begin, *ours.encode(text)]
         found = theirs(text).input_ids
@@ -245,7 +245,7 @@ def test_characters_beside_a_stray_byte(real: tuple[Tokenizer, PreTrainedTokeniz
 
 
 def test_unicode_characters(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> None:
-    """All of two and three bytes, and some of four."""
+    """All characters of two and three bytes are checked, and some of four."""
     codes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, sys.maxunicode, 37)]
     ours, theirs = real
     text = "".join(map(chr, codes))
@@ -254,7 +254,7 @@ def test_unicode_characters(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> 
 
 
 def random_cases() -> Iterator[tuple[bytes, list[str]]]:
-    """Tokenizers of texts over a few letters, where most merges overlap and compete, and other such texts."""
+    """Yield tokenizers trained on texts over a few letters, where most merges overlap and compete, with other such texts."""
     generator = random.Random(0)
     for alphabet in ("ab", "a ", "ab ", "abc 1"):
         lines = ["".join(generator.choices(alphabet, k=generator.randint(5, 60))) for _ in range(40)]
@@ -264,7 +264,7 @@ def random_cases() -> Iterator[tuple[bytes, list[str]]]:
 
 
 def sentencepiece_bpe(lines: list[str], **changes: Any) -> bytes:
-    """A SentencePiece model trained like ours, except for `changes`."""
+    """Train a SentencePiece model with our settings, except for `changes`."""
     model = io.BytesIO()
     settings: dict[str, Any] = {
         "model_type": "bpe",
@@ -295,7 +295,7 @@ def test_competing_merges_and_dummy_prefix() -> None:
 
 
 def test_dummy_prefix_round_trip(tmp_path: Path) -> None:
-    """As Llama's own tokenizer has it."""
+    """Llama's own tokenizer has such a prefix."""
     model = sentencepiece_bpe(python_files()[:2], vocab_size=500, add_dummy_prefix=True)
     check(SentencePieceTokenizer(model), load(model, tmp_path), [text for text in SPACES_AND_MARKS if MARK not in text])
 

@@ -1,4 +1,4 @@
-"""The code of exported models: of each encoding its own, also of one from outside the package."""
+"""Code of exported models: each has the code of its own encoding, also of one from outside the package."""
 
 import ast
 import inspect
@@ -71,7 +71,7 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
 
 
 def write_own(monkeypatch: pytest.MonkeyPatch, path: Path, code: str) -> None:
-    """Register the encoding `own`, a class of this name in a new file, given by --import."""
+    """Write `code`, which defines the encoding class Own, to a new file, import it and register it as `own`."""
     path.write_text(code)
     import_given(str(path))
     monkeypatch.setitem(ENCODINGS, "own", EncodingEntry(f"{path.stem}:Own", "own"))
@@ -144,7 +144,7 @@ def test_files_beside_an_encoding_are_carried(
 def test_what_only_training_needs_is_not_carried(
     sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An import on several lines, the registry line and the program; a constant below them stays."""
+    """A multi-line import, the registry line and the program are dropped. A constant below them stays."""
     kept = """class Own(Encoding):
     def __init__(self, config): super().__init__(config); self.size = SIZE
 """
@@ -199,7 +199,7 @@ def test_an_encoding_is_carried_without_the_optimizer_beside_it(sentencepiece_mo
 
 
 def test_the_stand_ins_have_the_signatures_of_training() -> None:
-    """A parameter that a stand-in does not know would be found when an export is loaded."""
+    """Otherwise a parameter that a stand-in lacks would only be noticed when loading an export."""
     places = {
         mesh: ("Axis",),
         parameters: ("parameter", "Uniform"),
@@ -223,7 +223,7 @@ def test_the_stand_ins_have_the_signatures_of_training() -> None:
 
 
 def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_path: Path) -> None:
-    """In one process, where transformers remembers model classes by configuration class."""
+    """transformers maps configuration classes to model classes for the whole process."""
     for encoding in ("alibi", "fire", "alibi"):
         folder = tmp_path / encoding / "exported"
         if not folder.exists():
@@ -234,7 +234,7 @@ def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_exported_code_imports_only_torch_and_transformers(encoding: str, sentencepiece_model: Path, tmp_path: Path) -> None:
-    """And its own files, all of which it needs."""
+    """It also imports its own files, and needs all of them."""
     export(memory_checkpoint(sentencepiece_model, encoding=encoding, **MIXED)[0], tmp_path / "out")
     needed = {"modeling_tape", "new_tokens"}
     for path in (tmp_path / "out").glob("*.py"):
@@ -252,7 +252,7 @@ def test_exported_code_imports_only_torch_and_transformers(encoding: str, senten
 
 @pytest.mark.slow
 def test_every_encoding_runs_without_this_package(sentencepiece_model: Path, tmp_path: Path) -> None:
-    """In one process: the logits are those of the installed classes, and a new model can be made."""
+    """Logits equal those of the installed classes, and a new model can be created, in one process."""
     program = """
 import sys
 sys.modules["megatape"] = None

@@ -1,4 +1,4 @@
-"""megatape generate: batches, streaming, stop strings, sampling, and what is refused."""
+"""megatape generate: batches, streaming, stop strings, sampling, and refused input."""
 
 import io
 import json
@@ -62,7 +62,7 @@ def test_a_prompt(command: Command, tmp_path: Path, encoding: str) -> None:
 def test_a_file_gives_what_each_prompt_gives_alone(
     exported: Callable[..., Exported], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    """With 60 new tokens some texts are longer than the samples that RandPE was trained on, and others are not."""
+    """With 60 new tokens some texts are longer than RandPE's training samples, and others are not."""
     folder = exported("grouped", encoding).folder
     monkeypatch.setattr(continuations, "BATCH_TOKENS", 200)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"prompt": text, "id": len(text)}) + "\n" for text in PROMPTS))
@@ -109,7 +109,7 @@ def test_samples_of_a_file(exported: Callable[..., Exported], command: Command, 
 
 
 class Script:
-    """A model that continues every prompt of a batch with the ids written for it, then with 5s."""
+    """Model that continues each prompt of a batch with scripted ids, then with 5s."""
 
     device = torch.device("cpu")
 
@@ -132,7 +132,7 @@ class Script:
 def test_characters_after_a_stray_byte_are_shown_as_they_come(
     exported: Callable[..., Exported], tmp_path: Path, own: bool
 ) -> None:
-    """The tokenizers library alone would hold back these characters and then replace all of them."""
+    """The tokenizers library alone would hold these characters back and then replace all of them."""
     folder = exported("plain").folder if own else FAMILIES["llama2"](tmp_path / "llama2")
     tokenizer = read_tokenizer(folder)
     row = tokenizer.convert_tokens_to_ids([f"<0x{byte:02X}>" for byte in b"\xe4" + "你好".encode()])
@@ -200,7 +200,7 @@ def test_each_text_of_a_batch_ends_at_its_own_tokens(tmp_path: Path) -> None:
 
 
 def test_an_empty_prompt(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
-    """It is the token that texts begin with; that of a prompt in a file, too."""
+    """An empty prompt is the token that texts begin with, also in a file of prompts."""
     folder = exported("plain").folder
     loaded = load_exported(folder)
     ((expected,),) = continue_prompts(loaded, [Prompt([1])], Sampling(max_new_tokens=9))
@@ -213,7 +213,7 @@ def test_an_empty_prompt(exported: Callable[..., Exported], command: Command, tm
 
 
 def test_an_empty_prompt_without_a_token_before_texts(command: Command, tmp_path: Path) -> None:
-    """A declared beginning token is taken; without one the model could not begin."""
+    """The declared beginning token is used. Without one the model has nothing to start from."""
     folder = save_model(write_qwen(tmp_path / "qwen"))
     status, _, errors = command("generate", folder, "--prompt", "")
     assert status == 2
@@ -228,7 +228,7 @@ def test_an_empty_prompt_without_a_token_before_texts(command: Command, tmp_path
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("remote", [False, True])
 def test_special_tokens_in_a_prompt_are_text(family: str, remote: bool, tmp_path: Path) -> None:
-    """As they were in training, and whoever loads the tokenizer."""
+    """Prompts are tokenized as in training, even with a tokenizer loaded by transformers."""
     folder = save_model(FAMILIES[family](tmp_path / family))
     tokenizer = load_tokenizer(folder)
     loaded = load_exported(folder, trust_remote_code=remote)
@@ -239,7 +239,7 @@ def test_special_tokens_in_a_prompt_are_text(family: str, remote: bool, tmp_path
 
 
 def test_messages_in_a_file(command: Command, tmp_path: Path) -> None:
-    """A conversation is answered after the tokens of the template, in any order with prompts."""
+    """Conversations continue from the template's tokens. They may be mixed with prompts in any order."""
     folder = save_model(adopted({"qwen": write_qwen(tmp_path / "source")}, tmp_path, PLAIN))
     records: list[dict[str, Any]] = [{"prompt": "over"}, {"messages": MESSAGES[:2], "id": 7}, {"messages": MESSAGES[:4]}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -277,7 +277,7 @@ def save_model(folder: Path) -> Path:
 
 
 def test_interactive(exported: Callable[..., Exported], command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line, its continuation, until the end of the input; a line that is not UTF-8 is skipped."""
+    """Lines are continued until the end of the input. A line that is not UTF-8 is skipped."""
     words = ("generate", exported("plain").folder, "--max-new-tokens", 30)
     expected = [command(*words, "--prompt", text)[1].removeprefix(text) for text in ("The fox", "over")]
     for typed, num_errors in ((b"The fox\n\nover", 0), (b"The fox\n\xff\nover", 1)):
@@ -290,7 +290,7 @@ def test_interactive(exported: Callable[..., Exported], command: Command, monkey
 def test_a_terminal_without_the_texts_letters(
     exported: Callable[..., Exported], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text is escaped, JSON stays JSON, and what a file of prompts holds comes back."""
+    """Text is escaped, JSON stays JSON, and fields of a prompt file are returned."""
     folder = exported("plain").folder
     words = ("--max-new-tokens", 1)
     record = {"prompt": "für", "key": "\ud800"}
@@ -311,7 +311,7 @@ def test_a_terminal_without_the_texts_letters(
 
 
 def test_beyond_the_positions_that_are_drawn(exported: Callable[..., Exported], command: Command) -> None:
-    """RandPE has twice as many as the longest sample of training, and each is a text's once."""
+    """RandPE draws from twice as many positions as the longest training sample has, and uses each once in a text."""
     folder = exported("grouped", "randpe").folder
     status, _, errors = command("generate", folder, "--prompt", "The fox", "--max-new-tokens", 125)
     assert status == 2
@@ -417,7 +417,7 @@ def test_bad_input(
     ],
 )
 def test_files_that_are_refused(command: Command, tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    """Before the model is loaded."""
+    """Files are checked before the model is loaded."""
     (tmp_path / name).write_bytes(content)
     status, printed, errors = command("generate", "nowhere", "--prompts", tmp_path / name)
     assert (status, printed, errors.count("\n")) == (2, "", 1), errors
@@ -425,18 +425,18 @@ def test_files_that_are_refused(command: Command, tmp_path: Path, name: str, con
 
 
 def texts_of(folder: Path) -> LoadedModel:
-    """The tokenizer of a folder, and no model."""
+    """Return the tokenizer of a folder, without a model."""
     return LoadedModel(str(folder), None, None, folder)
 
 
 def learned_prompts(tokenizer: Path, messages: list[dict[str, Any]]) -> list[list[int]]:
-    """The tokens before each answer, as the preparation of fine-tuning data gives them."""
+    """Return the tokens before each answer, as prepared for fine-tuning."""
     example = Chat(load_tokenizer(tokenizer), Limits(512)).example(conversation(messages))
     return [example.ids[:begin] for begin, _ in example.answers]
 
 
 def test_a_checkpoint_and_its_export(tmp_path: Path) -> None:
-    """Of a model with a template: export keeps it, and the tokens are those of the data it was fine-tuned on."""
+    """An export keeps the chat template, and prompts have the tokens of the fine-tuning data."""
     source = adopted({"qwen": write_qwen(tmp_path / "source")}, tmp_path, PLAIN)
     checkpoint, _ = memory_checkpoint(source, vocab_size=640)
     export(checkpoint, tmp_path / "out")
@@ -450,7 +450,7 @@ def test_a_checkpoint_and_its_export(tmp_path: Path) -> None:
 def test_models_without_a_template(
     exported: Callable[..., Exported], sentencepiece_model: Path, tmp_path: Path, family: str
 ) -> None:
-    """In fine-tuning's own form, whose answers are tokens of their own."""
+    """These models get fine-tuning's own format, whose answers are separately tokenized."""
     source = folder = write_qwen(tmp_path / "qwen")
     if family == "sentencepiece":
         source = sentencepiece_model
@@ -467,7 +467,7 @@ def test_models_without_a_template(
 
 
 def test_a_template_beside_an_export(exported: Callable[..., Exported], sentencepiece_model: Path, tmp_path: Path) -> None:
-    """The beginning and the end token that it writes are tokens, though our tokenizer.json does not mark them."""
+    """The template's beginning and end tokens are tokens, although our tokenizer.json does not mark them."""
     checkpoint, _ = memory_checkpoint(sentencepiece_model)
     export(checkpoint, tmp_path / "out")
     (tmp_path / "out" / "chat_template.jinja").write_text(

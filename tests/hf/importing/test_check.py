@@ -1,4 +1,4 @@
-"""Check of an import: the logits of both codes agree, and wrong settings are noticed."""
+"""Check of an import: logits of our code and transformers agree, and wrong settings are noticed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.numerics
 @pytest.mark.parametrize("encoding", ["rope", "tape"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_transformers(tiny: Callable[..., Any], name: str, encoding: str) -> None:
-    """TAPE's updates start at zero, so it starts as the model that is imported. The reference is loaded by from_pretrained, not
-    by us."""
+    """TAPE's updates start at zero, so it starts as the imported model. The reference is loaded by from_pretrained."""
     folder, _ = tiny(name)
     pretrained = read_pretrained(folder)
     weights = pretrained.weights
@@ -39,7 +38,7 @@ def test_logits_are_those_of_transformers(tiny: Callable[..., Any], name: str, e
     [("llama3", "scaling", None), ("qwen2", "scaling", None), ("llama", "rotary_base", 1e4), ("mistral", "norm_eps", 1e-2)],
 )
 def test_the_check_notices(tiny: Callable[..., Any], name: str, field: str, value: Any) -> None:
-    """Each of these differences is above the bound of the command."""
+    """Each of these differences exceeds the command's bound."""
     folder, _ = tiny(name)
     pretrained = read_pretrained(folder)
     wrong = parse_model(pretrained.architecture.model.model_dump() | {field: value}, name)

@@ -1,4 +1,4 @@
-"""Downloads of models from the Hugging Face hub, here a server in this process."""
+"""Downloading models from the Hugging Face hub, for which a server in this process stands in."""
 
 import hashlib
 import json
@@ -57,7 +57,7 @@ class Hub:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Hub]:
-    """A hub with the files of `folder` as its only model."""
+    """Serve the files of `folder` as the hub's only model."""
     hub = Hub(files={path.name: path.read_bytes() for path in folder.iterdir()} | dict.fromkeys(OTHERS, b"other"))
 
     class Handler(BaseHTTPRequestHandler):
@@ -119,7 +119,7 @@ def megatape(folder: Path, address: str, *words: object) -> tuple[int, str, str]
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, address: str, offline: bool = False) -> None:
-    """Set what the client of this process read from the environment when it was imported."""
+    """Set the address that this process's client read from the environment when it was imported."""
     monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
@@ -135,7 +135,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_download(model: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files that an import needs and no others, whole; an interrupted download is not taken for a model, and resumes."""
+    """An import downloads exactly the files it needs. An interrupted download is not taken for a model, and resumes."""
     monkeypatch.chdir(tmp_path)
     with served(model) as hub:
         use_hub(monkeypatch, hub.address)
@@ -171,7 +171,7 @@ def test_download(model: Path, command: Command, tmp_path: Path, monkeypatch: py
 
 
 def test_no_access(model: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line each, with what to do."""
+    """Each error is one line that says what to do."""
     monkeypatch.chdir(tmp_path)
     with served(model) as hub:
         cases: list[tuple[int, str, str, str]] = [
@@ -202,7 +202,7 @@ def test_no_access(model: Path, command: Command, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("words", [("import", ID, "out"), ("generate", ID, "--prompt", "a")])
 def test_an_id_that_is_no_folder(command: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """The error says how to get it, unless the path is likelier a typing error in a folder that exists."""
+    """The error says how to download the model, unless the path looks like a misspelled existing folder."""
     status, _, errors = command(*words)
     assert status == 2
     assert f"hf download {ID} --local-dir tiny" in errors

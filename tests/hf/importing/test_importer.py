@@ -1,4 +1,4 @@
-"""Importing models of other families: what is written, what is refused by name, and what an import refers to."""
+"""Importing models of other families: written files, refused sources, and references to the source."""
 
 import json
 from collections.abc import Callable
@@ -33,13 +33,13 @@ def change(path: Path, **fields: Any) -> None:
 
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
-    """A folder of the test's own, in several files."""
+    """Save a llama in several files, in a folder that the test may change."""
     save_tiny("llama", tmp_path / "llama", shard="40KB")
     return tmp_path / "llama"
 
 
 def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> None:
-    """What the command writes refers to the source and is a configuration once data and steps are given."""
+    """The command writes a reference to the source, and a configuration that only lacks data and steps."""
     folder, _ = tiny("mistral")
     out = tmp_path / "out"
     code, printed, errors = command("import", folder, out, "--encoding", "tape", "--length", 128)
@@ -63,8 +63,9 @@ def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> N
 
 
 def test_windows_instructions_and_tokenizers(command: Command, sentencepiece_model: Path, tmp_path: Path) -> None:
-    """A window as long as the samples is no obstacle; what transformers would follow is not followed; the text is the
-    tokenizer's."""
+    """A window as long as the samples is accepted, instructions to transformers are ignored, and texts use the tokenizer's
+    ids.
+    """
     folder = tmp_path / "mistral"
     save_tiny("mistral", folder, sliding_window=32)
     change(folder / "config.json", attn_implementation="somebody/kernel", _attn_implementation="somebody/kernel")
@@ -167,7 +168,7 @@ def _edit_index(folder: Path, edit: Callable[[dict[str, str]], Any]) -> None:
 
 
 def _move_norm(folder: Path) -> None:
-    """The first file holds the norm too."""
+    """Store the norm in the first file as well."""
     first = min(folder.glob("*.safetensors"))
     save_file(load_file(first) | {NORM: torch.ones(32)}, first)
 
@@ -228,7 +229,7 @@ def test_values_that_are_not_finite_are_refused(llama: Path, tmp_path: Path) -> 
 
 @pytest.fixture
 def source(sentencepiece_model: Path, tmp_path: Path) -> Callable[..., Path]:
-    """source("qwen2"): a folder with that model and a tokenizer."""
+    """Return a function: source("qwen2") is a folder with that model and a tokenizer."""
 
     def make(name: str, **changes: Any) -> Path:
         save_tiny(name, tmp_path / name, DTYPES.get(name, torch.bfloat16), **changes)
@@ -243,7 +244,7 @@ def source(sentencepiece_model: Path, tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_import_returns_bit_for_bit(command: Command, source: Callable[..., Path], tmp_path: Path, name: str) -> None:
-    """Every tensor, and all of the configuration but the special tokens: those are the tokenizer's."""
+    """Every tensor and setting is unchanged, except special tokens, which come from the tokenizer."""
     folder = source(name)
     for words in (("import", folder, tmp_path / "import"), ("export", tmp_path / "import", tmp_path / "out")):
         assert command(*words)[0] == 0
@@ -267,7 +268,7 @@ def test_an_import_returns_bit_for_bit(command: Command, source: Callable[..., P
 
 @pytest.mark.numerics
 def test_with_another_encoding(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
-    """New position weights are those with which training begins, and the rest is the source's; in a precision of one's own."""
+    """New position weights are those at the start of training, other weights are the source's, in any chosen precision."""
     folder = source("mistral")
     import_model(folder, tmp_path / "import", "tape", None)
     for dtype in ("float32", "bfloat16"):
@@ -286,7 +287,7 @@ def test_with_another_encoding(command: Command, source: Callable[..., Path], tm
 
 
 def test_a_window_is_kept(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
-    """It shortens the samples, which the command says, and returns with the export; no other encoding has it."""
+    """The window shortens the samples, as the command says, and is exported again. No other encoding supports it."""
     folder = source("mistral", sliding_window=32)
     status, printed, _ = command("import", folder, tmp_path / "import")
     assert status == 0
@@ -317,7 +318,7 @@ def test_scaling_is_not_kept_where_nothing_rotates(command: Command, source: Cal
 
 
 def test_imports_that_are_refused(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
-    """Weights that another shape would lack are not drawn at random; a changed source is not exported."""
+    """Weights missing in the source are never drawn at random, and a changed source is not exported."""
     folder = source("llama")
     import_model(folder, tmp_path / "import", "rope", None)
     out = tmp_path / "out"
@@ -341,7 +342,7 @@ def test_imports_that_are_refused(command: Command, source: Callable[..., Path],
 
 
 def test_an_encoding_of_ones_own(command: Command, source: Callable[..., Path], tmp_path: Path, own_modules: None) -> None:
-    """Its module is recorded, so that the export asks for it by name instead of failing on an unknown encoding."""
+    """The encoding's module is recorded, so that an export asks for it instead of failing on an unknown encoding."""
     module = Path(__file__).parents[3] / "examples" / "forgetting.py"
     given = ("--import", module)
     status, printed, errors = command("import", source("llama"), tmp_path / "import", "--encoding", "forgetting", *given)

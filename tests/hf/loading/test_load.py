@@ -1,4 +1,4 @@
-"""Every kind of folder that holds a model, loaded as one."""
+"""Loading every kind of model folder as one model."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def change(path: Path, **fields: Any) -> None:
 
 
 def plant(folder: Path, kind: str) -> None:
-    """Put one attack into an exported folder."""
+    """Add an attack to an exported folder."""
     payload = PAYLOAD.format(name=kind)
     own = "class Model: pass\nclass Tokenizer: pass\n"
     match kind:
@@ -70,7 +70,7 @@ def plant(folder: Path, kind: str) -> None:
 
 
 class Answer(NamedTuple):
-    """What a command did, and the payloads that have run so far."""
+    """Result of a command, and the payloads that have run so far."""
 
     status: int
     output: str
@@ -83,7 +83,7 @@ HARMLESS = ("modeling", "configuration", "tokenizer", "auto_map", "repository", 
 
 @pytest.fixture(scope="module")
 def addition(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Addition data and an exported model that reads it."""
+    """Prepare addition data and export a model trained on it."""
     folder = tmp_path_factory.mktemp("addition")
     task = AdditionTask(digits=1, per_cell=20, seed=0)
     prepare_addition(task, folder / "data", lambda tokens: None)
@@ -94,7 +94,7 @@ def addition(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.slow
 def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -> None:
-    """Each attack under both commands; at last one that is allowed, which shows that the payloads work."""
+    """Both commands meet every attack. An allowed attack comes last and shows that the payloads work."""
     data, model = addition
     plan: dict[str, list[str]] = {}
     for kind in ("clean", *HARMLESS, "kernel", "pickle"):
@@ -300,7 +300,7 @@ def logits(folder: Path, adapter: Path | None = None) -> Tensor:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_models_of_others_and_imports(name: str, tmp_path: Path) -> None:
-    """With the settings of earlier versions; in the stored precision; an import is the model that it refers to."""
+    """Settings of earlier versions are read, weights keep their stored precision, and an import is the model it refers to."""
     folder = tmp_path / name
     save_tiny(name, folder, dtype=torch.bfloat16, vocab_size=640)
     shutil.copytree(write_llama3(tmp_path / "tokenizer"), folder, dirs_exist_ok=True)

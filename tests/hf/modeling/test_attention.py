@@ -1,4 +1,4 @@
-"""Prompts are read by a flash kernel in memory that grows with the tokens."""
+"""Prompts are read by a flash kernel, whose memory grows linearly with the tokens."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def padded_mask() -> Tensor:
 
 
 class Sizes(TorchDispatchMode):
-    """The number of elements of the largest tensor made in the block."""
+    """Records the number of elements in the largest tensor created in the block."""
 
     largest = 0
 
@@ -48,7 +48,7 @@ class Sizes(TorchDispatchMode):
     ("shape", "encoding"), [("grouped", "tape"), ("plain", "tape"), ("odd", "tape"), ("grouped", "tape_vector")]
 )
 def test_prompts_take_the_flash_kernel(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
-    """Whole, padded, and behind what a cache holds; with the logits of plain products."""
+    """Complete, padded and cached prompts all have the logits of plain matrix products."""
     found = exported(shape, encoding)
     model = found.load()
     plain = found.load(attn_implementation="eager")
@@ -101,7 +101,7 @@ def test_padding_between_tokens_is_masked(exported: Callable[..., Exported]) -> 
 
 @pytest.mark.parametrize("mask", [None, "hidden", "added", "added by head"])
 def test_one_query(mask: str | None) -> None:
-    """Against torch's attention on repeated keys."""
+    """A single query equals torch's attention on repeated keys."""
     torch.manual_seed(0)
     query = torch.randn(2, 6, 1, 8)
     key = torch.randn(2, 3, 11, 8)

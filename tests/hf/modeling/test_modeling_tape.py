@@ -31,7 +31,7 @@ def positions(tokens: Tensor) -> Tensor:
 
 @torch.no_grad()
 def check(found: Exported, attention: str = "sdpa") -> None:
-    """The exported model gives the logits of the one it came from."""
+    """Check that an exported model has the logits of its source."""
     tokens = prompt()
     expected = found.ours(tokens, found.positions(tokens))
     assert_close(found.load(attn_implementation=attention)(tokens).logits, expected, bounds.EXPORTED)
@@ -49,7 +49,7 @@ def test_every_encoding(exported: Callable[..., Exported], shape: str, encoding:
 
 @pytest.mark.parametrize("encoding", ["alibi", "t5", "fire"])
 def test_biases_of_twelve_heads_and_long_texts(exported: Callable[..., Exported], encoding: str) -> None:
-    """Slopes of a number of heads that is no power of two, buckets and thresholds beyond the first."""
+    """Twelve is no power of two, which changes the slopes. Long texts reach beyond the first buckets and thresholds."""
     found = exported("twelve", encoding)
     tokens = prompt(batch=1, length=700)
     with torch.no_grad():
@@ -59,7 +59,7 @@ def test_biases_of_twelve_heads_and_long_texts(exported: Callable[..., Exported]
 
 @torch.no_grad()
 def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exported]) -> None:
-    """That of the run's sequence length, or of a longer text's; a text that goes on must have been announced."""
+    """Positions are drawn for the run's sequence length or a longer text's. A growing text must announce its final length."""
     found = exported("grouped", "randpe")
     model = found.load()
     assert (model.config.position_length, model.config.position_seed) == (64, 1234)
@@ -95,7 +95,7 @@ def test_tape(exported: Callable[..., Exported], shape: str, attention: str) -> 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rope_is_a_plain_llama(exported: Callable[..., Exported], shape: str) -> None:
-    """Or a Mistral, where hidden_size is not a multiple of num_heads."""
+    """If hidden_size is not a multiple of num_heads, the export is a Mistral."""
     found = exported(shape, encoding="rope")
     assert type(found.load()) is (MistralForCausalLM if shape == "odd" else LlamaForCausalLM)
     assert not list(found.folder.glob("*.py"))
@@ -148,8 +148,11 @@ def test_loss_is_shifted_and_ignores_what_it_is_told_to(exported: Callable[..., 
     + [("grouped", name) for name in ("path_fox", "selective_rope_gated", "tape_selective_rope")],
 )
 def test_packed_documents_as_in_training(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
-    """Positions that start again separate documents, as with data.mask_documents: scores grow with the keys of each alone, and
-    what reads the tokens before one reads none of another document."""
+    """Restarting positions separate documents, as data.mask_documents does.
+
+    Scores scaled by the number of keys count only the document's own keys, and features of previous tokens read no other
+    document.
+    """
     found = exported(shape, encoding)
     lengths = (17, 23)
     tokens = prompt(batch=1)

@@ -30,7 +30,7 @@ FILES = {
 
 @pytest.fixture
 def own(own_modules: None, sentencepiece_model: Path, tmp_path: Path) -> Iterator[Callable[[str], Exported]]:
-    """The export of a small random model with an encoding, whose query heads share key/value heads."""
+    """Export a small random model with an encoding, whose query heads share key/value heads."""
 
     def make(encoding: str) -> Exported:
         import_given(str(ROOT / FILES[encoding]))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.numerics
 
 @pytest.mark.parametrize("shape", ["grouped", "tied"])
 def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path) -> None:
-    """Every parameter is in one shard, no shard holds more than the limit unless for one tensor, and the whole loads."""
+    """Every parameter is in one shard, only a shard with a single tensor exceeds the limit, and the export loads."""
     limit = 20_000
     checkpoint, ours = memory_checkpoint(sentencepiece_model, num_layers=11, **SHAPES[shape])
     export(checkpoint, tmp_path / "out", shard_bytes=limit)

@@ -1,4 +1,4 @@
-"""A look at a lease that does not wait."""
+"""Looking at a lease without waiting."""
 
 import os
 from functools import partial
@@ -13,7 +13,7 @@ from tests.helpers.processes.leases import elsewhere
 
 @pytest.mark.timeout(30)
 def test_a_pipe_is_not_waited_for(path: Path) -> None:
-    """A pipe without a writer is in the lease's place."""
+    """A pipe without a writer stands in the lease's place."""
     path.parent.mkdir()
     os.mkfifo(path)
     for look in (partial(check_free, path), Lease(path).attempt):
@@ -22,7 +22,7 @@ def test_a_pipe_is_not_waited_for(path: Path) -> None:
 
 
 def test_what_must_not_wait_cannot_tell(path: Path) -> None:
-    """A heartbeat in the future may be of a run that is alive. It says what it knows, and the remedy works."""
+    """A heartbeat in the future may belong to a live run. The error says so, and its remedy works."""
     path.parent.mkdir()
     path.write_bytes(elsewhere().content())
     beat = 4102444800.0

@@ -1,4 +1,4 @@
-"""A held lease: its heartbeats, its loss and its release."""
+"""Held leases: heartbeats, loss and release."""
 
 import os
 import time
@@ -27,7 +27,7 @@ def test_held_and_released(path: Path) -> None:
 
 
 def test_removed_by_hand(path: Path) -> None:
-    """It is made again; not if it may have been taken over meanwhile."""
+    """A removed lease is written again, unless another process may have taken it over."""
     clock = Clock()
     lease = take(path, clock=clock)
     path.unlink()
@@ -75,7 +75,7 @@ def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
 
 
 def test_a_folder_that_comes_back_between_two_looks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lease is not there and then its folder is, which is what a lost lease looks like."""
+    """The lease is missing while its folder exists, which looks like a lost lease."""
     clock = Clock()
     lease = take(path, clock=clock)
     lease.stop_heartbeats()

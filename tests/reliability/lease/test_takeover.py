@@ -1,4 +1,4 @@
-"""One run at a time in a folder: who is refused, and who takes over."""
+"""One run at a time in a folder: which processes are refused, and which take over."""
 
 import json
 import os
@@ -33,7 +33,7 @@ time.sleep(60)
 
 
 def test_a_dead_process_of_this_machine_is_replaced_at_once(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """kill -9, also while its parent has not noticed (a zombie); while it is only stopped it is alive."""
+    """A process killed by kill -9 is dead even as a zombie. A stopped process is alive."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
     ) as process:
@@ -53,7 +53,7 @@ def test_a_dead_process_of_this_machine_is_replaced_at_once(path: Path, capfd: p
 
 
 def test_another_process_with_the_same_number(path: Path) -> None:
-    """The process id was used again: the holder is dead."""
+    """The process id was reused, so the holder is dead."""
     first = take(path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"started": "1"}))
@@ -72,7 +72,7 @@ def wait_for_loss(lease: Lease) -> None:
 
 
 def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user's, where the process table shows each user only their own."""
+    """The process belongs to another user, on a host whose process table only shows a user's own processes."""
     lease = take(path)
 
     def hidden(pid: int) -> str:
@@ -106,7 +106,7 @@ def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(
 
 
 def test_an_old_lease_is_watched_before_it_is_replaced(path: Path) -> None:
-    """After a file server was away every lease looks old: the holder's next heartbeat still protects it."""
+    """After an outage of the file server every lease looks old. The holder's next heartbeat still protects it."""
     holder = take(path, holder=elsewhere())
     os.utime(path, (0, 0))
     with pytest.raises(ValueError, match="is in use"):
@@ -116,7 +116,7 @@ def test_an_old_lease_is_watched_before_it_is_replaced(path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [YEARS_SECONDS, -YEARS_SECONDS], ids=["future", "past"])
 def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
-    """Whatever a wrong clock has given it for a time: a dead holder is replaced, a live one is not."""
+    """A wrong clock may write any time: a dead holder is replaced, a live one is not."""
     holder = take(path, holder=elsewhere())
     holder.stop_heartbeats()
     other = Lease(path, TIMEOUTS)
@@ -134,7 +134,7 @@ def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
 
 
 def test_a_file_server_that_is_away_silences_nobody(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could see a heartbeat meanwhile, nor give one."""
+    """During an outage no process can write a heartbeat or read one."""
     path.parent.mkdir()
     path.write_bytes(elsewhere().content())
     lease = Lease(path, LeaseTimeouts(heartbeat_interval=0.01, poll_interval=0.01))
@@ -151,7 +151,7 @@ def test_a_file_server_that_is_away_silences_nobody(path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("content", ["", '{"host": "n7"'], ids=["empty", "torn"])
 def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> None:
-    """Somebody is just writing it, or was killed then. Nobody gives heartbeats to an empty one, so that takes a period."""
+    """Its process may still be writing it or was killed then. An empty lease gets no heartbeats, so this takes a period."""
     path.parent.mkdir()
     path.write_text(content)
     with pytest.raises(ValueError, match="unknown process"):

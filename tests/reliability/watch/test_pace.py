@@ -1,4 +1,4 @@
-"""The limit of what a rank does follows from how long it took before: a run that is slow is not taken for one that hangs."""
+"""Time limits follow from earlier durations, so a slow run is not taken for a hanging one."""
 
 from collections.abc import Iterator
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""Ranks that are busy for more of a step than the others."""
+"""Ranks that are busy for a larger part of a step than others."""
 
 from megatape.reliability.watch.peer import Peer
 from megatape.reliability.watch.stragglers import STRAGGLER_SHARE, find_stragglers

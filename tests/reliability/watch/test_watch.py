@@ -128,7 +128,7 @@ def wait_for_beat(store: Store, phase: str) -> None:
 
 
 def test_a_shorter_limit_is_told_at_once(store: Store, watch: Watch) -> None:
-    """A rank that freezes soon after has the limit of a step, not the one of the start or of a wait for files."""
+    """A rank freezing soon after is judged by the limit of a step, not by that of the start or of a wait for files."""
     for step in range(MIN_DURATIONS + 1):
         watch.pace.enter(PhaseKind.STEP, f"step {step}")
     wait_for_beat(store, f"step {MIN_DURATIONS}")
@@ -141,7 +141,7 @@ def test_a_shorter_limit_is_told_at_once(store: Store, watch: Watch) -> None:
 
 
 def test_an_error_of_the_watch_itself(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told as it is, with its traceback, and neither as the end of rank 0 nor as a stranger's message."""
+    """The error is reported with its traceback, neither as the end of rank 0 nor as a stranger's message."""
 
     class BrokenStore(dist.HashStore):
         def check(self, keys: list[str]) -> bool:
@@ -167,7 +167,7 @@ def test_an_error_of_the_watch_itself(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_timeout_that_is_none(
     name: str, minutes: str, monkeypatch: pytest.MonkeyPatch, command: Command, raw_config: dict[str, Any], tmp_path: Path
 ) -> None:
-    """One line, before DeepSpeed is imported, which reads the variable and fails then."""
+    """The error is one line, and comes before importing DeepSpeed, which reads the variable and would fail."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
     monkeypatch.setenv("DEEPSPEED_TIMEOUT", minutes)
@@ -211,6 +211,6 @@ def count_collectives(payload: None, topology: Topology) -> list[list[int]]:
 
 
 def test_saves_in_the_background_count_apart(tmp_path: Path) -> None:
-    """Else a rank that is ahead in a save would seem to wait for the others' step."""
+    """Otherwise a rank that is ahead in a save would seem to wait for the others' step."""
     expected = [[0, 0], [0, 1], [1, 1]]
     assert run_workers("tests.reliability.watch.test_watch:count_collectives", 1, None, tmp_path) == [expected]

@@ -1,4 +1,4 @@
-"""Hosts for the tests of this folder, set up once, and the single-host run that the others are compared with."""
+"""Hosts shared by this folder's tests, and a single-host run to compare with."""
 
 import copy
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="session")
 def cluster_config(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A run that takes a few seconds on 1, 2 or 4 ranks. eps as in tests/end_to_end/test_stages.py."""
+    """Return a run that takes a few seconds on 1, 2 or 4 ranks. tests/end_to_end/test_stages.py explains its eps."""
     config = small_config(data_directory, tmp_path_factory.mktemp("cluster") / "unused")
     config["training"] |= {"steps": 3, "micro_batch_size": 2}
     config["optimizer"]["eps"] = 1e-3
@@ -35,7 +35,7 @@ def cluster_config(data_directory: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def one_host(cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """Losses of a single process."""
+    """Return the losses of a single process."""
     folder = tmp_path_factory.mktemp("one-host")
     config = copy.deepcopy(cluster_config)
     config["run"]["directory"] = str(folder)
@@ -45,7 +45,7 @@ def one_host(cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def array(raw_config: dict[str, Any]) -> JobArray:
-    """A job with a single run."""
+    """Return a job with a single run."""
     config = parse_config(raw_config, "test")
     return JobArray({"config.json": config}, Path(config.run.directory), False)
 

@@ -153,7 +153,7 @@ def test_documented_volumes_have_what_the_configuration_names() -> None:
 def test_the_two_containers_of_compose_train_together(
     hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
 ) -> None:
-    """Runs their commands and environments on two hosts, with a smaller configuration."""
+    """Run the containers' commands and environments on two hosts, with a smaller configuration."""
     config = write_config(tmp_path, cluster_config)
     processes = []
     for host, service in (("n1", "rank0"), ("n2", "rank1")):

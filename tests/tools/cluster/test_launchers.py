@@ -1,4 +1,4 @@
-"""deepspeed's pdsh launcher and mpirun over two hosts: the same losses as one process on one host."""
+"""deepspeed's pdsh launcher and mpirun on two hosts have the losses of one process on one host."""
 
 import sys
 from pathlib import Path
@@ -13,8 +13,10 @@ PRETRAIN = ("launch/pretrain.py", "--config")
 def test_hostfile_tensor_ranks_inside(
     hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
 ) -> None:
-    """Two ranks on each host: T = 2 inside a host, data parallel across hosts, stage 3. The interface is set in .deepspeed_env:
-    DeepSpeed passes on only that."""
+    """Two ranks on each host train with T = 2 inside hosts, data parallelism across hosts, and stage 3.
+
+    The interface is set in .deepspeed_env, the only variables that DeepSpeed passes on.
+    """
     config = write_config(tmp_path, cluster_config, parallel={"tp": 2}, zero={"stage": 3})
     (tmp_path / "hostfile").write_text("n1 slots=2\nn2 slots=2\n")
     (tmp_path / "env").write_text("GLOO_SOCKET_IFNAME=eth0\n")
@@ -27,7 +29,7 @@ def test_hostfile_tensor_ranks_inside(
 def test_mpirun_tensor_ranks_across_data_ranks_inside(
     hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
 ) -> None:
-    """Ranks are assigned to hosts round-robin: 0 and 2 on one, 1 and 3 on the other, so that T = 2 spans hosts."""
+    """Ranks are assigned to hosts round-robin, so T = 2 spans hosts: 0 and 2 are on one host, 1 and 3 on the other."""
     config = write_config(tmp_path, cluster_config, parallel={"tp": 2}, zero={"stage": 3})
     command = ("mpirun", "--allow-run-as-root", "-np", "4", "--host", "n1:2,n2:2", "--map-by", "node", "-x", "PYTHONPATH")
     done = hosts.run("n1", *command, sys.executable, *PRETRAIN, str(config))

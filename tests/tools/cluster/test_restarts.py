@@ -29,14 +29,14 @@ exit "$status"
 
 
 class Start(NamedTuple):
-    """A start of a run: its exit status, and whether it completes a checkpoint."""
+    """Start of a run: exit status, and whether it completes a checkpoint."""
 
     status: int
     advances: bool
 
 
 class Reaction(NamedTuple):
-    """What follows a start: the status that counts, whether the run is started again, and the pause before that."""
+    """Reaction to a start: the status that counts, whether the run is started again, and the pause before that."""
 
     status: int
     restarts: bool
@@ -97,7 +97,7 @@ def reactions_of_script(starts: list[Start], max_restarts: int, raw_config: dict
 def test_script_and_policy_agree_on_each_status(
     raw_config: dict[str, Any], tmp_path: Path, status: int, advances: bool
 ) -> None:
-    """Also after a start that could not save, which changes the meaning of a user error."""
+    """This includes starts that could not save, which changes the meaning of a user error."""
     done = Start(ExitStatus.DONE.value, True)
     for number, first in enumerate((Start(status, advances), Start(ExitStatus.NOT_SAVED.value, False))):
         starts = [first, Start(status, advances), done]
@@ -113,7 +113,7 @@ def test_script_and_policy_agree_on_sequences(raw_config: dict[str, Any], tmp_pa
 
 
 def test_random_sequences_reach_every_action() -> None:
-    """Otherwise the test above would compare little."""
+    """Otherwise the random test above would compare little."""
     reactions = [reaction for seed in range(30) for reaction in reactions_of_policy(*random_starts(seed))]
     assert {reaction.restarts for reaction in reactions} == {True, False}
     assert {reaction.pause for reaction in reactions} == {0, JOB_POLICY.pause}
@@ -128,7 +128,7 @@ def test_restarts_without_progress_are_limited() -> None:
 
 
 def test_progress_is_not_asked_for_after_the_end() -> None:
-    """The folder of a run that has ended may be out of reach."""
+    """The folder of a finished run may be unreachable."""
 
     def fail() -> bool:
         raise OSError
@@ -138,6 +138,6 @@ def test_progress_is_not_asked_for_after_the_end() -> None:
 
 
 def test_only_slurm_sends_usr1_at_the_end() -> None:
-    """A supervised rank that it killed has died like any other."""
+    """A supervised rank killed by USR1 has died like any other."""
     assert Restarts(JOB_POLICY, 9).decide(KILLED_BY_USR1, lambda: True).action is Action.END
     assert Restarts(SUPERVISOR_POLICY, 9).decide(KILLED_BY_USR1, lambda: True).action is Action.RESTART

@@ -49,7 +49,7 @@ def test_an_operation_takes_the_longer_of_arithmetic_and_bytes() -> None:
     ],
 )
 def test_rates_of_attention(gpu: str, kind: Attention, shares: tuple[float, float]) -> None:
-    """By backend, pass and the size of heads where they are known: one rate for all attention flattered our kernels."""
+    """Rates depend on backend, pass and head size where they were measured. A single rate flattered our kernels."""
     found = device_times(Work({Operation(kind, 1e12, 1): 1}), load_gpu(gpu))
     for times, share in zip(found, shares, strict=True):
         assert math.isclose(times.compute_bound, 1e12 / load_gpu(gpu).bfloat16_flops / share)

@@ -10,7 +10,7 @@ from megatape.tools.planner.operations import Kernel, Operation
 
 
 def test_fusion_leaves_the_operands_of_products() -> None:
-    """What lies between is read and written once: by one kernel before the product, and by one behind it."""
+    """Tensors between products are read and written once, by one kernel before a product and one after it."""
 
     def function(x: Tensor, weight: Tensor) -> Tensor:
         y = F.silu(x.float()) * x

@@ -1,4 +1,4 @@
-"""The planner's command: its report, its advice, and its errors."""
+"""megatape plan: its report, advice and errors."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.helpers.processes.command import Command
 
 @pytest.fixture
 def plan(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> Command:
-    """Runs megatape plan with these options on `raw_config`: (status, output, errors)."""
+    """Return a function that runs megatape plan on `raw_config` with options. It returns status, output and errors."""
 
     def run(*options: str) -> tuple[int, str, str]:
         path = tmp_path / "config.json"
@@ -49,13 +49,13 @@ def test_without_a_cluster(plan: Command) -> None:
 
 
 def test_weights_trained(plan: Command) -> None:
-    """Five norms over 32 channels, of which the last one is frozen."""
+    """Five norms over 32 channels are trained, except the last one, which is frozen."""
     _, printed, _ = plan("--set", 'training.trainable=["norms"]', "--set", 'training.frozen=["norm.weight"]')
     assert ["trained", "128"] in [line.split() for line in printed.splitlines()]
 
 
 def test_dry_run_prints_the_plan(plan: Command, command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """With FP8, whose speed is not modeled, that is told, too."""
+    """With FP8 the report also says that its speed is not modeled."""
     raw_config["model"]["mlp_size"] = 48
     raw_config |= {"training": raw_config["training"] | {"precision": "bfloat16", "fp8": "rowwise"}, "zero": {"stage": 2}}
     planned = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]
@@ -231,7 +231,7 @@ def test_gpus_are_plausible(name: str) -> None:
 
 @pytest.mark.slow
 def test_measured_steps_correct_the_time(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The nearest size, and of it the fastest step, decides; what is left is the range of the links. FP8 is for FP8."""
+    """The fastest step of the nearest measured size decides, and links account for the remaining range. FP8 needs FP8 steps."""
     options = ("--nodes", "1", "--gpus-per-node", "1", "--gpu", "h100")
     raw_config["model"]["mlp_size"] = 48
     small, large, rounded = (json.loads(json.dumps(raw_config)) for _ in range(3))

@@ -28,7 +28,7 @@ def _slow_links(memory: float = 80e9) -> Gpu:
 
 @pytest.fixture
 def at_stage_3(raw_config: dict[str, Any]) -> Config:
-    """A configuration at stage 3 with four micro-batches a step."""
+    """Return a configuration at stage 3 with four micro-batches a step."""
     changes = {"zero.stage": 3, "training.micro_batch_size": 1, "training.global_batch_size": 8}
     return configure(raw_config, "x", changes | {"training.precision": "bfloat16"})
 

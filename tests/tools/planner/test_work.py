@@ -1,4 +1,4 @@
-"""The operations counted for a step are those that a GPU runs."""
+"""Operations counted for a step are those that a GPU runs."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def _attention(work: Work, backend: AttentionBackend) -> dict[Direction, float]:
 
 @pytest.fixture
 def raw_half(raw_config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration in bfloat16, with a head size that every kernel supports."""
+    """Return a bfloat16 configuration with a head size that every kernel supports."""
     raw_config["model"] |= {"head_dim": 16, "num_heads": 4, "num_kv_heads": 4, "num_layers": 4}
     raw_config["training"]["precision"] = "bfloat16"
     raw_config["zero"] = {"stage": 2}

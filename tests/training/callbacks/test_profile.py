@@ -30,7 +30,7 @@ COLLECTIVES = {
 def test_unwritable_trace_is_a_warning(
     raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It ends no run; the summary is printed."""
+    """The run continues and still prints its summary."""
     (tmp_path / "profile").write_text("no folder")
     monkeypatch.setattr(profile_module, "summarize", lambda *_: "summary")
     nothing: Any = None

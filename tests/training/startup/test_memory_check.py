@@ -1,4 +1,4 @@
-"""The check of the memory before the first step, and its remedy."""
+"""Memory check before the first step, and the remedy it suggests."""
 
 from pathlib import Path
 from typing import Any

@@ -29,7 +29,7 @@ def test_the_newest_and_a_named_checkpoint(environment: RunEnvironment) -> None:
 
 
 def test_a_run_that_saved_nothing_starts_again(environment: RunEnvironment) -> None:
-    """Its metrics are set aside, so that no step has two lines."""
+    """Metrics of the first start are set aside, so that no step has two lines."""
     folder = environment.folder
     shutil.rmtree(folder.checkpoints)
     folder.latest.unlink(missing_ok=True)

@@ -254,7 +254,7 @@ def test_failing_rotation_kernel_is_not_used(
 def test_backends_are_tested_with_the_chosen_rotation(
     raw_config: dict[str, Any], alone: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model gets the same one."""
+    """The smoke test and the model must use the same rotation."""
     monkeypatch.setattr(fused_rotation, "has_kernels", lambda device: True)
     monkeypatch.setitem(sys.modules, ROTATION, fragile_rotation())
     raw_config["model"]["encoding"] = "rope"

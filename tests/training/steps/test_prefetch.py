@@ -46,7 +46,7 @@ def numbers(feed: Prefetcher, consumed: int) -> list[int]:
 
 
 def test_batches_depend_only_on_consumed_samples() -> None:
-    """This holds for any prefetched steps, also if a run does not continue with the next one."""
+    """The number of prefetched steps never matters, not even if a run does not continue with the next step."""
     loader = Numbered()
     with Prefetcher(loader, torch.device("cpu")) as feed:
         assert numbers(feed, 0) == [0, 1]

@@ -10,7 +10,7 @@ from megatape.tools.cluster.preflight.rank_report import RankReport, format_repo
 
 
 def report(rank: int, **changes: Any) -> RankReport:
-    """The report of a healthy rank."""
+    """Return the report of a healthy rank."""
     well = RankReport(rank, f"n{rank}", "3.11/2.13/0.19", "c0de", "c0f1", "cpu", "eth0 10.0.0.1", 0.0, 2**40)
     return dataclasses.replace(well, **changes)
 
@@ -26,7 +26,7 @@ def test_nothing_to_fix() -> None:
 
 
 def test_ranks_that_could_not_exchange_data_compare_nothing() -> None:
-    """A rank without an answer or a network must not read as one whose clock is wrong or whose folder is not shared."""
+    """A rank without an answer or a network must not be shown with a wrong clock or an unshared folder."""
     silent = RankReport(1, faults=["no answer within 20 s"])
     reports = [report(0), silent, report(2, clock=None, free=None), report(3, free=None)]
     reasons = reasons_to_fix(reports)

@@ -1,4 +1,4 @@
-"""Job arrays that divide a command."""
+"""Job arrays that split a command into tasks."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Runs of a job: their configurations."""
+"""Runs of a job, and their configurations."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checks of a job before its submission."""
+"""Checks of a job before submitting it."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.helpers.cluster.jobs import new_job
     ],
 )
 def test_time_to_write_a_checkpoint(array: JobArray, time: str, enough: bool) -> None:
-    """To Slurm, 0 is no limit."""
+    """For Slurm, 0 means no limit."""
     job = new_job("tiny", 1, 1, False, time=time, checkpoint_seconds=300)
     if enough:
         check_array(array, job, resume=False)

@@ -1,4 +1,4 @@
-"""Text of the batch script of a run, without a cluster. tests/tools/cluster/slurm/test_slurm.py runs it."""
+"""Text of a run's batch script, without a cluster. tests/tools/cluster/slurm/test_slurm.py runs it."""
 
 import json
 import subprocess
@@ -73,7 +73,7 @@ def test_text(array: JobArray) -> None:
     ],
 )
 def test_cores_and_memory(array: JobArray, job: Job, asked: set[str], cpus: str | None) -> None:
-    """A rank with a GPU has more than the one core of Slurm's default, and the ranks of a whole node share all of it."""
+    """A rank with a GPU gets more than Slurm's default of one core, and ranks of a whole node share all of it."""
     text = render_job(array, job, SNAPSHOT)
     options = {line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")}
     assert {option for option in options if option.startswith(("cpus", "mem", "exclusive"))} == asked
@@ -89,7 +89,7 @@ def test_no_gpus_asked_for_on_cpu_nodes(array: JobArray) -> None:
 
 
 def test_containers_see_the_runs_folders(array: JobArray, tmp_path: Path) -> None:
-    """Those of its data, their copies, the weights that it begins with, and its own."""
+    """Containers mount the folders of the data and its copies, of the starting weights, and of the run."""
     config = array.configs["config.json"]
     run = array.directory
     places = {"data.cache": str(tmp_path / "cache"), "training.init_from": str(tmp_path / "weights")}

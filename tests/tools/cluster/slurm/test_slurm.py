@@ -24,7 +24,7 @@ TWO_NODES = ("--nodes", "2", "--gpus-per-node", "1", "--cpus-per-rank", "2")  # 
 
 
 def submit(slurm: Slurm, config: Path, *options: str) -> str:
-    """Submit a run with the public command; returns the job's id."""
+    """Submit a run with the public command. Return the job's id."""
     done = slurm.run("python", "launch/slurm/submit.py", "--config", str(config), *options)
     assert done.returncode == 0, done.stdout
     match = re.search(r"^job (\d+);", done.stdout, re.MULTILINE)
@@ -52,7 +52,7 @@ def explain(slurm: Slurm, job: str, run: Path) -> str:
 
 @pytest.fixture(scope="module")
 def uninterrupted(slurm: Slurm, cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """Losses of the whole run on two nodes, started by plain srun with Slurm's PMIx."""
+    """Return losses of the complete run on two nodes, started by plain srun with Slurm's PMIx."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     config = write_config(folder, cluster_config, training=LONG, **SETTINGS)
     command = (
@@ -93,8 +93,12 @@ def test_preflight(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path)
 def test_stopped_three_times_and_requeued(
     slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
 ) -> None:
-    """Signaled as before a time limit, then preempted, then everything on a node dies at once, and the job waits for the node:
-    the run continues bit for bit; edits after submission change nothing."""
+    """The run continues bit for bit after three stops, and edits after submission change nothing.
+
+    First it is signaled as before a time limit, then preempted, and then all processes of a node die at once, and the job
+    waits
+    for the node.
+    """
     config = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS)
     run = tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES, "--time", "10", "--name", "tiny")
@@ -165,7 +169,7 @@ def test_study(slurm: Slurm, cluster_config: dict[str, Any], one_host: list[floa
 
 
 def test_tasks_of_a_study_are_requeued_one_by_one(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
-    """The last task has the array's own id, by which Slurm would requeue all of them, those that are complete too."""
+    """The last task has the array's own id, by which Slurm would requeue all tasks, even complete ones."""
     config = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS)
     study = tmp_path / "study"
     run = tmp_path / "run"
