@@ -1,9 +1,10 @@
-"""The planner's estimates of training steps and attention layers with every backend."""
+"""Estimates of training steps and attention layers with every backend, by the planner's model of a GPU."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from megatape.accounting.activations import activations
 from megatape.accounting.gpus import Gpu
@@ -20,24 +21,25 @@ from megatape.tools.planner.operations import Attention, AttentionBackend, Direc
 from megatape.tools.planner.work import attention_layer_work, step_work
 
 PRECISION = "bfloat16"
-# Implemented backends. There are only estimates of the others.
+# Implemented backends.
 IMPLEMENTED = ("sdpa", "triton")
+# Stands for a backend that nobody has implemented: it would compute TAPE's scores once in the backward pass.
 ONE_PASS = "one pass at cuDNN's rates"
-# Matrix products of a backward pass of TAPE that computes the scores once, over those of our kernels.
+# Its matrix products in the backward pass, over those of our kernels.
 ONE_PASS_PRODUCTS = 7 / 10
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate of a training step or of a layer.
+    """Estimate of a training step or an attention layer.
 
     Attributes:
-        encoding: Name of the encoding.
-        attention: Name of the backend, as in the keys of results.jsonl, or ONE_PASS.
+        encoding: Encoding name.
+        attention: Backend name, or ONE_PASS.
         mode: "eager" or "compiled".
         times: Pessimistic and optimistic time.
         work: Operations.
-        saved: Bytes kept for the backward pass, None if they are not counted.
+        saved: Bytes kept for the backward pass, None if not counted.
     """
 
     encoding: str
@@ -49,17 +51,24 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Seconds in the middle of the range."""
+        """Seconds, in the middle of the range."""
         return sum(middle(self.times))
 
     @property
     def by(self) -> str:
-        """Backend and mode, for a cell of a table."""
+        """Backend and mode, for a table cell."""
         return f"{self.attention}, {self.mode}"
 
 
+class RopeRatio(NamedTuple):
+    """Ratio of TAPE's fastest estimate to that of RoPE, and the backend and mode of TAPE."""
+
+    ratio: float
+    by: str
+
+
 def step_estimates(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
-    """Yield the estimates of a training step with every backend, eager and compiled."""
+    """Estimate a training step with every backend, eager and compiled."""
     for encoding, mode in product((BASELINE, "tape"), ("eager", "compiled")):
         configs = {}
         works = {}
@@ -78,7 +87,7 @@ def step_estimates(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
 
 
 def layer_estimates(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
-    """Yield the estimates of an attention layer with every backend."""
+    """Estimate an attention layer with every backend."""
     for encoding in (BASELINE, "tape"):
         works = {}
         for attention in IMPLEMENTED:
@@ -90,11 +99,16 @@ def layer_estimates(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
 
 
 def one_pass_work(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
-    """Return the work of TAPE with attention in one pass, which is not implemented."""
+    """Return the work of TAPE with ONE_PASS, none for RoPE.
+
+    Args:
+        encoding: Encoding name.
+        works: Work by backend.
+    """
     if encoding == BASELINE:
         return {}
     result: Work = Counter()
-    # Added one by one: Counter + Counter drops negative counts, and fusion produces some.
+    # Add counts one by one: Counter + Counter drops negative ones, and fusion produces some.
     for operation, count in works["triton"].items():
         kind = operation.kind
         if isinstance(kind, Attention):
@@ -107,33 +121,40 @@ def one_pass_work(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
 
 
 def estimated_utilization(shape: Shape, gpu: Gpu, estimate: Estimate) -> float:
-    """Return the model FLOPs utilization."""
+    """Return the model FLOPs utilization of an estimated step."""
     model = shape.config(estimate.encoding, PRECISION).model
     flops = step_flops(model, shape.batch, shape.length)
     return utilization(flops, estimate.seconds, gpu.bfloat16_flops)
 
 
-def least_saved(steps: list[Estimate], encoding: str) -> tuple[int, str]:
-    """Return the fewest bytes kept for the backward pass, with the backend and mode that keep them."""
-    found = []
+class SavedBytes(NamedTuple):
+    """Bytes kept for the backward pass, and the backend and mode that keep them."""
+
+    num_bytes: int
+    by: str
+
+
+def least_saved(steps: list[Estimate], encoding: str) -> SavedBytes:
+    """Return the fewest bytes that an encoding keeps for the backward pass."""
+    saved = []
     for estimate in steps:
         if estimate.encoding == encoding and estimate.saved is not None:
-            found.append((estimate.saved, estimate.by))
-    return min(found)
+            saved.append(SavedBytes(estimate.saved, estimate.by))
+    return min(saved)
 
 
-def ratios_to_rope(estimates: list[Estimate]) -> Iterator[tuple[float, str]]:
-    """Yield the ratios of TAPE to the fastest RoPE, by the fastest implemented backend and by one pass, each with its name."""
-    base = fastest(estimates, BASELINE, *IMPLEMENTED)
+def ratios_to_rope(estimates: list[Estimate]) -> Iterator[RopeRatio]:
+    """Yield the ratios of TAPE to the fastest RoPE: with the fastest implemented backend, then with ONE_PASS."""
+    baseline = fastest(estimates, BASELINE, *IMPLEMENTED)
     for attentions in (IMPLEMENTED, (ONE_PASS,)):
-        own = fastest(estimates, "tape", *attentions)
-        yield own.seconds / base.seconds, own.by
+        tape = fastest(estimates, "tape", *attentions)
+        yield RopeRatio(tape.seconds / baseline.seconds, tape.by)
 
 
 def fastest(estimates: list[Estimate], encoding: str, *attentions: str) -> Estimate:
     """Return the fastest estimate of an encoding with one of these backends."""
-    found = []
+    candidates = []
     for estimate in estimates:
         if estimate.encoding == encoding and estimate.attention in attentions:
-            found.append(estimate)
-    return min(found, key=lambda estimate: estimate.seconds)
+            candidates.append(estimate)
+    return min(candidates, key=lambda estimate: estimate.seconds)

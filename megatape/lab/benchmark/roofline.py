@@ -1,4 +1,4 @@
-"""The planner's estimates of training steps of RoPE and TAPE, without a GPU, beside the targets."""
+"""Estimated training steps of RoPE and TAPE, without a GPU, compared with the targets and optionally with measurements."""
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.errors import UserError
-from megatape.lab.benchmark.cells import ratio_cell
+from megatape.lab.benchmark.cells import bytes_cell, ratio_cell
 from megatape.lab.benchmark.estimates import (
     IMPLEMENTED,
     PRECISION,
@@ -18,14 +18,22 @@ from megatape.lab.benchmark.estimates import (
     ratios_to_rope,
     step_estimates,
 )
-from megatape.lab.benchmark.gpu.results import Key, Results, read_results
+from megatape.lab.benchmark.gpu.results import Key, Results, Seconds, read_results
+from megatape.lab.benchmark.gpu.step_tables import StepCase, step_part
 from megatape.lab.benchmark.models import Shape, shapes
-from megatape.lab.benchmark.targets import MFU_TARGET, STEP_TARGETS, TargetRow, layer_row, saved_row, step_row, utilization_row
+from megatape.lab.benchmark.targets import (
+    MFU_TARGET,
+    STEP_TARGETS,
+    TargetCheck,
+    layer_check,
+    saved_check,
+    step_check,
+    utilization_check,
+)
 from megatape.lab.encodings import BASELINE
 from megatape.tools.planner.efficiency import middle
 from megatape.tools.planner.rates import ASSUMPTIONS
 from megatape.utils.tables import markdown
-from megatape.utils.units import format_bytes
 
 
 def report(
@@ -37,14 +45,14 @@ def report(
     """Estimate training steps, and yield the paragraphs of the report.
 
     Args:
-        gpu_name: Name of the GPU, or a JSON file.
-        measured: results.jsonl of megatape benchmark gpu, whose steps are shown beside the estimates, or None.
+        gpu_name: GPU name, or a JSON file.
+        measured: results.jsonl of `megatape benchmark gpu`, to show its steps beside the estimates.
         tiny: Whether to use small shapes.
-        step_targets: Largest ratio of TAPE's training step to RoPE's, by shape to estimate.
+        step_targets: Shape to estimate -> largest ratio of TAPE's training step to RoPE's.
 
     Raises:
-        UserError: The GPU is unknown, a file is invalid, or Triton is missing, whose kernels are counted.
-        FileNotFoundError: There is no such file.
+        UserError: The GPU is unknown, a file is invalid, or Triton is missing.
+        FileNotFoundError: A file is missing.
     """
     if find_spec("triton") is None:
         raise UserError("the roofline counts our kernels, which need the package triton: pip install triton")
@@ -62,13 +70,13 @@ def report(
         yield _steps_table(name, shape, gpu, steps, results)
         targets += _target_rows(name, shape, gpu, steps, step_target)
     layers = list(layer_estimates(shapes(tiny)["155m"], gpu))
-    targets += [_row(layer_row("155m", ratio), by) for ratio, by in ratios_to_rope(layers)]
+    targets += [_row(layer_check("155m", ratio), by) for ratio, by in ratios_to_rope(layers)]
     yield "**Targets**"
     yield markdown(["", "estimate", "by", "target", "met"], targets)
 
 
 def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], results: Results) -> str:
-    """Return a table of the estimates, with measured times if there are results."""
+    """Return a table of the estimates, with a column of measured times if there are results."""
     header = [
         "encoding",
         "attention",
@@ -86,53 +94,56 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], resul
     baseline = fastest(steps, BASELINE, *IMPLEMENTED).seconds
     rows = []
     for estimate in steps:
-        key = (estimate.encoding, estimate.attention, estimate.mode)
-        row = [*key, *_cells(estimate, shape, gpu, baseline)]
+        case = StepCase(estimate.encoding, estimate.attention, estimate.mode)
+        row = [*case, *_cells(estimate, shape, gpu, baseline)]
         if results:
-            found = results.get(Key(f"step {name}", key), {})
-            measured = ""
-            if "seconds" in found:
-                measured = f"{found['seconds'] * 1e3:.1f}"
-            row.append(measured)
+            row.append(_measured_cell(results, Key(step_part(name), case)))
         rows.append(row)
     return markdown(header, rows)
 
 
+def _measured_cell(results: Results, key: Key) -> str:
+    """Return the milliseconds of a measured step, empty if it was not measured."""
+    result = results.get(key)
+    if result is None or not result.is_measured:
+        return ""
+    step = Seconds.model_validate(result.figures)
+    return f"{step.seconds * 1e3:.1f}"
+
+
 def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[str]:
-    """Return the figures of an estimate. `baseline` is the seconds of the fastest RoPE."""
+    """Return the cells of an estimate. `baseline`: seconds of the fastest RoPE."""
     compute_bound, memory_bound = middle(estimate.times)
     moved_bytes = 0.0
     for operation, count in estimate.work.items():
         if not operation.flops:
             moved_bytes += operation.bytes * count
     numbers_of_x = shape.batch * shape.length * shape.model.hidden_size * shape.model.num_layers
-    saved = ""
-    if estimate.saved is not None:
-        saved = format_bytes(estimate.saved)
+    fewest = sum(estimate.times.good) * 1e3
+    most = sum(estimate.times.bad) * 1e3
     return [
-        f"{estimate.seconds * 1e3:.1f} ({sum(estimate.times.good) * 1e3:.1f} to {sum(estimate.times.bad) * 1e3:.1f})",
+        f"{estimate.seconds * 1e3:.1f} ({fewest:.1f} to {most:.1f})",
         ratio_cell(estimate.seconds / baseline, 3),
         f"{estimated_utilization(shape, gpu, estimate):.0%}",
         f"{compute_bound * 1e3:.1f}",
         f"{memory_bound * 1e3:.1f}",
         f"{moved_bytes / numbers_of_x:.0f}",
-        saved,
+        bytes_cell(estimate.saved),
     ]
 
 
 def _target_rows(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], step_target: float) -> Iterator[list[str]]:
-    """Yield the rows of a shape in the table of targets."""
+    """Yield a shape's rows in the table of targets."""
     for ratio, by in ratios_to_rope(steps):
-        yield _row(step_row(name, ratio, step_target), by)
-    saved_of_rope, _ = least_saved(steps, BASELINE)
-    saved, by = least_saved(steps, "tape")
-    yield _row(saved_row(name, saved / saved_of_rope), by)
-    target_shape, _ = MFU_TARGET
-    if name == target_shape:
+        yield _row(step_check(name, ratio, step_target), by)
+    saved_of_rope = least_saved(steps, BASELINE)
+    saved = least_saved(steps, "tape")
+    yield _row(saved_check(name, saved.num_bytes / saved_of_rope.num_bytes), saved.by)
+    if name == MFU_TARGET.shape:
         best = fastest(steps, "tape", *IMPLEMENTED)
-        yield _row(utilization_row(estimated_utilization(shape, gpu, best)), best.by)
+        yield _row(utilization_check(estimated_utilization(shape, gpu, best)), best.by)
 
 
-def _row(row: TargetRow, by: str) -> list[str]:
-    """Return a row of the table of targets, with the backend and the mode of its value."""
-    return [row.label, row.value, by, row.target, row.met]
+def _row(check: TargetCheck, by: str) -> list[str]:
+    """Return a row in the table of targets. `by`: backend and mode of the value."""
+    return [check.quantity, check.value_cell, by, check.target_cell, check.met_cell]

@@ -1,65 +1,92 @@
-"""Targets of the benchmarks: costs of TAPE over those of RoPE, and the rows that compare values with them."""
+"""Targets for the costs of TAPE over those of RoPE, and the comparison of measured or estimated values with them."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from megatape.lab.benchmark.cells import ratio_cell
 
-# Largest ratio of TAPE's whole training step to the fastest RoPE, by shape.
+# Shape -> largest ratio of TAPE's training step to the fastest RoPE.
 STEP_TARGETS = {"155m": 1.10, "1b": 1.08, "7b": 1.07}
 # Largest ratio of attention layers, forward: that of the paper's fused layer.
 LAYER_TARGET = 1.23
-# Largest ratio of the bytes that a training step keeps for its backward pass.
+# Largest ratio of bytes kept for the backward pass.
 SAVED_TARGET = 1.08
-# Shape, and the smallest model FLOPs utilization there.
-MFU_TARGET = ("1b", 0.45)
 
 
-class TargetRow(NamedTuple):
-    """Row of a table of targets.
+class UtilizationTarget(NamedTuple):
+    """Smallest model FLOPs utilization at a shape."""
+
+    shape: str
+    minimum: float
+
+
+MFU_TARGET = UtilizationTarget("1b", 0.45)
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    """A ratio of TAPE to RoPE, or a utilization, beside its target.
 
     Attributes:
-        label: Name of the quantity.
-        value: Value.
-        target: Target.
-        met: Whether the value meets the target, "yes" or "no".
+        quantity: Name of the quantity.
+        value: Measured or estimated value.
+        limit: Maximum of a ratio, minimum of a utilization.
+        is_utilization: Whether the value is a utilization.
     """
 
-    label: str
-    value: str
-    target: str
-    met: str
+    quantity: str
+    value: float
+    limit: float
+    is_utilization: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the value meets the target."""
+        if self.is_utilization:
+            return self.value >= self.limit
+        return self.value <= self.limit
+
+    @property
+    def value_cell(self) -> str:
+        """Cell of the value."""
+        if self.is_utilization:
+            return f"{self.value:.0%}"
+        return ratio_cell(self.value, 3)
+
+    @property
+    def target_cell(self) -> str:
+        """Cell of the target."""
+        if self.is_utilization:
+            return f"at least {self.limit:.0%}"
+        return f"at most {self.limit}"
+
+    @property
+    def met_cell(self) -> str:
+        """Cell that says whether the value meets the target."""
+        return "yes" if self.is_met else "no"
 
 
-def step_row(shape: str, ratio: float, limit: float) -> TargetRow:
-    """Return the row of a training step.
-
-    Args:
-        shape: Name of the shape.
-        ratio: Seconds of TAPE over those of RoPE.
-        limit: Largest ratio.
-    """
-    return _ratio_row(f"training step at {shape}", ratio, limit)
+def step_check(shape: str, ratio: float, limit: float | None = None) -> TargetCheck:
+    """Compare the seconds of a training step with the target. `limit` replaces the one in STEP_TARGETS."""
+    if limit is None:
+        limit = STEP_TARGETS[shape]
+    return _ratio_check(f"training step at {shape}", ratio, limit)
 
 
-def saved_row(shape: str, ratio: float) -> TargetRow:
-    """Return the row of the bytes that a training step keeps for its backward pass."""
-    return _ratio_row(f"saved activations at {shape}", ratio, SAVED_TARGET)
+def saved_check(shape: str, ratio: float) -> TargetCheck:
+    """Compare the bytes that a training step keeps for its backward pass with the target."""
+    return _ratio_check(f"saved activations at {shape}", ratio, SAVED_TARGET)
 
 
-def layer_row(shape: str, ratio: float) -> TargetRow:
-    """Return the row of the forward pass of an attention layer."""
-    return _ratio_row(f"attention layer forward at {shape}", ratio, LAYER_TARGET)
+def layer_check(shape: str, ratio: float) -> TargetCheck:
+    """Compare the forward pass of an attention layer with the target."""
+    return _ratio_check(f"attention layer forward at {shape}", ratio, LAYER_TARGET)
 
 
-def utilization_row(share: float) -> TargetRow:
-    """Return the row of TAPE's model FLOPs utilization at the shape of MFU_TARGET."""
-    shape, limit = MFU_TARGET
-    return TargetRow(f"MFU of TAPE at {shape}", f"{share:.0%}", f"at least {limit:.0%}", _yes_no(share >= limit))
+def utilization_check(mfu: float) -> TargetCheck:
+    """Compare TAPE's model FLOPs utilization at the shape of MFU_TARGET with the target."""
+    return TargetCheck(f"MFU of TAPE at {MFU_TARGET.shape}", mfu, MFU_TARGET.minimum, is_utilization=True)
 
 
-def _ratio_row(name: str, ratio: float, limit: float) -> TargetRow:
-    return TargetRow(f"{name}, TAPE over RoPE", ratio_cell(ratio, 3), f"at most {limit}", _yes_no(ratio <= limit))
-
-
-def _yes_no(met: bool) -> str:
-    return "yes" if met else "no"
+def _ratio_check(quantity: str, ratio: float, limit: float) -> TargetCheck:
+    return TargetCheck(f"{quantity}, TAPE over RoPE", ratio, limit)

@@ -61,7 +61,7 @@ def lost(bench: Bench) -> None:
     """After a failure nothing works any more in this process."""
     for name in ("a", "b", "c"):
         if name == "b" and not bench.has_result((name,)):
-            bench.record((name,), {"error": "CUDA error"})
+            bench.fail((name,), "CUDA error")
             os._exit(LOST)
         bench.measure((name,), Found)
 

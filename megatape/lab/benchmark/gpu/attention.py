@@ -1,11 +1,11 @@
 """Attention of one layer: times and errors of every backend that supports a case.
 
-Each is timed beside rotary attention with PyTorch's choice of the kernel. Rotary attention includes the rotation of queries and
-keys, as attention that moves the position tensor does.
+Each is timed beside rotary attention with PyTorch's choice of the kernel. Rotating queries and keys is included.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -16,27 +16,13 @@ from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.attention_problem import BASELINE, Kind, Problem, Variant, relative_error
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Measurement, Results, Times
-from megatape.lab.benchmark.gpu.tables import over_rope, rows_of, titled
+from megatape.lab.benchmark.gpu.tables import measurements, over_rope, titled
 from megatape.lab.benchmark.models import Shape, compute_dtype, shapes
 from megatape.lab.benchmark.timing import Timer
 from megatape.registry import BACKENDS
 from megatape.utils.units import format_milliseconds
 
-# Shape, kind of attention, and whether a sequence has several documents.
-CASES: list[tuple[str, Kind, bool]] = [
-    ("155m", "plain", False),
-    ("155m", "moving", False),
-    ("1b", "plain", False),
-    ("1b", "moving", False),
-    ("1b", "plain", True),
-    ("1b", "moving", True),
-    ("7b", "plain", False),
-    ("7b", "moving", False),
-    ("8b", "plain", False),
-    ("8b", "moving", False),
-    ("155m", "distance bias", False),
-]
-# Kernels of SDPA. The fastest one for rotary attention is the baseline of all ratios in the table.
+# Kernels of SDPA, also measured one by one. The fastest one for rotary attention is the baseline of the table's ratios.
 KERNELS = {
     "cuda": {
         "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -45,18 +31,73 @@ KERNELS = {
     },
     "cpu": {"math": SDPBackend.MATH},
 }
-# Name of a kind of attention in the table.
+# Kind of attention -> encoding.
 ENCODING_OF = {"plain": "rope", "moving": "tape"}
 
 
+class Setting(NamedTuple):
+    """Attention to compute.
+
+    Attributes:
+        shape: Shape name.
+        kind: Kind of attention.
+        has_documents: Whether a sequence has several documents.
+    """
+
+    shape: str
+    kind: Kind
+    has_documents: bool = False
+
+    def case(self, variant: Variant) -> "AttentionCase":
+        """Return the case of a variant."""
+        inputs = self.shape
+        if self.has_documents:
+            inputs += ", documents"
+        return AttentionCase(inputs, self.kind, variant.label)
+
+
+class AttentionCase(NamedTuple):
+    """A backend that computes attention.
+
+    Attributes:
+        inputs: Shape name, with ", documents" if a sequence has several documents.
+        kind: Kind of attention.
+        variant: Backend, with its kernel if that was selected.
+    """
+
+    inputs: str
+    kind: str
+    variant: str
+
+    @property
+    def encoding(self) -> str:
+        """Encoding that needs this kind of attention, or else the kind."""
+        return ENCODING_OF.get(self.kind, self.kind)
+
+
+SETTINGS = [
+    Setting("155m", "plain"),
+    Setting("155m", "moving"),
+    Setting("1b", "plain"),
+    Setting("1b", "moving"),
+    Setting("1b", "plain", has_documents=True),
+    Setting("1b", "moving", has_documents=True),
+    Setting("7b", "plain"),
+    Setting("7b", "moving"),
+    Setting("8b", "plain"),
+    Setting("8b", "moving"),
+    Setting("155m", "distance bias"),
+]
+
+
 class AttentionResult(Measurement):
-    """Result of a backend in a case, beside rotary attention with PyTorch's choice of the kernel.
+    """Errors and times of a case.
 
     Attributes:
         error_of_outputs: Largest relative error of the outputs.
         error_of_gradients: Largest relative error of the gradients.
         forward: Times of the forward pass.
-        step: Times of the forward and the backward pass.
+        step: Times of the forward and backward pass.
     """
 
     error_of_outputs: float
@@ -66,38 +107,43 @@ class AttentionResult(Measurement):
 
 
 def measure(bench: Bench) -> None:
-    """Measure every backend in every case."""
+    """Measure every backend that supports a setting."""
     timer = bench.timer
-    for name, kind, masked in CASES:
-        shape = shapes(bench.tiny)[name]
-        case = name
-        if masked:
-            case += ", documents"
+    for setting in SETTINGS:
+        shape = shapes(bench.tiny)[setting.shape]
         variants = {}
-        for variant in _variants(timer.device, kind, shape, masked):
-            words = (case, kind, variant.label)
-            if not bench.has_result(words):
-                variants[words] = variant
+        for variant in _variants(timer.device, setting, shape):
+            case = setting.case(variant)
+            if not bench.has_result(case):
+                variants[case] = variant
+        # Do not build the inputs for nothing.
         if not variants:
             continue
-        problem = Problem(shape, kind, masked, timer.device)
-        # Without documents, which not every kernel supports.
+        problem = Problem(shape, setting.kind, setting.has_documents, timer.device)
+        # Not every kernel supports documents, so the baseline has none.
         baseline = Problem(shape, "plain", False, timer.device)
-        for words, variant in variants.items():
-            bench.measure(words, partial(_measure_variant, timer, problem, variant, baseline))
+        for case, variant in variants.items():
+            bench.measure(case, partial(_measure_variant, timer, problem, variant, baseline))
 
 
-def _variants(device: torch.device, kind: Kind, shape: Shape, masked: bool) -> Iterator[Variant]:
-    """Yield the backends that support a case, and each kernel of SDPA."""
+def _variants(device: torch.device, setting: Setting, shape: Shape) -> Iterator[Variant]:
+    """Yield the backends that support a setting, and each kernel of SDPA."""
     bias: BiasKind = "none"
-    if kind == "distance bias":
+    if setting.kind == "distance bias":
         bias = "distance"
-    need = AttentionRequirements(device.type, kind == "moving", bias, shape.model.head_dim, compute_dtype(device), masked)
+    need = AttentionRequirements(
+        device.type,
+        setting.kind == "moving",
+        bias,
+        shape.model.head_dim,
+        compute_dtype(device),
+        setting.has_documents,
+    )
     for name in BACKENDS:
         if get_backend(name).unsupported_reason(need) is not None:
             continue
         yield Variant(name, name)
-        if name == BASELINE.backend and not masked:
+        if name == BASELINE.backend and not setting.has_documents:
             for label, kernel in KERNELS[device.type].items():
                 yield Variant(f"{name}, {label}", name, partial(sdpa_kernel, kernel))
 
@@ -105,42 +151,42 @@ def _variants(device: torch.device, kind: Kind, shape: Shape, masked: bool) -> I
 def _measure_variant(timer: Timer, problem: Problem, variant: Variant, baseline: Problem) -> AttentionResult:
     """Return the errors of a variant, and its times beside the baseline's."""
     errors = []
-    for found, exact in zip(problem.step(variant), problem.exact, strict=True):
-        errors.append(relative_error(found, exact))
+    for result, exact in zip(problem.step(variant), problem.exact, strict=True):
+        errors.append(relative_error(result, exact))
     num_outputs = len(problem.d_outputs)
-    times = {}
-    parts: dict[str, Callable[[Problem, Variant], object]] = {"forward": Problem.inference, "step": Problem.step}
-    for part, method in parts.items():
+
+    def compare(method: Callable[[Problem, Variant], object]) -> Times:
         seconds, ratio = timer.compare(partial(method, problem, variant), partial(method, baseline, BASELINE))
-        times[part] = Times(seconds=seconds, ratio=ratio)
+        return Times(seconds=seconds, ratio=ratio)
+
     return AttentionResult(
         error_of_outputs=max(errors[:num_outputs]),
         error_of_gradients=max(errors[num_outputs:]),
-        forward=times["forward"],
-        step=times["step"],
+        forward=compare(Problem.inference),
+        step=compare(Problem.step),
     )
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each case and backend."""
-    cases: dict[str, dict[tuple[str, str], AttentionResult]] = {}
-    for (case, kind, variant), result in rows_of(results, "attention", AttentionResult):
-        of_case = cases.setdefault(case, {})
-        of_case[ENCODING_OF.get(kind, kind), variant] = result
+    """Yield a table with a row for each case."""
+    by_inputs: dict[str, dict[AttentionCase, AttentionResult]] = {}
+    for case, result in measurements(results, "attention", AttentionCase, AttentionResult):
+        by_inputs.setdefault(case.inputs, {})[case] = result
     rows = []
-    for case, variants in cases.items():
-        forward = over_rope({key: result.forward.ratio for key, result in variants.items()})
-        step = over_rope({key: result.step.ratio for key, result in variants.items()})
+    for cases in by_inputs.values():
+        forward = over_rope({case: result.forward.ratio for case, result in cases.items()})
+        step = over_rope({case: result.step.ratio for case, result in cases.items()})
         if not forward:
             continue
-        for key, result in variants.items():
+        for case, result in cases.items():
             row = [
-                case,
-                *key,
+                case.inputs,
+                case.encoding,
+                case.variant,
                 format_milliseconds(result.forward.seconds),
-                ratio_cell(forward[key]),
+                ratio_cell(forward[case]),
                 format_milliseconds(result.step.seconds),
-                ratio_cell(step[key]),
+                ratio_cell(step[case]),
                 f"{result.error_of_outputs:.1e}",
                 f"{result.error_of_gradients:.1e}",
             ]

@@ -1,6 +1,6 @@
-"""Attention of one layer with random inputs: outputs and gradients by any backend, and by the formula in float64.
+"""Attention of one layer with random inputs: outputs and gradients of any backend, and exact ones in float64.
 
-Shapes as in model/transformer.py.
+B batch, N tokens, H heads, R head size, W state size.
 """
 
 import math
@@ -17,7 +17,7 @@ from megatape.attention.bias import DistanceBias
 from megatape.attention.rotation import PositionState, rotate
 from megatape.lab.benchmark.models import Shape, compute_dtype, position_state
 
-# Kinds of attention: rotary, rotary with a moving position tensor, and with a bias by distance.
+# Rotary attention, rotary attention with a moving position tensor, and attention with a distance bias.
 Kind = Literal["plain", "moving", "distance bias"]
 
 # Number of documents in a sequence with several documents.
@@ -25,12 +25,12 @@ NUM_DOCUMENTS = 5
 
 
 class Variant(NamedTuple):
-    """A backend, in a context that may select one of its kernels.
+    """A backend, optionally with one of its kernels.
 
     Attributes:
-        label: Label in keys and tables.
-        backend: Name of the backend.
-        context: Makes the context.
+        label: Name in keys and tables.
+        backend: Backend name.
+        context: Makes a context that selects the kernel.
     """
 
     label: str
@@ -46,20 +46,20 @@ class Problem:
     """Inputs of attention, gradients of its outputs, and the exact results.
 
     Attributes:
-        inputs: Queries, keys and values; then the update of the state, or the bias by distance.
-        state: State of the encoding, [B, N, 1, W].
-        document_starts: Index of the first token of each token's document [B, N], or None.
-        d_outputs: Gradients of the outputs.
+        inputs: Queries, keys and values, then the position update or the distance bias.
+        state: Encoding state [B, N, 1, W].
+        document_starts: Index of the first token in each token's document [B, N], or None.
+        d_outputs: Output gradients.
     """
 
-    def __init__(self, shape: Shape, kind: Kind, masked: bool, device: torch.device) -> None:
-        """Draw the inputs. The seed is fixed.
+    def __init__(self, shape: Shape, kind: Kind, has_documents: bool, device: torch.device) -> None:
+        """Draw the inputs with a fixed seed.
 
         Args:
-            shape: Shape of the model and the batch.
+            shape: Model and batch.
             kind: Kind of attention.
-            masked: Whether a sequence has several documents.
-            device: Device of the tensors.
+            has_documents: Whether a sequence has several documents.
+            device: Device to run on.
         """
         config = shape.model.model_copy(update={"encoding": "rope"})
         batch = shape.batch
@@ -88,7 +88,7 @@ class Problem:
         index = torch.arange(length, device=device)
         self.state = position_state(config, index.expand(batch, -1))
         self.document_starts = None
-        if masked:
+        if has_documents:
             document_length = math.ceil(length / NUM_DOCUMENTS)
             starts = index // document_length * document_length
             self.document_starts = starts.expand(batch, -1).contiguous()
@@ -100,13 +100,13 @@ class Problem:
 
     def forward(self, backend: str) -> list[Tensor]:
         """Return the outputs A v and, if the position tensor moves, A e, [B, N, H, R] each."""
-        query, key, value, *rest = self.inputs
+        query, key, value, *extra = self.inputs
         positions = None
         bias = None
         if self.kind == "distance bias":
-            bias = DistanceBias(*rest)
+            bias = DistanceBias(*extra)
         elif self.kind == "moving":
-            positions = PositionState(self.state, *rest)
+            positions = PositionState(self.state, *extra)
         else:
             positions = PositionState(self.state, None)
         outputs = attend(
@@ -137,7 +137,7 @@ class Problem:
 
     @cached_property
     def exact(self) -> list[Tensor]:
-        """The result of `step` by the formula in float64, computed for one key/value head at a time."""
+        """Result of `step` by the formula in float64, computed one key/value head at a time."""
         inputs = [tensor.detach().double().requires_grad_() for tensor in self.inputs]
         num_kv_heads = inputs[1].shape[2]
         outputs: list[list[Tensor]] = []
@@ -148,18 +148,17 @@ class Problem:
         return [*joined, *gradients]
 
     def _exact_head(self, inputs: list[Tensor], kv_head: int) -> list[Tensor]:
-        """Return the outputs of a key/value head, and add to the gradients of the inputs."""
-        query, key, value, *rest = inputs
+        """Return the outputs of a key/value head, accumulating the input gradients."""
+        query, key, value, *extra = inputs
         groups = query.shape[2] // key.shape[2]
         heads = slice(kv_head * groups, (kv_head + 1) * groups)
-        one = slice(kv_head, kv_head + 1)
         queries = query[:, :, heads]
-        keys = key[:, :, one]
-        values = [value[:, :, one]]
+        keys = key[:, :, kv_head : kv_head + 1]
+        values = [value[:, :, kv_head : kv_head + 1]]
         if self.kind != "distance bias":
             e = self.state.double()
             if self.kind == "moving":
-                e = e + rest[0][:, :, one]
+                e = e + extra[0][:, :, kv_head : kv_head + 1]
                 values.append(e)
             queries = rotate(queries, e)
             keys = rotate(keys, e)
@@ -169,7 +168,7 @@ class Problem:
         scores = torch.einsum("bqhr,bkr->bhqk", queries, keys[:, :, 0]) / math.sqrt(query.shape[3])
         if self.kind == "distance bias":
             distance = (index[:, None] - index).clamp(min=0)
-            scores = scores + rest[0][heads][:, distance]
+            scores = scores + extra[0][heads][:, distance]
         hidden = index > index[:, None]
         if self.document_starts is not None:
             hidden = hidden | (index < self.document_starts[..., None])
@@ -179,6 +178,6 @@ class Problem:
         return [output.detach() for output in outputs]
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    """Return the largest difference over the largest value."""
-    return float((found.detach() - exact).abs().max() / exact.abs().max())
+def relative_error(result: Tensor, exact: Tensor) -> float:
+    """Return the largest absolute difference over the largest absolute value."""
+    return float((result.detach() - exact).abs().max() / exact.abs().max())

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
-from megatape.lab.benchmark.gpu.results import Key, Measurement, Result
+from megatape.lab.benchmark.gpu.results import Entry, Key, Measurement, Result
 from megatape.lab.processes import MAX_ERROR_LENGTH, MAX_ERROR_LINES, lines
 
 if TYPE_CHECKING:
     from megatape.lab.benchmark.timing import Timer
 
-# Exit status of a process in which nothing more can be measured.
+# Exit status of a process that cannot measure anything more.
 LOST = 3
 
 
 class Bench:
-    """Measures for a part, and sends the results to the parent process.
+    """Runs the measurements of a part, and sends the results to the parent process.
 
     Attributes:
         device: "cuda" or "cpu".
@@ -31,11 +31,11 @@ class Bench:
         """Start without results.
 
         Args:
-            part: Name of the part.
+            part: Part name.
             device: "cuda" or "cpu".
             tiny: Whether to use sizes that a CPU runs in a second.
-            skipped: Keys that have a result.
-            channel: File that the parent process reads.
+            skipped: Keys that already have a result.
+            channel: File read by the parent process.
         """
         self.device = device
         self.tiny = tiny
@@ -45,7 +45,7 @@ class Bench:
 
     @cached_property
     def timer(self) -> "Timer":
-        """Times actions on the device."""
+        """Timer of the device."""
         import torch
 
         from megatape.lab.benchmark.timing import Timer
@@ -55,46 +55,49 @@ class Bench:
             return Timer(device, 1)
         return Timer(device, 5, at_least=0.05)
 
-    def measure(self, words: tuple[str, ...], action: Callable[[], Measurement]) -> None:
-        """Record the result of an action or its failure, unless there is a result already.
+    def measure(self, case: tuple[str, ...], action: Callable[[], Measurement]) -> None:
+        """Run a measurement unless it has a result, and record its figures or its failure.
 
         Args:
-            words: Words naming the measurement.
-            action: Measures.
+            case: Names of the case.
+            action: Returns the figures.
         """
-        if self.has_result(words):
+        if self.has_result(case):
             return
-        self.begin(words)
+        self.begin(case)
         try:
-            result = action()
+            measurement = action()
         except Exception as error:  # noqa: BLE001 (any failure is a result)
             traceback.print_exc()
-            self.fail(words, brief(error))
+            self.fail(case, brief(error))
         else:
-            self.record(words, result.to_json())
+            self.record(case, measurement)
         if self.device == "cuda":
-            # Free gigabytes of models before the next ones.
+            # Free gigabytes of models before building the next ones.
             gc.collect()
 
-    def begin(self, words: tuple[str, ...]) -> None:
-        """Announce a measurement, which fails if the process dies."""
-        self._send({"begin": str(Key(self._part, words))})
+    def begin(self, case: tuple[str, ...]) -> None:
+        """Announce a measurement. It fails if the process dies before recording a result."""
+        self._send({"begin": str(Key(self._part, case))})
 
-    def record(self, words: tuple[str, ...], result: Result) -> None:
-        """Record a result."""
-        self._send({"key": str(Key(self._part, words))} | result)
+    def record(self, case: tuple[str, ...], measurement: Measurement) -> None:
+        """Record the figures of a case."""
+        self._send_result(case, Result(measurement.to_json()))
 
-    def fail(self, words: tuple[str, ...], message: str) -> None:
-        """Record a failure. If the CUDA context is broken, exit, so that another process measures the rest."""
-        self.record(words, {"error": message})
+    def fail(self, case: tuple[str, ...], message: str) -> None:
+        """Record a failure. If the CUDA context is broken, exit: another process measures the remaining cases."""
+        self._send_result(case, Result(error=message))
         if self.device == "cuda" and _is_context_broken():
             sys.stderr.flush()
-            # CUDA cannot be shut down any more.
+            # Not sys.exit: CUDA cannot be shut down any more.
             os._exit(LOST)
 
-    def has_result(self, words: tuple[str, ...]) -> bool:
-        """Whether there is a result already."""
-        return Key(self._part, words) in self._skipped
+    def has_result(self, case: tuple[str, ...]) -> bool:
+        """Whether an earlier process has measured the case."""
+        return Key(self._part, case) in self._skipped
+
+    def _send_result(self, case: tuple[str, ...], result: Result) -> None:
+        self._send(Entry(Key(self._part, case), result).to_json())
 
     def _send(self, line: dict[str, Any]) -> None:
         self._channel.write(json.dumps(line) + "\n")
@@ -102,7 +105,7 @@ class Bench:
 
 
 def brief(error: BaseException) -> str:
-    """Return the type and the first lines of the message of an exception."""
+    """Return the exception's type and the first lines of its message."""
     first_lines = lines(f"{type(error).__name__}: {error}")[:MAX_ERROR_LINES]
     return " / ".join(first_lines)[:MAX_ERROR_LENGTH]
 

@@ -1,4 +1,4 @@
-"""Peak bandwidth of the device, and its throughput in matrix products of the models' shapes."""
+"""Peak bandwidth of the device, and its throughput in the matrix products of a training step."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,26 +10,26 @@ from torch import Tensor
 
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Measurement, Results
-from megatape.lab.benchmark.gpu.tables import rows_of, titled
+from megatape.lab.benchmark.gpu.tables import label, measurements, titled
 from megatape.lab.benchmark.models import Shape, compute_dtype, compute_precision, shapes
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.torch_internals import scaled_product
 
-# Bytes of a copy, many times the size of caches.
+# Size of the copied tensor, many times the size of caches.
 COPIED_BYTES = 2**32
 TINY_COPIED_BYTES = 2**16
 
-# Returns the product of random matrices on a device, given the number of rows, the inner size and the number of columns.
+# (device, rows, inner size, columns) -> function that multiplies random matrices.
 Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]
 
 
 class Rate(Measurement):
-    """Rate of a copy, or of a matrix product.
+    """Rate of a copy or a matrix product.
 
     Attributes:
         seconds: Seconds of the operation.
-        bytes_per_second: Bytes read and written per second by a copy.
-        flops_per_second: FLOPs per second of a product.
+        bytes_per_second: Bytes read and written per second, for a copy.
+        flops_per_second: FLOPs per second, for a product.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class Rate(Measurement):
 
     @property
     def cell(self) -> str:
-        """The rate as a cell of a table."""
+        """Table cell of the rate."""
         if self.bytes_per_second is not None:
             return f"{self.bytes_per_second / 1e12:.2f} TB/s"
         assert self.flops_per_second is not None
@@ -46,7 +46,7 @@ class Rate(Measurement):
 
 
 def measure(bench: Bench) -> None:
-    """Measure a copy, then products in the precision of runs, then in FP8, without the scaling that training.fp8 adds."""
+    """Measure a copy, then products in the runs' precision and in FP8, without the scaling that training.fp8 adds."""
     timer = bench.timer
     dtype = compute_dtype(timer.device)
     num_bytes = COPIED_BYTES
@@ -64,7 +64,7 @@ def measure(bench: Bench) -> None:
 
 
 def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
-    """Return the number of rows, the inner size and the number of columns of a training step's products of different sizes."""
+    """Return the sizes of a training step's products: number of rows, inner size, number of columns."""
     tokens = shape.batch * shape.length
     width = shape.model.hidden_size
     inner = shape.model.mlp_size
@@ -78,7 +78,7 @@ def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
 
 
 def _copy(timer: Timer, num_bytes: int) -> Rate:
-    """Time a copy. Every byte is read and written."""
+    """Time a copy, which reads and writes every byte."""
     source = torch.ones(num_bytes, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
     seconds = timer.median(lambda: target.copy_(source))
@@ -91,7 +91,7 @@ def _rate(timer: Timer, multiply: Product, rows: int, inner: int, columns: int) 
 
 
 def _product(dtype: torch.dtype, device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
-    """Multiply random numbers: zeros take less power, so a GPU is faster with them."""
+    """Return a product of random matrices. Zeros would take less power, and a GPU would be faster."""
     x = torch.randn(rows, inner, device=device, dtype=dtype)
     weight = torch.randn(columns, inner, device=device, dtype=dtype)
     return lambda: F.linear(x, weight)
@@ -106,5 +106,5 @@ def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each rate."""
-    rows = [[", ".join(words), rate.cell] for words, rate in rows_of(results, "ceilings", Rate)]
+    rows = [[name, rate.cell] for name, rate in measurements(results, "ceilings", label, Rate)]
     yield from titled("Ceilings", ["", "rate"], rows)

@@ -1,12 +1,12 @@
-"""Training steps in FP8 beside those in bfloat16, in the same rounds.
+"""Training steps in FP8, compared with bfloat16 in the same rounds.
 
-Both are compiled: FP8 is faster only if scaling is fused with the operations before it.
+Both are compiled, because FP8 is faster only if scaling is fused with the operations before it.
 """
 
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import Field
 
@@ -15,19 +15,33 @@ from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
 from megatape.lab.benchmark.gpu.results import Results, Times
-from megatape.lab.benchmark.gpu.tables import rows_of, titled
+from megatape.lab.benchmark.gpu.tables import measurements, titled
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.benchmark.timing import Timer
 from megatape.lab.encodings import BASELINE
 from megatape.utils.units import format_milliseconds
 
 
+class Fp8Case(NamedTuple):
+    """A training step in FP8.
+
+    Attributes:
+        shape: Shape name.
+        encoding: Encoding name.
+        recipe: Value of training.fp8.
+    """
+
+    shape: str
+    encoding: str
+    recipe: str
+
+
 class Fp8Result(Times):
-    """Result of a training step in FP8, beside the step in bfloat16.
+    """Times of a training step in FP8, compared with bfloat16.
 
     Attributes:
         tokens_per_second: Tokens per second.
-        config: Configuration of the step. The planner reads it.
+        config: Configuration of the step, read by the planner.
     """
 
     tokens_per_second: float = Field(alias="tokens/s")
@@ -42,7 +56,7 @@ def measure(bench: Bench) -> None:
     for (name, recipe), encoding in product(cases, (BASELINE, "tape")):
         shape = shapes(bench.tiny)[name]
         action = partial(_measure_recipe, timer, shape, encoding, recipe, compiled=not bench.tiny)
-        bench.measure((name, encoding, recipe), action)
+        bench.measure(Fp8Case(name, encoding, recipe), action)
 
 
 def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, compiled: bool) -> Fp8Result:
@@ -61,10 +75,10 @@ def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, comp
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each recipe."""
     rows = []
-    for words, result in rows_of(results, "fp8", Fp8Result):
+    for case, result in measurements(results, "fp8", Fp8Case, Fp8Result):
         rows.append(
             [
-                *words,
+                *case,
                 format_milliseconds(result.seconds),
                 ratio_cell(result.ratio, 3),
                 f"{result.tokens_per_second:,.0f}",

@@ -1,49 +1,59 @@
-"""Device and versions of the software."""
+"""Device, and software versions."""
 
 import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import distributions
+from typing import Any
 
 import torch
 from pydantic import Field
 
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Key, Measurement, Result, Results
+from megatape.lab.benchmark.gpu.results import Key, Measurement, Results
+
+# Cases of the part.
+VERSIONS = ("versions",)
+DEVICE = ("device",)
 
 
 class Versions(Measurement):
     """Versions of Python, packages and CUDA, None if missing. Triton needs the C compiler at run time."""
 
-    python: str
-    torch: str | None
-    triton: str | None
-    deepspeed: str | None
-    transformers: str | None
-    numpy: str | None
+    python: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+    deepspeed: str | None = None
+    transformers: str | None = None
+    numpy: str | None = None
     cuda: str | None = Field(None, alias="CUDA")
     cudnn: int | None = Field(None, alias="cuDNN")
     c_compiler: str | None = Field(None, alias="C compiler")
 
-    def to_json(self) -> Result:
-        """Return the line of the measurement. What is missing is null."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the versions as JSON. Missing ones are null."""
         return self.model_dump(by_alias=True)
+
+    def sentence_parts(self) -> Iterator[str]:
+        """Yield each version with its name. Fields that an earlier benchmark did not record are skipped."""
+        for name, version in self.model_dump(by_alias=True, exclude_unset=True, exclude={"c_compiler"}).items():
+            yield f"{name} {version or 'missing'}"
 
 
 class Device(Measurement):
-    """Device of the benchmark. A GPU has a capability, memory and processors, a CPU has threads.
+    """Measured device. A GPU has a capability, memory and processors, a CPU has threads.
 
     Attributes:
-        name: Name of the device.
+        name: Device name.
         capability: Compute capability.
-        memory: Bytes of device memory.
+        memory: Device memory in bytes.
         processors: Number of multiprocessors.
-        cores: Number of cores of the host.
-        threads: Number of threads of PyTorch.
+        cores: Number of host cores.
+        threads: Number of PyTorch threads.
     """
 
-    name: str
+    name: str | None = None
     capability: str | None = None
     memory: int | None = None
     processors: int | None = None
@@ -53,11 +63,11 @@ class Device(Measurement):
 
 def measure(bench: Bench) -> None:
     """Record the versions and the device."""
-    bench.measure(("versions",), versions)
+    bench.measure(VERSIONS, versions)
     describe_device: Callable[[], Device] = cpu
     if bench.device == "cuda":
         describe_device = gpu
-    bench.measure(("device",), describe_device)
+    bench.measure(DEVICE, describe_device)
 
 
 def versions() -> Versions:
@@ -77,19 +87,19 @@ def versions() -> Versions:
 
 
 def gpu() -> Device:
-    """Return the name and the sizes of the GPU."""
-    found = torch.cuda.get_device_properties(0)
+    """Describe the GPU."""
+    properties = torch.cuda.get_device_properties(0)
     return Device(
-        name=found.name,
-        capability=f"{found.major}.{found.minor}",
-        memory=found.total_memory,
-        processors=found.multi_processor_count,
+        name=properties.name,
+        capability=f"{properties.major}.{properties.minor}",
+        memory=properties.total_memory,
+        processors=properties.multi_processor_count,
         cores=os.cpu_count(),
     )
 
 
 def cpu() -> Device:
-    """Return the name and the cores of the processor."""
+    """Describe the CPU."""
     return Device(
         name=platform.processor() or platform.machine(),
         cores=os.cpu_count(),
@@ -98,13 +108,15 @@ def cpu() -> Device:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield the device and the versions as a sentence."""
-    device = results.get(Key("machine", ("device",)), {})
-    versions = results.get(Key("machine", ("versions",)), {})
-    if not device.get("name"):
+    """Yield a sentence with the device and the versions, or nothing if the device is unknown."""
+    device_result = results.get(Key("machine", DEVICE))
+    if device_result is None:
         return
-    parts = [f"Measured on {device['name']}"]
-    for name, text in versions.items():
-        if name not in ("error", "C compiler"):
-            parts.append(f"{name} {text or 'missing'}")
+    device = Device.model_validate(device_result.figures)
+    if not device.name:
+        return
+    parts = [f"Measured on {device.name}"]
+    versions_result = results.get(Key("machine", VERSIONS))
+    if versions_result is not None:
+        parts += Versions.model_validate(versions_result.figures).sentence_parts()
     yield ", ".join(parts) + "."

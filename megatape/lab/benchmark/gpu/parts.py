@@ -1,7 +1,7 @@
 """Registry of the parts of `megatape benchmark gpu`, the most useful first.
 
-A part is a module with `measure(bench, *arguments)`, which measures and records results, and `table(results)`, which yields
-paragraphs about them. This module imports none of them: a machine may lack the packages of some parts.
+A part is a module with `measure(bench, *arguments)`, which records results, and `table(results)`, which yields paragraphs about
+them. The modules are imported only when they run, because a machine may lack the packages of some parts.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,11 +24,11 @@ class Part:
     """Measurements that share a process.
 
     Attributes:
-        name: Beginning of all keys of the part.
-        module: Module that measures the part and makes its table.
+        name: Part name, with which its keys start.
+        module: Module with `measure` and `table`.
         seconds: Expected seconds on a GPU.
-        order: Position of the part's table in table.md. Parts of one module share a table.
-        arguments: Arguments of the module's `measure`, after the Bench.
+        order: Position of the table in table.md. Parts of one module share a table.
+        arguments: Arguments of `measure`, after the Bench.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Part:
     arguments: tuple[str, ...] = ()
 
     def measure(self, bench: "Bench") -> None:
-        """Measure the part, and record the results."""
+        """Record the results of the part."""
         self._load().measure(bench, *self.arguments)
 
     @property
     def table(self) -> "Callable[[Results], Iterator[str]]":
-        """Function that yields the paragraphs with the results of the part and of the others of its module."""
+        """Function that yields paragraphs about the results of all parts with this module."""
         table: Callable[[Results], Iterator[str]] = self._load().table
         return table
 

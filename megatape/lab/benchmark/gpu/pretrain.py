@@ -1,4 +1,4 @@
-"""`megatape pretrain` as users start it: its step beside the bare step of the same model.
+"""`megatape pretrain` as users start it, compared with the bare step of the same model.
 
 The difference is the cost of DeepSpeed, data and logging.
 """
@@ -24,7 +24,7 @@ from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
 from megatape.lab.benchmark.gpu.results import Results, Times
-from megatape.lab.benchmark.gpu.tables import rows_of, titled
+from megatape.lab.benchmark.gpu.tables import label, measurements, titled
 from megatape.lab.benchmark.models import compute_precision, shapes
 from megatape.lab.encodings import BASELINE
 from megatape.lab.processes import child, finish
@@ -32,25 +32,25 @@ from megatape.run_folder import RunFolder, read_steps
 from megatape.utils.python_process import python_command
 from megatape.utils.units import format_bytes, format_milliseconds
 
-# Number of steps, and of untimed steps at the beginning.
+# Steps of a run, and untimed steps at the beginning.
 STEPS = 30
 WARM_UP_STEPS = 10
 TINY_STEPS = 3
 TINY_WARM_UP_STEPS = 1
 # Vocabulary size of the data. The model keeps its own.
 VOCAB_SIZE = 512
-# Number of files of Python's own source.
+# Number of documents: source files of this Python.
 FILES = 150
 TINY_FILES = 40
 
 
 class PretrainResult(Times):
-    """Result of a run, beside the bare step of the same model.
+    """Times of a step in a run, compared with the bare step.
 
     Attributes:
         bare_seconds: Seconds of the bare step.
         peak_bytes: Peak memory of the run.
-        planned_bytes: The planner's estimate of it.
+        planned_bytes: The planner's estimate of peak_bytes.
     """
 
     bare_seconds: float
@@ -78,12 +78,12 @@ class Runs:
     """Runs that share a data directory in a temporary folder.
 
     Attributes:
-        timer: Times actions on the device.
+        timer: Timer of the device.
         tiny: Whether to use small sizes.
         folder: Temporary folder.
-        shape: Shape of the model and the batch.
-        steps: Number of steps.
-        warm_up: Number of untimed steps.
+        shape: Model and batch.
+        steps: Steps of a run.
+        warm_up: Untimed steps at the beginning.
     """
 
     def __init__(self, bench: Bench, folder: Path) -> None:
@@ -98,19 +98,19 @@ class Runs:
             self.warm_up = TINY_WARM_UP_STEPS
 
     def measure(self, encoding: str, stage: int, compiled: bool) -> PretrainResult:
-        """Return the seconds of a step in a run and alone, and the measured and planned peak memory."""
+        """Time the bare step, then train, and read the metrics of the run."""
         device = self.timer.device
         config = self._config(encoding, stage, compiled)
         bare = RawStep(config, device)
         bare_seconds = self.timer.median(bare)
         del bare
         if device.type == "cuda":
-            # The run is another process on the same GPU.
+            # Leave the memory to the run, another process on the same GPU.
             torch.cuda.empty_cache()
         self._train(config)
         folder = RunFolder(Path(config.run.directory))
         metrics = list(read_steps(folder.metrics))
-        # The checkpoint has gigabytes.
+        # Checkpoints take gigabytes.
         shutil.rmtree(folder.directory)
         seconds = statistics.median(entry["seconds"] for entry in metrics[self.warm_up :])
         layout = TrainingLayout.from_config(config, 1)
@@ -133,20 +133,20 @@ class Runs:
         return parse_config(raw, "benchmark")
 
     def _train(self, config: Config) -> None:
-        """Train a model in another process. Raises ChildProcessError with its last lines if it fails."""
+        """Train in another process. Raises ChildProcessError with its last lines if it fails."""
         file = self.folder / "config.json"
         file.write_text(config.model_dump_json())
         environment = {}
         if self.timer.device.type == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         command = python_command("megatape.commands.cli.main", "pretrain", "--config", str(file))
-        # In the process group of this process, so that it ends with it.
+        # The run joins our process group, so that it ends with this process.
         with child(command, env=environment, start_new_session=False) as process:
             finish(process, sys.stdout)
 
     @cached_property
     def data(self) -> Path:
-        """Data directory with the source text of this Python."""
+        """Data directory with source files of this Python."""
         num_files = FILES
         if self.tiny:
             num_files = TINY_FILES
@@ -159,10 +159,10 @@ class Runs:
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each run."""
     rows = []
-    for words, result in rows_of(results, "pretrain", PretrainResult):
+    for name, result in measurements(results, "pretrain", label, PretrainResult):
         rows.append(
             [
-                ", ".join(words),
+                name,
                 format_milliseconds(result.seconds),
                 format_milliseconds(result.bare_seconds),
                 ratio_cell(result.ratio),

@@ -1,4 +1,4 @@
-"""Profile of a training step: its kernels, idle time of the GPU, and calls that wait for the GPU."""
+"""Profile of a training step: kernels, busy time of the GPU, and calls that wait for it."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,7 +12,7 @@ from torch.profiler import profile as record
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
 from megatape.lab.benchmark.gpu.results import Measurement, Results
-from megatape.lab.benchmark.gpu.tables import rows_of, titled
+from megatape.lab.benchmark.gpu.tables import label, measurements, titled
 from megatape.lab.benchmark.models import Shape, compute_precision, shapes
 from megatape.lab.benchmark.timing import Timer
 from megatape.lab.encodings import BASELINE
@@ -20,22 +20,16 @@ from megatape.utils.units import format_milliseconds
 
 WARM_UP_STEPS = 3
 PROFILED_STEPS = 3
-# Number of kernels in the results and in the table, the slowest ones.
+# Number of kernels to record and to show, slowest first.
 MAX_KERNELS = 25
 MAX_KERNELS_SHOWN = 12
 MAX_NAME_LENGTH = 90
-# Beginnings of the names of CUDA calls that wait for the device.
+# Prefixes of CUDA calls that wait for the device.
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 
 
 class Kernel(Measurement):
-    """Kernel of a step.
-
-    Attributes:
-        name: Name of the kernel.
-        calls: Calls per step.
-        seconds: Seconds per step.
-    """
+    """Kernel with its calls and seconds per step."""
 
     name: str
     calls: float
@@ -46,11 +40,11 @@ class ProfileResult(Measurement):
     """Profile of a step.
 
     Attributes:
-        seconds: Seconds of a step.
-        busy_seconds: Seconds in which the GPU is busy.
-        kernels: Number of kernels per step.
-        waits: Number of calls per step that wait for the GPU.
-        top: The slowest kernels.
+        seconds: Seconds per step, without the profiler.
+        busy_seconds: Seconds per step in which the GPU is busy.
+        kernels: Kernels per step.
+        waits: Calls per step that wait for the GPU.
+        top: Slowest kernels.
     """
 
     seconds: float
@@ -61,7 +55,7 @@ class ProfileResult(Measurement):
 
 
 def measure(bench: Bench) -> None:
-    """Profile steps of RoPE and TAPE with the backend of `auto`, eager and compiled."""
+    """Profile steps of TAPE and RoPE with the backend of `auto`, eager and compiled."""
     shape = shapes(bench.tiny)["155m"]
     modes = {"eager": False, "compiled": True}
     if bench.tiny:
@@ -107,12 +101,12 @@ def _profile_step(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> 
 
 
 def _is_kernel(event: Any) -> bool:
-    """Whether an event is a kernel. The timeline of the GPU also has ranges that code has named."""
+    """Whether an event is a kernel. The GPU timeline also has named ranges of the code."""
     return event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation
 
 
 def _own_seconds(on_gpu: bool, event: Any) -> float:
-    """Return the seconds per step, without the events inside."""
+    """Return the seconds per step, excluding nested events."""
     microseconds = event.self_cpu_time_total
     if on_gpu:
         microseconds = event.self_device_time_total
@@ -121,7 +115,7 @@ def _own_seconds(on_gpu: bool, event: Any) -> float:
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each step, then the kernels of each."""
-    profiles = {", ".join(words): result for words, result in rows_of(results, "profile", ProfileResult)}
+    profiles = dict(measurements(results, "profile", label, ProfileResult))
     rows = []
     for name, result in profiles.items():
         busy = result.busy_seconds / result.seconds

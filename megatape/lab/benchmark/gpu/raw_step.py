@@ -1,4 +1,4 @@
-"""Bare training step of a model: forward and backward pass and AdamW, without DeepSpeed."""
+"""Bare training step: forward pass, backward pass and AdamW, without DeepSpeed."""
 
 from collections.abc import Callable
 
@@ -22,8 +22,8 @@ class RawStep:
     """A model with its gradients, its optimizer and a batch of random tokens.
 
     Attributes:
-        model: Model with weights in the compute precision.
-        masters: Weights in float32, which the optimizer updates.
+        model: Model in the compute precision.
+        masters: float32 weights, updated by the optimizer.
         weights: Weights of the model.
         gradients: Gradients of the weights.
         positions: Position ids [B, N].
@@ -35,30 +35,9 @@ class RawStep:
         training = config.training
         batch = training.micro_batch_size
         length = config.data.sequence_length
-        compiler = None
-        if training.compile:
-            # aot_eager needs no C++ compiler.
-            compiler = "aot_eager"
-            if device.type == "cuda":
-                compiler = "inductor"
-            # torch.compile compiles a function for a limited number of models, and runs it eagerly for the next one.
-            torch.compiler.reset()
-            fail_beyond_recompile_limit()
-        fp8 = None
-        if training.fp8 != "none":
-            fp8 = fp8_product(training.fp8, device)
-        need, *_ = attention_requirements(config, device.type)
-        on_gpu = device.type == "cuda"
-        kernels = Kernels(
-            backends=backends_by_priority(training.attention, need),
-            rotation_by_kernel=on_gpu,
-            update_by_kernel=on_gpu,
-            fp8=fp8,
-            compiler=compiler,
-        )
         options = TrainingOptions(activation_checkpointing=training.activation_checkpointing)
         with device:
-            self.model = build_model(config.model, kernels=kernels, training=options)
+            self.model = build_model(config.model, kernels=_kernels(config, device), training=options)
         generator = torch.Generator(device).manual_seed(0)
         for name, parameter in self.model.named_parameters():
             draw_weight(name, parameter, config.model.init_std, generator)
@@ -76,24 +55,24 @@ class RawStep:
         self.tokens = torch.randint(config.model.vocab_size, (batch, length + 1), device=device, generator=generator)
 
     def loss(self) -> Tensor:
-        """Run the forward pass, and return the mean loss."""
+        """Run the forward pass. Returns the mean loss."""
         total: Tensor = self.model(self.tokens[:, :-1], self.positions, targets=self.tokens[:, 1:])
         return total / self.positions.numel()
 
     def update(self) -> None:
-        """Update the weights, and set the gradients to zero."""
+        """Update the weights, and zero the gradients."""
         copy_all([master.grad for master in self.masters if master.grad is not None], self.gradients)
         self.optimizer.step()
         copy_all(self.weights, self.masters)
         zero_all(self.gradients)
 
     def __call__(self) -> None:
-        """Run a whole step."""
+        """Run a step."""
         self.loss().backward()
         self.update()
 
     def captured(self) -> Callable[[], None]:
-        """Return a step whose forward and backward pass are a CUDA graph."""
+        """Return a step that replays forward and backward pass as a CUDA graph."""
         replay = captured(lambda: self.loss().backward())
 
         def step() -> None:
@@ -101,3 +80,29 @@ class RawStep:
             self.update()
 
         return step
+
+
+def _kernels(config: Config, device: torch.device) -> Kernels:
+    """Return the kernels that a run with this configuration uses."""
+    training = config.training
+    on_gpu = device.type == "cuda"
+    compiler = None
+    if training.compile:
+        # aot_eager needs no C++ compiler.
+        compiler = "aot_eager"
+        if on_gpu:
+            compiler = "inductor"
+        # torch.compile compiles a function for a limited number of models, and would run the next one eagerly.
+        torch.compiler.reset()
+        fail_beyond_recompile_limit()
+    fp8 = None
+    if training.fp8 != "none":
+        fp8 = fp8_product(training.fp8, device)
+    need, *_ = attention_requirements(config, device.type)
+    return Kernels(
+        backends=backends_by_priority(training.attention, need),
+        rotation_by_kernel=on_gpu,
+        update_by_kernel=on_gpu,
+        fp8=fp8,
+        compiler=compiler,
+    )

@@ -1,25 +1,25 @@
 """Report on a benchmark, table.md: the tables of all parts."""
 
 from megatape.lab.benchmark.gpu.parts import PARTS
-from megatape.lab.benchmark.gpu.results import Results, measured
+from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import titled
 
 TABLE = "table.md"
 
 
 def report(results: Results) -> str:
-    """Return the tables of all measured parts, and the list of what is missing."""
-    # Only the modules of measured parts: another one may lack a package.
-    started = {key.part for key in results if key.words}
-    parts = sorted((part for part in PARTS if part.name in started), key=lambda part: part.order)
+    """Return the tables of all measured parts, and a list of what is missing."""
+    # Import only the modules of measured parts: another one may lack a package.
+    measured = {key.part for key in results if key.case}
+    parts = sorted((part for part in PARTS if part.name in measured), key=lambda part: part.order)
     paragraphs: list[str] = []
+    # Parts of one module share a table.
     for table in dict.fromkeys(part.table for part in parts):
         paragraphs += table(results)
 
     missing = []
     for key, result in results.items():
-        if not measured(result):
-            reason = result.get("error") or f"left out: {result['left out']}"
-            missing.append([str(key), reason.replace("|", "/")])
+        if result.reason is not None:
+            missing.append([str(key), result.reason.replace("|", "/")])
     paragraphs += titled("Not measured", ["", "why"], missing)
     return "\n\n".join(paragraphs) + "\n"

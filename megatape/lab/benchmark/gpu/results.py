@@ -1,5 +1,9 @@
-"""Results of a benchmark: results.jsonl, one JSON object per line."""
+"""Results of a benchmark, and their file results.jsonl: one JSON object per line.
 
+A line has the key of the result and its figures: {"key": "step 155m/rope/sdpa/eager", "seconds": 0.04, "ratio": 1.0}
+"""
+
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -10,61 +14,115 @@ from megatape.utils.json_lines import append_lines, read_lines
 
 RESULTS = "results.jsonl"
 
-# Line of a measurement in JSON. A failed measurement has only "error", a skipped one only "left out", with the reason.
-Result = dict[str, Any]
-
 
 class Key(NamedTuple):
     """Key of a result. In files, it is text such as "attention/155m/plain/sdpa".
 
     Attributes:
-        part: Name of the part.
-        words: Words naming the measurement, none for the result of the whole part.
+        part: Part name.
+        case: Names of the measured case, usually the NamedTuple of a part. Empty for the result of the part itself.
     """
 
     part: str
-    words: tuple[str, ...] = ()
+    case: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "/".join([self.part, *self.words])
+        return "/".join([self.part, *self.case])
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return the key with this text."""
-        part, *words = text.split("/")
-        return cls(part, tuple(words))
+        part, *case = text.split("/")
+        return cls(part, tuple(case))
+
+
+class Measurement(BaseModel):
+    """Base class of measured figures. Their names in JSON are the aliases of the fields, or the fields with spaces."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", " "))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON, without the missing ones."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class Seconds(Measurement):
+    """Duration of an action.
+
+    Attributes:
+        seconds: Median seconds.
+    """
+
+    seconds: float
+
+
+class Times(Seconds):
+    """Duration of an action, compared with a baseline.
+
+    Attributes:
+        ratio: Seconds over the baseline's in the same round, median over rounds.
+    """
+
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a measurement or of a part.
+
+    Attributes:
+        figures: Measured figures in JSON; each part parses its own (a subclass of Measurement).
+        error: Reason for a failure.
+        left_out: Reason for skipping a part.
+    """
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    left_out: str | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a later benchmark can skip the measurement."""
+        return self.error is None and self.left_out is None
+
+    @property
+    def reason(self) -> str | None:
+        """Why there are no figures, or not all of them."""
+        if self.left_out is not None:
+            return f"left out: {self.left_out}"
+        return self.error
 
 
 Results = dict[Key, Result]
 
 
-class Measurement(BaseModel):
-    """Base class of the results of a measurement.
+class Entry(NamedTuple):
+    """Line of results.jsonl."""
 
-    Keys in JSON are the aliases of the fields, or else their names with spaces for underscores.
-    """
+    key: Key
+    result: Result
 
-    model_config = ConfigDict(frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", " "))
+    def to_json(self) -> dict[str, Any]:
+        """Return the line as JSON."""
+        line = {"key": str(self.key)} | self.result.figures
+        if self.result.error is not None:
+            line["error"] = self.result.error
+        if self.result.left_out is not None:
+            line["left out"] = self.result.left_out
+        return line
 
-    def to_json(self) -> Result:
-        """Return the line of the measurement. Fields that are None are left out."""
-        return self.model_dump(by_alias=True, exclude_none=True)
-
-
-class Times(Measurement):
-    """Times of an action.
-
-    Attributes:
-        seconds: Median seconds.
-        ratio: Ratio to the seconds of a baseline in the same round, the median over rounds.
-    """
-
-    seconds: float
-    ratio: float
+    @classmethod
+    def parse(cls, line: dict[str, Any]) -> Self:
+        """Return the entry of a line."""
+        figures = dict(line)
+        key = Key.parse(figures.pop("key"))
+        error = figures.pop("error", None)
+        left_out = figures.pop("left out", None)
+        return cls(key, Result(figures, error, left_out))
 
 
 class Journal:
-    """The results of a benchmark and their file, which is always complete: each line is on disk before the next measurement.
+    """Results of a benchmark and their file. Each line is on disk before the next measurement starts.
 
     Attributes:
         results: Results by key.
@@ -74,8 +132,8 @@ class Journal:
         """Create the file.
 
         Args:
-            path: File of the results.
-            results: Earlier results, to write first.
+            path: New results.jsonl.
+            results: Earlier results, written first.
 
         Raises:
             UserError: The file exists.
@@ -90,29 +148,25 @@ class Journal:
             self.add(key, result)
 
     def add(self, key: Key, result: Result) -> None:
-        """Add a result. It replaces an earlier one of the same key."""
+        """Add a result, replacing an earlier one with the same key."""
         self.results[key] = result
-        append_lines(self._path, [{"key": str(key)} | result])
+        append_lines(self._path, [Entry(key, result).to_json()])
 
 
 def read_results(path: Path) -> Results:
-    """Read a results.jsonl. Lines that a killed process has not finished are skipped.
+    """Read a results.jsonl, skipping a line that a killed process has not finished.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file is missing.
         UserError: The file has no results.
     """
     if not path.is_file():
         raise MissingPath(f"no results at {path}: give the results.jsonl of an earlier benchmark")
     results = {}
-    for _, entry in read_lines(path):
-        if isinstance(entry.get("key"), str):
-            results[Key.parse(entry.pop("key"))] = entry
+    for _, line in read_lines(path):
+        if isinstance(line.get("key"), str):
+            key, result = Entry.parse(line)
+            results[key] = result
     if not results and path.stat().st_size:
         raise UserError(f"{path} has no results: give the results.jsonl of an earlier benchmark")
     return results
-
-
-def measured(result: Result | None) -> bool:
-    """Whether there is a result that need not be measured again."""
-    return result is not None and "error" not in result and "left out" not in result

@@ -1,4 +1,4 @@
-"""Runs the parts of a benchmark one after the other, each in processes of its own and within a time limit."""
+"""Runs the parts of a benchmark one after the other, each in worker processes and within a time limit."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from subprocess import PIPE
 from megatape.lab.benchmark.gpu.bench import LOST
 from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
 from megatape.lab.benchmark.gpu.report import TABLE, report
-from megatape.lab.benchmark.gpu.results import RESULTS, Journal, Key, Result, Results, measured, read_results
+from megatape.lab.benchmark.gpu.results import RESULTS, Entry, Journal, Key, Result, Results, Seconds, read_results
 from megatape.lab.benchmark.gpu.worker import FULL, TINY
 from megatape.lab.processes import child, ending, interruptible
 from megatape.utils.atomic import write_atomically
@@ -37,7 +37,7 @@ class Conditions:
 
     @property
     def size(self) -> str:
-        """Sizes to use, as an argument of the worker."""
+        """Argument of the worker."""
         if self.tiny:
             return TINY
         return FULL
@@ -50,65 +50,71 @@ def benchmark(
     done: Path | None = None,
     budget: float | None = None,
 ) -> Iterator[str]:
-    """Measure parts, and yield lines about the progress.
+    """Measure parts, yielding lines about the progress.
 
     Args:
         parts: Parts to measure.
-        out: Folder for results.jsonl, which includes the earlier results, table.md, rewritten after every part, and logs/.
+        out: Output folder: results.jsonl (with the earlier results), table.md (rewritten after every part) and logs/.
         conditions: Device, sizes and time limit.
-        done: results.jsonl of an earlier benchmark. Its results are not measured again.
-        budget: Seconds for the benchmark. A part that no longer fits is skipped.
+        done: results.jsonl of an earlier benchmark, which is not repeated.
+        budget: Seconds for the benchmark. Parts that no longer fit are skipped.
 
     Raises:
-        FileNotFoundError: There is no file `done`.
-        UserError: `done` has no results, or `out` has results.
+        FileNotFoundError: `done` is missing.
+        UserError: `done` has no results, or `out` has some.
     """
     deadline = math.inf
     if budget is not None:
         deadline = time.monotonic() + budget
-    earlier = {}
-    if done is not None:
-        earlier = {key: result for key, result in read_results(done).items() if measured(result)}
-    (out / LOGS).mkdir(parents=True, exist_ok=True)
-    results = out / RESULTS
-    if done and results.exists() and done.samefile(results):
-        done.rename(results.with_suffix(".earlier.jsonl"))
-    journal = Journal(results, earlier)
+    journal = _open_journal(out, done)
     with interruptible():
         for part in parts:
-            if measured(journal.results.get(Key(part.name))):
+            part_result = journal.results.get(Key(part.name))
+            if part_result is not None and part_result.is_measured:
                 yield f"{part.name}: measured before"
                 continue
-            left = deadline - time.monotonic()
-            if part.seconds > left:
-                reason = f"takes about {part.seconds} s, and {max(left, 0):.0f} s of the budget were left"
-                result: Result = {"left out": reason}
+            remaining = deadline - time.monotonic()
+            if part.seconds > remaining:
+                reason = f"takes about {part.seconds} s, and {max(remaining, 0):.0f} s of the budget were left"
+                result = Result(left_out=reason)
             else:
                 log = out / LOGS / f"{part.name.replace(' ', '_')}.txt"
-                limit = min(conditions.time_limit * part.seconds, left)
+                limit = min(conditions.time_limit * part.seconds, remaining)
                 result = _PartRun(part, journal, log, limit, conditions).finish()
             journal.add(Key(part.name), result)
             write_atomically(out / TABLE, report(journal.results).encode())
             yield _progress(part, journal.results)
 
 
+def _open_journal(out: Path, done: Path | None) -> Journal:
+    """Create the output folder, and start results.jsonl with the successful results of an earlier benchmark."""
+    earlier: Results = {}
+    if done is not None:
+        earlier = {key: result for key, result in read_results(done).items() if result.is_measured}
+    (out / LOGS).mkdir(parents=True, exist_ok=True)
+    results = out / RESULTS
+    if done and results.exists() and done.samefile(results):
+        done.rename(results.with_suffix(".earlier.jsonl"))
+    return Journal(results, earlier)
+
+
 def _progress(part: Part, results: Results) -> str:
-    """Describe the outcome of a part: the number of results, and the failures."""
-    result = results[Key(part.name)]
-    if "left out" in result:
-        return f"{part.name}: left out: {result['left out']}"
-    measurements = {key: result for key, result in results.items() if key.part == part.name and key.words}
-    failures = [f"  {key}: {measurement['error']}" for key, measurement in measurements.items() if "error" in measurement]
-    line = f"{part.name}: {len(measurements) - len(failures)} of {len(measurements)} measured"
-    if "error" in result:
-        line += f": {result['error']}"
+    """Describe the outcome of a part: how much was measured, and what failed."""
+    part_result = results[Key(part.name)]
+    if part_result.left_out is not None:
+        return f"{part.name}: {part_result.reason}"
+    cases = {key: result for key, result in results.items() if key.part == part.name and key.case}
+    failures = [f"  {key}: {result.error}" for key, result in cases.items() if result.error is not None]
+    line = f"{part.name}: {len(cases) - len(failures)} of {len(cases)} measured"
+    if part_result.error is not None:
+        line += f": {part_result.error}"
     return "\n".join([line, *failures])
 
 
 class _PartRun:
-    """Measures a part, in as many processes as it takes.
+    """Measures a part in as many processes as it takes.
 
-    A process that dies fails the measurement that it has started, and the next process continues with the others.
+    If a process dies, its current measurement fails, and the next process continues with the others.
     """
 
     def __init__(self, part: Part, journal: Journal, log: Path, limit: float, conditions: Conditions) -> None:
@@ -117,7 +123,7 @@ class _PartRun:
         Args:
             part: Part to measure.
             journal: Results of the benchmark.
-            log: File for the output of the processes.
+            log: Log file of the processes.
             limit: Seconds after which the part is stopped.
             conditions: Device and sizes.
         """
@@ -126,13 +132,12 @@ class _PartRun:
         self._log = log
         self._limit = limit
         self._conditions = conditions
-        # Keys with a result of this run, which may be a failure.
+        # Keys measured in this run, successfully or not.
         self._tried: set[Key] = set()
-        # Key of the running measurement.
         self._running: Key | None = None
 
     def finish(self) -> Result:
-        """Measure the part, and return its time and what went wrong."""
+        """Measure the part. Returns its duration and the reason if something failed."""
         started = time.monotonic()
         self._log.unlink(missing_ok=True)
         while True:
@@ -140,26 +145,29 @@ class _PartRun:
             status = self._run_process(remaining)
             seconds = time.monotonic() - started
             if status == 0:
-                return self._outcome(seconds)
+                return self._part_result(seconds, self._failures())
             is_expired = seconds >= self._limit
             if is_expired:
-                fault = f"stopped after {self._limit:.0f} s"
+                reason = f"stopped after {self._limit:.0f} s"
             else:
-                words = ending(self._log.read_text(errors="replace"))
-                fault = f"its process ended with status {status}: {words}"
-            # Another process would not get further, if this one has ended between two measurements for an unknown reason.
+                last_lines = ending(self._log.read_text(errors="replace"))
+                reason = f"its process ended with status {status}: {last_lines}"
+            # A process that ended between two measurements for an unknown reason would do so again.
             is_last = is_expired or (self._running is None and status != LOST)
             if self._running is not None:
-                self._add(self._running, {"error": fault})
+                self._add(self._running, Result(error=reason))
             if is_last:
-                return {"seconds": seconds, "error": fault}
+                return self._part_result(seconds, reason)
 
-    def _outcome(self, seconds: float) -> Result:
-        result: Result = {"seconds": seconds}
-        num_failures = sum("error" in self._journal.results[key] for key in self._tried)
-        if num_failures:
-            result["error"] = f"{num_failures} failed"
-        return result
+    def _part_result(self, seconds: float, reason: str | None) -> Result:
+        return Result(Seconds(seconds=seconds).to_json(), error=reason)
+
+    def _failures(self) -> str | None:
+        """Return the number of failed measurements as a reason, or None if all have succeeded."""
+        num_failures = sum(self._journal.results[key].error is not None for key in self._tried)
+        if not num_failures:
+            return None
+        return f"{num_failures} failed"
 
     def _run_process(self, seconds: float) -> int:
         """Run a process until it exits or the time is up. Returns its exit status."""
@@ -168,16 +176,16 @@ class _PartRun:
         command = python_command("megatape.lab.benchmark.gpu.worker", *words)
         with self._log.open("a") as log, child(command, stdin=PIPE, stderr=log, limit=seconds) as process:
             assert process.stdin is not None and process.stdout is not None
-            known = {key for key, result in self._journal.results.items() if measured(result)}
+            measured = {key for key, result in self._journal.results.items() if result.is_measured}
             with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(sorted(str(key) for key in self._tried | known)) + "\n")
+                process.stdin.write(json.dumps(sorted(str(key) for key in self._tried | measured)) + "\n")
                 process.stdin.flush()
-            for line in process.stdout:
-                entry = json.loads(line)
-                if "begin" in entry:
-                    self._running = Key.parse(entry["begin"])
+            for text in process.stdout:
+                line = json.loads(text)
+                if "begin" in line:
+                    self._running = Key.parse(line["begin"])
                 else:
-                    self._add(Key.parse(entry.pop("key")), entry)
+                    self._add(*Entry.parse(line))
             return process.wait()
 
     def _add(self, key: Key, result: Result) -> None:

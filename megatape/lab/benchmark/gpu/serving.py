@@ -1,4 +1,4 @@
-"""Exported TAPE against a Llama of the same shape, with static caches: reading a prompt, and decoding token by token."""
+"""Exported TAPE, compared with a Llama of the same shape, with static caches: reading prompts and decoding token by token."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -11,23 +11,23 @@ from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.exported import LLAMA, build
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Measurement, Results, Times
-from megatape.lab.benchmark.gpu.tables import rows_of, titled
+from megatape.lab.benchmark.gpu.tables import label, measurements, titled
 from megatape.lab.benchmark.models import compute_dtype, shapes
 from megatape.lab.benchmark.sessions import NUM_DECODED, StaticSession, Workload
 from megatape.lab.benchmark.timing import Timer, ratio
 from megatape.utils.units import format_milliseconds
 
-# Batches and lengths by shape. torch.compile makes four graphs for each.
+# Shape -> batches and prompt lengths. torch.compile makes four graphs for each.
 WORKLOADS = {"155m": [(1, 128), (32, 1024)], "1b": [(1, 2048)]}
 TINY_WORKLOADS = {"155m": [(2, 24)]}
 
 
 class ServingResult(Measurement):
-    """Times of a model, beside those of the Llama.
+    """Times of a model, compared with the Llama.
 
     Attributes:
-        prompt: Times of reading the prompts.
-        token: Times of decoding a token.
+        prompt: Reading the prompts.
+        token: Decoding a token.
     """
 
     prompt: Times
@@ -35,7 +35,7 @@ class ServingResult(Measurement):
 
 
 def measure(bench: Bench) -> None:
-    """Measure TAPE with all workloads of a shape, then with those of the next."""
+    """Measure TAPE with every workload."""
     device = bench.timer.device
     workloads = WORKLOADS
     if bench.tiny:
@@ -43,7 +43,7 @@ def measure(bench: Bench) -> None:
     for name, sizes in workloads.items():
         model = shapes(bench.tiny)[name].model
         max_length = max(length for _, length in sizes)
-        # Built only if a workload has no result yet.
+        # Build the models only if a workload has no result yet.
         build_once = cache(partial(build, model, ["tape"], max_length, device, compute_dtype(device)))
         for batch, length in sizes:
             workload = Workload(batch, "none", length)
@@ -52,7 +52,7 @@ def measure(bench: Bench) -> None:
 
 def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: Workload) -> ServingResult:
     """Time TAPE beside the Llama."""
-    # Frees the memory of earlier graphs.
+    # Free the memory of earlier graphs.
     torch.compiler.reset()
     models = build_once()
     prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
@@ -63,11 +63,11 @@ def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTraine
 
 
 def times_beside_llama(reading: dict[str, list[float]], decoding: dict[str, list[float]]) -> dict[str, ServingResult]:
-    """Return the times of each model, with their ratios to the Llama's in the same round.
+    """Return the median times of each model, and their ratios to the Llama's in the same round.
 
     Args:
-        reading: Seconds of every round to read the prompts, by model.
-        decoding: Seconds of every round to decode NUM_DECODED tokens, by model.
+        reading: Model name -> seconds per round for reading the prompts.
+        decoding: Model name -> seconds per round for decoding NUM_DECODED tokens.
     """
     results = {}
     for name, seconds in reading.items():
@@ -84,10 +84,10 @@ def times_beside_llama(reading: dict[str, list[float]], decoding: dict[str, list
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each shape and batch of prompts."""
     rows = []
-    for words, result in rows_of(results, "serving", ServingResult):
+    for name, result in measurements(results, "serving", label, ServingResult):
         rows.append(
             [
-                ", ".join(words),
+                name,
                 format_milliseconds(result.prompt.seconds),
                 ratio_cell(result.prompt.ratio),
                 format_milliseconds(result.token.seconds),

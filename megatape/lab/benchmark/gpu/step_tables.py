@@ -1,41 +1,60 @@
 """Tables of training steps: targets, and a row for each way to run a step."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from megatape.lab.benchmark.cells import ratio_cell
+from megatape.lab.benchmark.cells import bytes_cell, ratio_cell
 from megatape.lab.benchmark.gpu.results import Measurement, Results
-from megatape.lab.benchmark.gpu.tables import over_rope, rows_of, titled
-from megatape.lab.benchmark.targets import MFU_TARGET, STEP_TARGETS, layer_row, saved_row, step_row, utilization_row
-from megatape.utils.units import format_bytes, format_milliseconds
+from megatape.lab.benchmark.gpu.tables import measurements, over_rope, titled
+from megatape.lab.benchmark.targets import (
+    MFU_TARGET,
+    STEP_TARGETS,
+    TargetCheck,
+    layer_check,
+    saved_check,
+    step_check,
+    utilization_check,
+)
+from megatape.utils.units import format_milliseconds
 
-# Modes of a step, the last words of its keys. A mode of activation checkpointing is eager, too.
+# Modes of a training step. Steps with selective activation checkpointing are eager, too.
 SELECTIVE = "selective"
 STEP_MODES = ("eager", "compiled", SELECTIVE)
-# Last word of the keys of attention layers.
+# Stands for the mode if only the attention layer is measured.
 LAYER = "attention layer"
 
-# (encoding, backend, mode)
-Key = tuple[str, ...]
+
+class StepCase(NamedTuple):
+    """A way to run a training step.
+
+    Attributes:
+        encoding: Encoding name.
+        backend: Attention backend.
+        mode: One of STEP_MODES, or LAYER.
+    """
+
+    encoding: str
+    backend: str
+    mode: str
 
 
 class StepResult(Measurement):
-    """Result of a training step or of an attention layer. Layers have only times.
+    """Figures of a training step or an attention layer. A layer has only times.
 
     Attributes:
         seconds: Seconds of the step.
         tokens_per_second: Tokens per second.
         flops_per_second: Model FLOPs per second.
-        config: Configuration of the step. The planner reads it.
-        mfu: Model FLOPs utilization, if the peak of the device is known.
-        ratio: Ratio to the step of RoPE with `auto`, eager.
+        config: Configuration of the step, read by the planner.
+        mfu: Model FLOPs utilization, if the device's peak is known.
+        ratio: Seconds over those of eager RoPE with `auto`.
         launched_seconds: Seconds without a CUDA graph.
-        saved_bytes: Bytes kept for the backward pass. Not counted in compiled steps.
-        planned_bytes: The planner's estimate of the peak bytes of activations.
+        saved_bytes: Bytes kept for the backward pass, not counted in compiled steps.
+        planned_bytes: The planner's estimate of peak_bytes.
         peak_bytes: Peak bytes of activations, on a GPU.
-        extrapolated_from: Seconds by number of layers that the step is extrapolated from.
+        extrapolated_from: Number of layers -> seconds, if the step was not measured at full depth.
     """
 
     seconds: float
@@ -51,56 +70,73 @@ class StepResult(Measurement):
     extrapolated_from: dict[str, float] | None = None
 
 
+Ratios = dict[StepCase, float]
+
+
+def step_part(shape: str) -> str:
+    """Return the name of the part that measures the steps of a shape."""
+    return f"step {shape}"
+
+
 def step_tables(results: Results) -> Iterator[str]:
     """Yield the targets, then a table with a row for each way to run a step."""
-    yield from _targets(results)
+    yield from _target_table(results)
     yield from _step_table(results)
 
 
-def _targets(results: Results) -> Iterator[str]:
+def _target_table(results: Results) -> Iterator[str]:
     rows = []
-    for shape, target in STEP_TARGETS.items():
+    for check in _checks(results):
+        rows.append([check.quantity, check.value_cell, check.target_cell, check.met_cell])
+    yield from titled("Targets", ["", "measured", "target", "met"], rows)
+
+
+def _checks(results: Results) -> Iterator[TargetCheck]:
+    """Compare the best results of TAPE with the targets."""
+    for shape in STEP_TARGETS:
         ratio = _best_of_tape(_time_ratios(results, shape))
         if ratio is not None:
-            rows.append(step_row(shape, ratio, target))
+            yield step_check(shape, ratio)
     for shape in ("155m", "1b"):
         ratio = _best_of_tape(_saved_ratios(results, shape))
         if ratio is not None:
-            rows.append(saved_row(shape, ratio))
+            yield saved_check(shape, ratio)
     ratio = _best_of_tape(_time_ratios(results, "155m", (LAYER,)))
     if ratio is not None:
-        rows.append(layer_row("155m", ratio))
+        yield layer_check("155m", ratio)
 
-    shape, _ = MFU_TARGET
     shares = []
-    for (encoding, *_), result in rows_of(results, f"step {shape}", StepResult):
-        if encoding == "tape" and result.mfu is not None:
-            shares.append(result.mfu)
+    for case, step in _steps(results, MFU_TARGET.shape):
+        if case.encoding == "tape" and step.mfu is not None:
+            shares.append(step.mfu)
     if shares:
-        rows.append(utilization_row(max(shares)))
-    yield from titled("Targets", ["", "measured", "target", "met"], [[*row] for row in rows])
+        yield utilization_check(max(shares))
 
 
-def _best_of_tape(ratios: dict[Key, float]) -> float | None:
+def _steps(results: Results, shape: str) -> Iterator[tuple[StepCase, StepResult]]:
+    return measurements(results, step_part(shape), StepCase, StepResult)
+
+
+def _best_of_tape(ratios: Ratios) -> float | None:
     """Return the smallest ratio of TAPE, None without one."""
-    return min((ratio for (encoding, *_), ratio in ratios.items() if encoding == "tape"), default=None)
+    return min((ratio for case, ratio in ratios.items() if case.encoding == "tape"), default=None)
 
 
-def _time_ratios(results: Results, shape: str, modes: Sequence[str] = STEP_MODES) -> dict[Key, float]:
-    """Return the ratios of times to the fastest RoPE, by encoding, backend and mode."""
+def _time_ratios(results: Results, shape: str, modes: Sequence[str] = STEP_MODES) -> Ratios:
+    """Return the ratios of times to the fastest RoPE."""
     ratios = {}
-    for key, result in rows_of(results, f"step {shape}", StepResult):
-        if key[-1] in modes:
-            ratios[key] = result.ratio
+    for case, step in _steps(results, shape):
+        if case.mode in modes:
+            ratios[case] = step.ratio
     return over_rope(ratios)
 
 
-def _saved_ratios(results: Results, shape: str) -> dict[Key, float]:
-    """Return the ratios of saved bytes, without checkpointing, to the fewest with RoPE, by encoding, backend and mode."""
-    saved: dict[Key, float] = {}
-    for key, result in rows_of(results, f"step {shape}", StepResult):
-        if key[-1] == "eager" and result.saved_bytes is not None:
-            saved[key] = result.saved_bytes
+def _saved_ratios(results: Results, shape: str) -> Ratios:
+    """Return the ratios of saved bytes, without checkpointing, to RoPE's fewest."""
+    saved: Ratios = {}
+    for case, step in _steps(results, shape):
+        if case.mode == "eager" and step.saved_bytes is not None:
+            saved[case] = step.saved_bytes
     return over_rope(saved)
 
 
@@ -108,9 +144,9 @@ def _step_table(results: Results) -> Iterator[str]:
     rows = []
     for shape in STEP_TARGETS:
         ratios = _time_ratios(results, shape)
-        for key, result in rows_of(results, f"step {shape}", StepResult):
-            if key in ratios:
-                rows.append([_label(shape, result), *key, *_step_cells(result, ratios[key])])
+        for case, step in _steps(results, shape):
+            if case in ratios:
+                rows.append([_label(shape, step), *case, *_step_cells(step, ratios[case])])
     header = [
         "shape",
         "encoding",
@@ -128,29 +164,32 @@ def _step_table(results: Results) -> Iterator[str]:
     yield from titled("Training steps", header, rows)
 
 
-def _label(shape: str, result: StepResult) -> str:
-    """Return the name of a shape, with the numbers of layers that it is extrapolated from."""
-    if result.extrapolated_from is None:
+def _label(shape: str, step: StepResult) -> str:
+    """Return the shape's name, with the numbers of layers that were measured if it is extrapolated."""
+    if step.extrapolated_from is None:
         return shape
-    depths = " and ".join(result.extrapolated_from)
+    depths = " and ".join(step.extrapolated_from)
     return f"{shape}, from {depths} layers"
 
 
-def _step_cells(result: StepResult, ratio: float) -> list[str]:
-    """Return the figures of a step. Missing ones are empty."""
+def _step_cells(step: StepResult, ratio: float) -> list[str]:
+    """Return the cells of a step. Missing figures are empty."""
     tokens = ""
-    if result.tokens_per_second is not None:
-        tokens = f"{result.tokens_per_second:,.0f}"
-    share = ""
-    if result.mfu is not None:
-        share = f"{result.mfu:.1%}"
+    if step.tokens_per_second is not None:
+        tokens = f"{step.tokens_per_second:,.0f}"
+    mfu = ""
+    if step.mfu is not None:
+        mfu = f"{step.mfu:.1%}"
     launched = ""
-    if result.launched_seconds is not None:
-        launched = format_milliseconds(result.launched_seconds)
-    cells = [format_milliseconds(result.seconds), ratio_cell(ratio, 3), tokens, share, launched]
-    for size in (result.saved_bytes, result.peak_bytes, result.planned_bytes):
-        cell = ""
-        if size is not None:
-            cell = format_bytes(size)
-        cells.append(cell)
-    return cells
+    if step.launched_seconds is not None:
+        launched = format_milliseconds(step.launched_seconds)
+    return [
+        format_milliseconds(step.seconds),
+        ratio_cell(ratio, 3),
+        tokens,
+        mfu,
+        launched,
+        bytes_cell(step.saved_bytes),
+        bytes_cell(step.peak_bytes),
+        bytes_cell(step.planned_bytes),
+    ]

@@ -1,8 +1,7 @@
-"""Training steps of RoPE and TAPE: times, tokens and FLOPs per second, and activations.
+"""Training steps of RoPE and TAPE: times, tokens and FLOPs per second, and activation memory.
 
-`measure` times a step with every backend, eager and compiled, and with selective activation checkpointing,
-in the same rounds as RoPE with `auto`, eager. A GPU replays the steps as CUDA graphs, so that the speed of the host does not
-count. Activations are compared with the planner's estimate.
+A step is timed with every backend, eager, compiled, and with selective activation checkpointing. The baseline, eager RoPE with
+`auto`, runs in the same rounds. On a GPU the steps are CUDA graphs, so that the speed of the host does not matter.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from megatape.config import Config
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
 from megatape.lab.benchmark.gpu.results import Results
-from megatape.lab.benchmark.gpu.step_tables import LAYER, SELECTIVE, STEP_MODES, StepResult, step_tables
+from megatape.lab.benchmark.gpu.step_tables import LAYER, SELECTIVE, STEP_MODES, StepCase, StepResult, step_tables
 from megatape.lab.benchmark.measured_model import MeasuredModel
 from megatape.lab.benchmark.models import Shape, compute_precision, shapes
 from megatape.lab.benchmark.timing import Timer, captured, ratio
@@ -33,21 +32,21 @@ from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
 from megatape.training.reporting.hardware import peak_flops
 
-# Numbers of layers that stand for the 7B model: one GPU holds so many blocks with their optimizer state. The time of the whole
-# step is extrapolated: embedding, head and loss are in both, and every further block adds half of the difference.
+# Numbers of layers measured in place of the 7B model, which does not fit into one GPU with its optimizer state. The time of a
+# full step is extrapolated from them: both include embedding, head and loss, and each further block costs half the difference.
 DEPTHS = (2, 4)
 
-# Makes the configuration of a step at a shape.
+# Returns the configuration of a step, given its shape.
 Configure = Callable[[Shape], Config]
 
 
 class StepTimes(NamedTuple):
-    """Seconds of a training step and of the baseline's.
+    """Times of a training step and of the baseline.
 
     Attributes:
-        step: The measured step.
-        seconds: Seconds in every round, on a GPU of the CUDA graph.
-        baseline: Seconds of the baseline in the same rounds.
+        step: Measured step.
+        seconds: Seconds per round, on a GPU with a CUDA graph.
+        baseline: The baseline's seconds in the same rounds.
         launched: Median seconds without a CUDA graph.
     """
 
@@ -58,12 +57,7 @@ class StepTimes(NamedTuple):
 
 
 def measure(bench: Bench, name: str) -> None:
-    """Measure the steps of a shape: of the 155M model with its attention layer alone, of the 7B model from two depths.
-
-    Args:
-        bench: Records the results.
-        name: Name of the shape.
-    """
+    """Measure the steps of a shape: "155m" with its attention layer alone, "7b" extrapolated from two depths."""
     if name == "155m":
         _measure_layers(bench, shapes(bench.tiny)[name])
     measure_step = _measure_whole
@@ -73,26 +67,26 @@ def measure(bench: Bench, name: str) -> None:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield the targets, then a table with a row for each way to run a step."""
+    """Yield the tables of all shapes."""
     yield from step_tables(results)
 
 
 def _measure_layers(bench: Bench, shape: Shape) -> None:
-    """Measure the attention layer with the position update alone, with every backend."""
+    """Measure attention and position update of one layer, with every backend."""
     timer = bench.timer
     for encoding in (BASELINE, "tape"):
         for backend in _backends(shape, encoding, timer.device):
             action = partial(_measure_layer, timer, shape, encoding, backend)
-            bench.measure((encoding, backend, LAYER), action)
+            bench.measure(StepCase(encoding, backend, LAYER), action)
 
 
 def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape, Configure], StepResult]) -> None:
-    """Measure a shape in every mode with every backend."""
+    """Measure the steps of a shape, in every mode with every backend."""
     timer = bench.timer
     shape = shapes(bench.tiny)[name]
     precision = compute_precision(timer.device)
     for mode, encoding in product(STEP_MODES, (BASELINE, "tape")):
-        # Compiling once takes longer than all other tiny steps.
+        # Compiling takes longer than all other tiny steps, so do it only once.
         if mode == "compiled" and bench.tiny and (name, encoding) != ("155m", "tape"):
             continue
         backends = _backends(shape, encoding, timer.device)
@@ -107,11 +101,11 @@ def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape
                 "activation_checkpointing": checkpointing,
             }
             configure = partial(Shape.config, encoding=encoding, precision=precision, **settings)
-            bench.measure((encoding, backend, mode), partial(measure_step, timer, shape, configure))
+            bench.measure(StepCase(encoding, backend, mode), partial(measure_step, timer, shape, configure))
 
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
-    """Return the backends that support this shape, `auto`'s choice first. The fallback `blocked` is not timed."""
+    """Return the backends that support this shape, starting with `auto`'s choice. The fallback `blocked` is not timed."""
     need, *_ = attention_requirements(shape.config(encoding, compute_precision(device)), device.type)
     chosen = select_backend(need)
     backends = [chosen]
@@ -123,7 +117,7 @@ def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
 
 
 def _time_step(timer: Timer, shape: Shape, config: Config) -> StepTimes:
-    """Time a step in the same rounds as the baseline's."""
+    """Time a step and the baseline in the same rounds."""
     step = RawStep(config, timer.device)
     baseline = RawStep(shape.config(BASELINE, config.training.precision), timer.device)
     seconds = timer.times({"step": step, "baseline": baseline})
@@ -134,7 +128,7 @@ def _time_step(timer: Timer, shape: Shape, config: Config) -> StepTimes:
 
 
 def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> StepResult:
-    """Return the times and the activations of a step."""
+    """Measure the times and activations of a step."""
     config = configure(shape)
     times = _time_step(timer, shape, config)
     step = times.step
@@ -148,7 +142,7 @@ def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> StepResu
     peak = None
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-        # Weights, gradients and the optimizer state.
+        # Weights, gradients and optimizer state do not count.
         before = torch.cuda.memory_allocated()
         step.loss().backward()
         peak = torch.cuda.max_memory_allocated() - before
@@ -162,7 +156,7 @@ def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> StepResu
 
 
 def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> StepResult:
-    """Return the times of a step, extrapolated from DEPTHS."""
+    """Measure a step at DEPTHS, and extrapolate the time to all layers."""
     seconds = []
     baseline = []
     for depth in DEPTHS:
@@ -170,10 +164,10 @@ def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> StepResult
         times = _time_step(timer, shallow, configure(shallow))
         seconds.append(median(times.seconds))
         baseline.append(median(times.baseline))
-    whole = _at_depth(shape.model.num_layers, seconds)
-    over_baseline = whole / _at_depth(shape.model.num_layers, baseline)
-    result = _rates(shape, configure(shape), whole, over_baseline)
-    depths = {str(depth): taken for depth, taken in zip(DEPTHS, seconds, strict=True)}
+    extrapolated = _at_depth(shape.model.num_layers, seconds)
+    over_baseline = extrapolated / _at_depth(shape.model.num_layers, baseline)
+    result = _rates(shape, configure(shape), extrapolated, over_baseline)
+    depths = {str(depth): measured for depth, measured in zip(DEPTHS, seconds, strict=True)}
     return result.model_copy(update={"extrapolated_from": depths})
 
 
@@ -186,7 +180,7 @@ def _at_depth(num_layers: int, seconds: list[float]) -> float:
 
 
 def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> StepResult:
-    """Return the times of an attention layer, forward, beside RoPE's with `auto`."""
+    """Time an attention layer's forward pass beside RoPE's with `auto`."""
     layer = shape.with_layers(1)
     weights: dict[tuple[str, torch.Size], Tensor] = {}
 
@@ -204,7 +198,7 @@ def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> S
 
 
 def _rates(shape: Shape, config: Config, seconds: float, over_baseline: float) -> StepResult:
-    """Return the times and the rates of a step."""
+    """Return the rates of a step with these times."""
     flops = step_flops(config.model, shape.batch, shape.length)
     peak = peak_flops(config.training.precision)
     mfu = None

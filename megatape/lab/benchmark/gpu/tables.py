@@ -1,52 +1,66 @@
-"""Tables of results.
+"""Rows and titles of the tables in table.md, and ratios to the fastest RoPE."""
 
-Ratios are to the fastest RoPE. All ways to run a case were measured in the same rounds as a common baseline, so their ratios to
-it can be compared.
-"""
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
-
-from megatape.lab.benchmark.gpu.results import Measurement, Results, measured
+from megatape.lab.benchmark.gpu.results import Measurement, Results
 from megatape.lab.encodings import BASELINE
 from megatape.utils.tables import markdown
 
+
+class Encoded(Protocol):
+    """A case with an encoding."""
+
+    @property
+    def encoding(self) -> str:
+        """Encoding name."""
+
+
+CaseT = TypeVar("CaseT")
+EncodedT = TypeVar("EncodedT", bound=Encoded)
 MeasurementT = TypeVar("MeasurementT", bound=Measurement)
-KeyT = TypeVar("KeyT", bound=tuple[object, ...])
 
 
-def rows_of(results: Results, part: str, kind: type[MeasurementT]) -> Iterator[tuple[tuple[str, ...], MeasurementT]]:
-    """Yield the measured results of a part, with the words of their keys.
+def measurements(
+    results: Results,
+    part: str,
+    case: Callable[..., CaseT],
+    figures: type[MeasurementT],
+) -> Iterator[tuple[CaseT, MeasurementT]]:
+    """Yield the measured cases of a part, with their figures.
 
     Args:
         results: Results by key.
-        part: Name of the part.
-        kind: Type of the part's results.
+        part: Part name.
+        case: Type of the part's cases.
+        figures: Type of the part's figures.
     """
     for key, result in results.items():
-        if key.part == part and key.words and measured(result):
-            yield key.words, kind.model_validate(result)
+        if key.part == part and key.case and result.is_measured:
+            yield case(*key.case), figures.model_validate(result.figures)
+
+
+def label(*names: str) -> str:
+    """Join the names of a case, in tables that have a single column for it."""
+    return ", ".join(names)
 
 
 def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
-    """Yield a title and a table, unless the table is empty."""
+    """Yield a title and a table, or nothing if the table is empty."""
     all_rows = list(rows)
     if all_rows:
         yield f"**{title}**"
         yield markdown(header, all_rows)
 
 
-def over_rope(ratios: dict[KeyT, float]) -> dict[KeyT, float]:
-    """Divide ratios to a common baseline by that of the fastest RoPE.
-
-    Args:
-        ratios: Ratios by key. The first item of a key is the encoding.
+def over_rope(ratios: dict[EncodedT, float]) -> dict[EncodedT, float]:
+    """Convert ratios to a common baseline into ratios to the fastest RoPE.
 
     Returns:
-        The new ratios, none if RoPE is missing.
+        Ratios by case, none if RoPE is missing.
     """
-    ratios_of_rope = [ratio for key, ratio in ratios.items() if key[0] == BASELINE]
+    ratios_of_rope = [ratio for case, ratio in ratios.items() if case.encoding == BASELINE]
     fastest = min(ratios_of_rope, default=0)
     if not fastest:
         return {}
-    return {key: ratio / fastest for key, ratio in ratios.items()}
+    return {case: ratio / fastest for case, ratio in ratios.items()}

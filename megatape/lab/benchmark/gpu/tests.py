@@ -8,64 +8,72 @@ import pytest
 
 from megatape.errors import MissingPath
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Measurement, Result, Results
 from megatape.lab.processes import ending
 
-# Folder of the tests in a clone of the repository.
+# Test folder in a clone of the repository.
 TESTS = Path(__file__).parents[4] / "tests/gpu"
 
 
+class Outcome(Measurement):
+    """Outcome of a test that has not failed.
+
+    Attributes:
+        seconds: Duration of a passed test.
+        skipped: Reason why the test was skipped.
+    """
+
+    seconds: float | None = None
+    skipped: str | None = None
+
+
 class Reports:
-    """Plugin of pytest that records the outcome of every test, and skips tests with a result.
+    """pytest plugin that records the outcome of every test, and skips tests with a result.
 
     Attributes:
         bench: Records the results.
-        num_found: Number of collected tests, including skipped ones.
+        num_collected: Number of collected tests, including skipped ones.
     """
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.num_found = 0
+        self.num_collected = 0
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Skip tests with a result."""
-        self.num_found = len(items)
-        known = [item for item in items if self.bench.has_result(_words(item.nodeid))]
-        config.hook.pytest_deselected(items=known)
-        items[:] = [item for item in items if item not in known]
+        """Deselect tests with a result."""
+        self.num_collected = len(items)
+        deselected = [item for item in items if self.bench.has_result(_case(item.nodeid))]
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record a file that cannot be imported."""
         if report.failed:
-            self.bench.fail(_words(report.nodeid), ending(report.longreprtext))
+            self.bench.fail(_case(report.nodeid), ending(report.longreprtext))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Announce a test."""
-        self.bench.begin(_words(nodeid))
+        self.bench.begin(_case(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record the outcome after a phase of a test."""
-        words = _words(report.nodeid)
+        case = _case(report.nodeid)
         if report.failed:
-            self.bench.fail(words, ending(report.longreprtext))
+            self.bench.fail(case, ending(report.longreprtext))
         elif report.skipped:
             reason = report.longreprtext
             if isinstance(report.longrepr, tuple):
                 _, _, reason = report.longrepr
-            self.bench.record(words, {"skipped": ending(reason)})
+            self.bench.record(case, Outcome(skipped=ending(reason)))
         elif report.when == "call":
-            self.bench.record(words, {"seconds": report.duration})
+            self.bench.record(case, Outcome(seconds=report.duration))
 
 
 def measure(bench: Bench, folder: Path = TESTS) -> None:
-    """Run all tests.
-
-    Args:
-        bench: Records the results.
-        folder: Folder of the tests.
+    """Run all tests in a folder.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: The folder is missing.
         RuntimeError: pytest could not run the tests.
     """
     if not folder.is_dir():
@@ -74,20 +82,20 @@ def measure(bench: Bench, folder: Path = TESTS) -> None:
     reports = Reports(bench)
     code = pytest.main([*options, str(folder)], plugins=[reports])
     has_failed = code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
-    if has_failed or not reports.num_found:
+    if has_failed or not reports.num_collected:
         raise RuntimeError(f"pytest ran none of the tests in {folder}, or not all of them: {code!r}; its output says why")
 
 
-def _words(node: str) -> tuple[str, ...]:
-    """Return the words of a test's key: its path in the folder, with its name."""
+def _case(node: str) -> tuple[str, ...]:
+    """Return the case of a test: its path in the folder, and its name."""
     return tuple(node.removeprefix("tests/gpu/").split("/"))
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield the numbers of tests that passed, failed or were skipped."""
+    """Yield the number of tests that passed, failed or were skipped."""
     counts = Counter[str]()
     for key, result in results.items():
-        if key.part == "tests" and key.words:
+        if key.part == "tests" and key.case:
             counts[_outcome(result)] += 1
     if counts:
         parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
@@ -95,8 +103,8 @@ def table(results: Results) -> Iterator[str]:
 
 
 def _outcome(result: Result) -> str:
-    if "error" in result:
+    if result.error is not None:
         return "failed"
-    if "skipped" in result:
+    if Outcome.model_validate(result.figures).skipped is not None:
         return "skipped"
     return "passed"

@@ -1,22 +1,24 @@
 """Search for the fastest tiles of the attention kernels on this device, with this version of Triton.
 
-One kernel at a time gets another tile. It is timed beside the default tiles, and its results are compared with theirs.
+One kernel at a time gets another tile. Times and results are compared with those of the tiles in use.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import NamedTuple
 
 from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.attention_problem import BASELINE, Problem, Variant, relative_error
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Results, Times
-from megatape.lab.benchmark.gpu.tables import rows_of, titled
+from megatape.lab.benchmark.gpu.tables import measurements, titled
 from megatape.lab.benchmark.models import SHAPES, shapes
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.units import format_milliseconds
 
-# Queries, keys, warps and stages of tiles, by kernel and head size: the next fastest on an H200, or large ones with few spills.
+# (kernel, head size) -> tiles to try: queries, keys, warps and pipeline stages. They are the runners-up on an H200, and large
+# tiles with few register spills.
 CANDIDATES = {
     ("forward_kernel", 64): (
         (128, 64, 8, 2),
@@ -63,8 +65,22 @@ CANDIDATES = {
 }
 
 
+class TileCase(NamedTuple):
+    """A tile of one kernel.
+
+    Attributes:
+        shape: Shape name.
+        kernel: Kernel name.
+        tile: Queries, keys, warps and stages, separated by spaces.
+    """
+
+    shape: str
+    kernel: str
+    tile: str
+
+
 class TileResult(Times):
-    """Result of a tile, beside the tiles in use.
+    """Times of attention with a tile, compared with the tiles in use.
 
     Attributes:
         difference: Largest relative difference of the outputs and gradients.
@@ -74,7 +90,7 @@ class TileResult(Times):
 
 
 def measure(bench: Bench) -> None:
-    """Measure every tile, for heads of 64 and of 128. Without a GPU, PyTorch's attention runs instead."""
+    """Measure every tile, for head sizes 64 and 128. On a CPU, which is for tests, PyTorch's attention runs instead."""
     timer = bench.timer
     variant = BASELINE
     if timer.device.type == "cuda":
@@ -85,15 +101,15 @@ def measure(bench: Bench) -> None:
             for tile in CANDIDATES[kernel, SHAPES[name].model.head_dim]:
                 sizes = " ".join(str(size) for size in tile)
                 action = partial(_measure_tile, timer, problem, variant, kernel, tile)
-                bench.measure((name, kernel, sizes), action)
+                bench.measure(TileCase(name, kernel, sizes), action)
 
 
 def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> TileResult:
-    """Time a tile beside the default, forward or, for the other kernels, with the backward pass."""
+    """Time attention with a tile: the forward pass for its kernel, a step for the kernels of the backward pass."""
     trial = variant._replace(context=partial(_using_tile, kernel, tile))
     errors = []
-    for found, expected in zip(problem.step(trial), problem.step(variant), strict=True):
-        errors.append(relative_error(found, expected))
+    for result, expected in zip(problem.step(trial), problem.step(variant), strict=True):
+        errors.append(relative_error(result, expected))
     run: Callable[[Problem, Variant], object] = Problem.step
     if kernel == "forward_kernel":
         run = Problem.inference
@@ -102,23 +118,28 @@ def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str,
 
 
 def _using_tile(kernel: str, tile: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Return a context inside which a kernel has this tile. It needs Triton."""
+    """Return a context in which a kernel uses this tile."""
+    # Imports Triton, which a machine without a GPU may lack.
     from megatape.attention.kernels.tile_sizes import Tile, trial_tile
 
     return trial_tile(kernel, Tile(*tile))
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each tile, the fastest tile of a kernel first."""
-    found = [(shape, kernel, tile, result) for (shape, kernel, tile), result in rows_of(results, "tiles", TileResult)]
-    found.sort(key=lambda item: (item[0], item[1], item[3].ratio))
+    """Yield a table with a row for each tile, starting with a kernel's fastest."""
+
+    def by_kernel_and_ratio(row: tuple[TileCase, TileResult]) -> tuple[str, str, float]:
+        case, result = row
+        return case.shape, case.kernel, result.ratio
+
+    tiles = sorted(measurements(results, "tiles", TileCase, TileResult), key=by_kernel_and_ratio)
     rows = []
-    for shape, kernel, tile, result in found:
+    for case, result in tiles:
         rows.append(
             [
-                shape,
-                kernel,
-                *tile.split(),
+                case.shape,
+                case.kernel,
+                *case.tile.split(),
                 format_milliseconds(result.seconds),
                 ratio_cell(result.ratio),
                 f"{result.difference:.1e}",

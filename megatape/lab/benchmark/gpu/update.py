@@ -1,8 +1,6 @@
-"""Rotation and position update of one layer, beside a copy of as many bytes as they must read and write at least.
+"""Rotation and position update of one layer, beside a copy of the bytes that they must at least read and write.
 
-Every input and output is read or written once. The backward pass reads the inputs again, and each gradient moves once.
-
-Shapes as in model/transformer.py.
+Inputs, outputs and gradients move once, and inputs a second time for the backward pass. B batch, N tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +18,7 @@ from megatape.encodings import encoding_of
 from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Measurement, Results
-from megatape.lab.benchmark.gpu.tables import rows_of, titled
+from megatape.lab.benchmark.gpu.tables import measurements, titled
 from megatape.lab.benchmark.models import UP_STD, Shape, compute_dtype, position_state, shapes
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.units import format_bytes, format_milliseconds
@@ -33,9 +31,9 @@ class Operation(NamedTuple):
     """An operation on every token.
 
     Attributes:
-        run: Function of the inputs that returns the outputs.
-        inputs: Inputs.
-        weights: Weights of the function.
+        run: Function from inputs to outputs.
+        inputs: Input tensors.
+        weights: Trained weights.
     """
 
     run: Callable[..., tuple[Tensor, ...]]
@@ -43,13 +41,20 @@ class Operation(NamedTuple):
     weights: list[Tensor]
 
 
+class UpdateCase(NamedTuple):
+    """An operation at a shape."""
+
+    shape: str
+    operation: str
+
+
 class BesideCopy(Measurement):
-    """Times of an operation, beside a copy.
+    """Duration of an operation, compared with a copy.
 
     Attributes:
         seconds: Seconds of the operation.
-        bytes: Bytes that it must read and write at least.
-        ratio_to_a_copy: Ratio to the seconds of a copy of so many bytes.
+        bytes: Minimum bytes that it reads and writes.
+        ratio_to_a_copy: Seconds over those of copying as many bytes.
     """
 
     seconds: float
@@ -58,19 +63,14 @@ class BesideCopy(Measurement):
 
 
 class UpdateResult(Measurement):
-    """Result of an operation.
-
-    Attributes:
-        forward: Forward pass.
-        step: Forward and backward pass.
-    """
+    """Times of the forward pass, and of the forward and backward pass."""
 
     forward: BesideCopy
     step: BesideCopy
 
 
 def measure(bench: Bench) -> None:
-    """Measure the update, and the rotations of TAPE and of RoPE, at every shape."""
+    """Measure the rotations of RoPE and TAPE, and TAPE's update, at every shape."""
     timer = bench.timer
     operations: dict[str, Callable[[Shape, Draw], Operation]] = {
         "rotation of RoPE": partial(_rotation, moves_state=False),
@@ -81,11 +81,11 @@ def measure(bench: Bench) -> None:
         operations["update by kernel"] = partial(_update, by_kernel=True)
     for name in ("155m", "1b", "7b"):
         for label, make in operations.items():
-            bench.measure((name, label), partial(_measure_operation, timer, make, shapes(bench.tiny)[name]))
+            bench.measure(UpdateCase(name, label), partial(_measure_operation, timer, make, shapes(bench.tiny)[name]))
 
 
 def _rotation(shape: Shape, draw: Draw, moves_state: bool = True) -> Operation:
-    """Return the rotation of queries and keys by a state that moves or by the initial one."""
+    """Return the rotation of queries and keys, by a moving state (TAPE) or a constant one (RoPE)."""
     model = shape.model
     query = draw(model.num_heads, model.head_dim)
     key = draw(model.num_kv_heads, model.head_dim)
@@ -102,7 +102,7 @@ def _rotation(shape: Shape, draw: Draw, moves_state: bool = True) -> Operation:
 
 
 def _update(shape: Shape, draw: Draw, by_kernel: bool = False) -> Operation:
-    """Return the position update, with weights as large as after some training."""
+    """Return the position update, with weights of the size they have after some training."""
     model = shape.model
     delta = draw(model.num_kv_heads, model.head_dim)
     attended = draw(model.num_heads, model.head_dim)
@@ -127,7 +127,6 @@ def _initial_state(shape: Shape, device: torch.device) -> Tensor:
 
 
 def _measure_operation(timer: Timer, make: Callable[[Shape, Draw], Operation], shape: Shape) -> UpdateResult:
-    """Return the times of an operation, forward and with its backward pass, beside those of a copy."""
     device = timer.device
     dtype = compute_dtype(device)
 
@@ -158,7 +157,7 @@ def _measure_operation(timer: Timer, make: Callable[[Shape, Draw], Operation], s
 
 
 def _beside_copy(timer: Timer, action: Callable[[], None], num_bytes: int) -> BesideCopy:
-    """Time an action that must move `num_bytes` beside a copy that reads one half and writes the other."""
+    """Time an action beside a copy that moves `num_bytes`: it reads one half and writes the other."""
     source = torch.ones(num_bytes // 2, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
     seconds, ratio = timer.compare(action, lambda: target.copy_(source))
@@ -172,8 +171,8 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each shape and operation."""
     rows = []
-    for (shape, name), result in rows_of(results, "update", UpdateResult):
-        row = [shape, name]
+    for case, result in measurements(results, "update", UpdateCase, UpdateResult):
+        row = [*case]
         for part in (result.forward, result.step):
             row += [
                 format_milliseconds(part.seconds),

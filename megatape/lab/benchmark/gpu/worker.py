@@ -1,7 +1,7 @@
 """Worker process of a part: `main` is called with DEVICE tiny|full NAME MODULE ARGUMENT ...
 
-The first line of standard input is the JSON list of keys to skip. The process ends when its standard input does. Its standard
-output has only lines for runner.py: {"begin": KEY}, then {"key": KEY, ...}.
+Standard input starts with the JSON list of keys to skip, and stays open: the worker ends with it. Standard output has lines for
+runner.py only: {"begin": KEY}, then {"key": KEY, ...}.
 """
 
 import json
@@ -14,9 +14,26 @@ from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.parts import Part
 from megatape.lab.benchmark.gpu.results import Key
 
-# Sizes of a part.
+# Values of the second argument.
 TINY = "tiny"
 FULL = "full"
+
+
+def main(words: list[str]) -> None:
+    """Measure a part.
+
+    Args:
+        words: Device; TINY or FULL; the part's name, module and arguments.
+    """
+    device, size, name, module, *arguments = words
+    part = Part(name, module, seconds=0, arguments=tuple(arguments))
+    # A copy, which child processes do not inherit.
+    channel = os.fdopen(os.dup(1), "w")
+    # Redirect to the log what libraries print.
+    os.dup2(2, 1)
+    skipped = {Key.parse(text) for text in json.loads(sys.stdin.readline())}
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    part.measure(Bench(name, device, size == TINY, skipped, channel))
 
 
 def _end_with_parent() -> None:
@@ -25,20 +42,3 @@ def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGKILL)
-
-
-def main(words: list[str]) -> None:
-    """Measure a part.
-
-    Args:
-        words: Device, TINY or FULL, then name, module and arguments of the part.
-    """
-    device, size, name, module, *arguments = words
-    part = Part(name, module, seconds=0, arguments=tuple(arguments))
-    # Child processes do not inherit the channel.
-    channel = os.fdopen(os.dup(1), "w")
-    # Whatever libraries print goes to the log.
-    os.dup2(2, 1)
-    skipped = {Key.parse(text) for text in json.loads(sys.stdin.readline())}
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    part.measure(Bench(name, device, size == TINY, skipped, channel))

@@ -20,7 +20,7 @@ from megatape.lab.benchmark.gpu import runner
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.parts import PARTS, Part
 from megatape.lab.benchmark.gpu.report import report
-from megatape.lab.benchmark.gpu.results import Key, Results, read_results
+from megatape.lab.benchmark.gpu.results import Entry, Results, read_results
 from megatape.lab.benchmark.gpu.runner import Conditions, benchmark
 from tests.helpers.processes.command import Command
 
@@ -49,7 +49,7 @@ def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     tests = next(part for part in PARTS if part.name == "tests")
     list(benchmark([tests], tmp_path / "tests", Conditions("cpu", tiny=True)))
     results = read_results(tmp_path / "tests/results.jsonl")
-    reasons = {key: result.get("skipped") for key, result in results.items() if key.words}
+    reasons = {key: result.figures.get("skipped") for key, result in results.items() if key.case}
     assert set(reasons.values()) == {"Skipped: needs a CUDA device"}
     assert {str(key).split("::")[0] for key in reasons} == {
         f"tests/{file.name}" for file in (ROOT / "tests/gpu").glob("test_*.py")
@@ -137,7 +137,7 @@ def test_parts_import_only_the_listed_packages(row: str, tmp_path: Path) -> None
     process = subprocess.run([sys.executable, "-m", "megatape", *command], env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     found = read_results(tmp_path / "out/results.jsonl")
-    faults = {key: each["error"] for key, each in found.items() if "error" in each and "FP8" not in str(key) and key.words}
+    faults = {key: each.error for key, each in found.items() if each.error and "FP8" not in str(key) and key.case}
     assert not faults
     assert len(found) > len(parts)
 
@@ -155,13 +155,13 @@ def measured(names: list[str]) -> Results:
         if part.name in names:
             part.measure(Bench(part.name, "cpu", True, set(), channel))
     entries = [json.loads(line) for line in channel.getvalue().splitlines()]
-    return {Key.parse(entry.pop("key")): entry for entry in entries if "key" in entry}
+    return dict(Entry.parse(entry) for entry in entries if "key" in entry)
 
 
 @pytest.mark.slow
 def test_all_parts_run(results: Results) -> None:
     """Without torchao, the FP8 steps fail with a message that says so."""
-    faults = {key: result["error"] for key, result in results.items() if "error" in result}
+    faults = {key: result.error for key, result in results.items() if result.error is not None}
     lacking = {key for key, fault in faults.items() if find_spec("torchao") is None and "torchao cannot be imported" in fault}
     assert not faults.keys() - lacking, faults
     assert {key.part for key in results} == {part.name for part in PARTS if part.name != "tests"}
@@ -172,7 +172,7 @@ def test_all_parts_run(results: Results) -> None:
 def test_fp8() -> None:
     results = measured(["fp8"])
     assert results
-    assert not {key: result["error"] for key, result in results.items() if "error" in result}
+    assert not {key: result.error for key, result in results.items() if result.error is not None}
 
 
 @pytest.mark.slow

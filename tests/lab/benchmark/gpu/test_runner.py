@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megatape.errors import UserError
-from megatape.lab.benchmark.gpu.results import Result, read_results
+from megatape.lab.benchmark.gpu.results import Entry, read_results
 from tests.helpers.lab.benchmark_parts import part, run
 from tests.helpers.processes.workers import ROOT
 
@@ -22,9 +23,10 @@ def importable_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def read(path: Path) -> dict[str, Result]:
-    """Results by the text of their keys."""
-    return {str(key): result for key, result in read_results(path).items()}
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """Lines of a results.jsonl by key."""
+    lines = [Entry(key, result).to_json() for key, result in read_results(path).items()]
+    return {line.pop("key"): line for line in lines}
 
 
 def test_failures_are_results(tmp_path: Path) -> None:
