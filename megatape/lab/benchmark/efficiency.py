@@ -1,4 +1,4 @@
-"""Costs of each encoding: counts from the shape, and times measured side by side."""
+"""Costs of each encoding compared with RoPE: parameters, FLOPs, activations, and times measured side by side."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,18 @@ import torch
 from megatape.accounting.flops import forward_flops
 from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.lab.benchmark.cells import milliseconds_cell, ratio_cell
-from megatape.lab.benchmark.measured_model import PARTS, TRAINING_PARTS, Cost, MeasuredLlama, prepare
+from megatape.lab.benchmark.measured_model import (
+    ATTENTION_LAYER,
+    LLAMA,
+    PARTS,
+    ROPE,
+    Cost,
+    MeasuredLlama,
+    MeasuredModel,
+    MeasuredPart,
+    ModelName,
+    prepare,
+)
 from megatape.lab.benchmark.models import Shape, compute_precision, paper_config
 from megatape.lab.benchmark.timing import Timer, describe_device, ratio, spread
 from megatape.lab.encodings import BASELINE
@@ -27,44 +38,54 @@ def report(
     modes: Sequence[ActivationCheckpointing] = (),
     llama: bool = False,
 ) -> Iterator[str]:
-    """Measure encodings, and yield the paragraphs of the report. The baseline is always measured.
+    """Measure encodings, and yield the paragraphs of the report. RoPE is always measured.
 
     Args:
-        shape: Shape of the model and the batch.
-        encodings: Names of encodings.
+        shape: Model and batch.
+        encodings: Encoding names.
         rounds: Number of timed rounds.
-        device: Device to measure.
-        modes: Modes of activation checkpointing to measure as well.
-        llama: Whether to time training steps of transformers' Llama as well.
+        device: Device to run on.
+        modes: Modes of activation checkpointing to measure besides "none".
+        llama: Whether to time training steps of transformers' Llama, too.
 
     Raises:
         UserError: An encoding does not support the shape.
     """
-    yield _check_counts()
+    yield _compare_counts()
     measured_models = prepare(shape, encodings, device, modes)
     yield _describe(shape, rounds, device)
     clock = time.perf_counter
     if torch.get_num_threads() == 1:
-        # With one thread, measure CPU time: it does not depend on the load of the machine.
+        # CPU time does not depend on the load of the machine, but adds up over threads.
         clock = time.process_time
     timer = Timer(device, rounds, clock=clock)
     in_paper = is_paper_shape(shape.model, shape.length)
     measured_llama = None
     if llama:
-        measured_llama = MeasuredLlama(measured_models[BASELINE])
+        measured_llama = MeasuredLlama(measured_models[ROPE])
 
     costs = {name: measured.cost() for name, measured in measured_models.items()}
     yield costs_table(costs, in_paper)
-    for part, run in PARTS.items():
-        actions: dict[str, Callable[[], object]] = {name: partial(run, measured) for name, measured in measured_models.items()}
-        if measured_llama and part in TRAINING_PARTS:
-            actions["Llama of transformers"] = partial(TRAINING_PARTS[part], measured_llama)
-        seconds = timer.times(actions)
-        table = times_table(seconds, part, shape.batch * shape.length, in_paper)
-        yield f"{part}:\n\n{table}"
+    for part in PARTS:
+        seconds = _measure_part(timer, part, measured_models, measured_llama)
+        table = times_table(seconds, shape.batch * shape.length, in_paper and part is ATTENTION_LAYER)
+        yield f"{part.title}:\n\n{table}"
 
 
-def _check_counts() -> str:
+def _measure_part(
+    timer: Timer,
+    part: MeasuredPart,
+    models: dict[ModelName, MeasuredModel],
+    llama: MeasuredLlama | None,
+) -> dict[ModelName, list[float]]:
+    """Return the seconds of all models in every round."""
+    actions: dict[ModelName, Callable[[], object]] = {name: partial(part.run, model) for name, model in models.items()}
+    if llama is not None and part.run_llama is not None:
+        actions[LLAMA] = partial(part.run_llama, llama)
+    return timer.times(actions)
+
+
+def _compare_counts() -> str:
     """Compare our counts for RoPE at the paper's shape with the paper's."""
     flops = forward_flops(paper_config(), COST_LENGTH)
     paper = COSTS[BASELINE]
@@ -76,7 +97,6 @@ def _check_counts() -> str:
 
 
 def _describe(shape: Shape, rounds: int, device: torch.device) -> str:
-    """Describe what is measured, where and how."""
     if device.type == "cuda":
         how = "with CUDA events"
     else:
@@ -92,19 +112,14 @@ def _describe(shape: Shape, rounds: int, device: torch.device) -> str:
 
 
 def is_paper_shape(config: ModelConfig, length: int) -> bool:
-    """Whether the paper's numbers are for this model and length."""
+    """Whether the paper has numbers for this model and length."""
     shape = {key: getattr(config, key) for key in SHAPE}
     return shape == SHAPE and config.num_layers == COST_LAYERS and length == COST_LENGTH
 
 
-def costs_table(costs: dict[str, Cost], in_paper: bool) -> str:
-    """Return the table of counts.
-
-    Args:
-        costs: Counts by name.
-        in_paper: Whether to add the paper's counts, which are for one shape.
-    """
-    baseline = costs[BASELINE]
+def costs_table(costs: dict[ModelName, Cost], in_paper: bool) -> str:
+    """Return the table of counts. `in_paper` adds the paper's counts."""
+    baseline = costs[ROPE]
     rows = []
     for name, cost in costs.items():
         counts = [f"{cost.parameters / 2**20:.2f}", f"{cost.flops / 1e9:.2f}", f"{cost.flops / 2e9:.2f}"]
@@ -126,51 +141,48 @@ def costs_table(costs: dict[str, Cost], in_paper: bool) -> str:
     return markdown(["", *columns, "activations, MiB", "ratio", "of blocks, MiB", "ratio"], rows)
 
 
-def _paper_counts(name: str) -> list[str]:
-    """Return the paper's parameters, FLOPs and multiply-adds of an encoding, empty if it has none."""
-    paper = COSTS.get(name)
+def _paper_counts(name: ModelName) -> list[str]:
+    """Return the cells of the paper's parameters, FLOPs and multiply-adds. Missing ones are empty."""
+    paper = COSTS.get(str(name))
     if paper is None:
         return ["", "", ""]
     return [f"{paper.parameters:.2f}", f"{paper.flops:.2f}", f"{paper.multiply_adds:.2f}"]
 
 
 def _interleave(first: list[str], second: list[str]) -> list[str]:
-    """Return the items of two lists in turn."""
     return list(chain.from_iterable(zip(first, second, strict=True)))
 
 
-def times_table(seconds: dict[str, list[float]], part: str, num_tokens: int, in_paper: bool) -> str:
-    """Return the table of the times of a part.
+def times_table(seconds: dict[ModelName, list[float]], num_tokens: int, in_paper: bool) -> str:
+    """Return the table of times of a part.
 
     Args:
-        seconds: Seconds of every round by name.
-        part: Name of the part.
+        seconds: Seconds per round by model.
         num_tokens: Number of tokens in the batch.
-        in_paper: Whether to add the paper's times, which are for an attention layer of one shape.
+        in_paper: Whether to add the paper's times.
     """
     header = ["", "ms", "ratio", "tokens/s"]
-    has_paper_times = in_paper and part == "attention layer"
-    if has_paper_times:
+    if in_paper:
         header += ["paper, ms", "ratio"]
     rows = []
-    for name, taken in seconds.items():
-        own = spread(taken)
-        over_baseline = ratio(taken, seconds[BASELINE])
+    for name, round_seconds in seconds.items():
+        duration = spread(round_seconds)
+        over_baseline = ratio(round_seconds, seconds[ROPE])
         row = [
             f"`{name}`",
-            milliseconds_cell(own),
+            milliseconds_cell(duration),
             ratio_cell(over_baseline, 3),
-            f"{num_tokens / own.median:,.0f}",
+            f"{num_tokens / duration.median:,.0f}",
         ]
-        if has_paper_times:
+        if in_paper:
             row += _paper_times(name)
         rows.append(row)
     return markdown(header, rows)
 
 
-def _paper_times(name: str) -> list[str]:
-    """Return the paper's time of an encoding and its ratio to the baseline's, empty if it has none."""
-    paper = COSTS.get(name)
+def _paper_times(name: ModelName) -> list[str]:
+    """Return the cells of the paper's time and its ratio to RoPE's. Missing ones are empty."""
+    paper = COSTS.get(str(name))
     if paper is None:
         return ["", ""]
     baseline = COSTS[BASELINE]

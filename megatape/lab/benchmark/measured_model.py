@@ -1,11 +1,12 @@
-"""Models with different encodings that share their weights, and the parts of a model that are timed.
+"""Models with different encodings that share their weights, and the timed parts of a model.
 
-B batch, N tokens.
+B batch, N tokens, D hidden size.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,17 +25,38 @@ from megatape.model.init import initial_weight
 from megatape.model.options import Kernels, TrainingOptions
 from megatape.registry import AUTO
 
-# Weights by name and shape.
+# (parameter name, shape) -> weight
 Weights = dict[tuple[str, torch.Size], Tensor]
+
+
+class ModelName(NamedTuple):
+    """Name of a measured model.
+
+    Attributes:
+        encoding: Encoding name, or LLAMA for transformers' Llama.
+        checkpointing: Value of training.activation_checkpointing.
+    """
+
+    encoding: str
+    checkpointing: ActivationCheckpointing = "none"
+
+    def __str__(self) -> str:
+        if self.checkpointing == "none":
+            return self.encoding
+        return f"{self.encoding}, {self.checkpointing}"
+
+
+LLAMA = ModelName("Llama of transformers")
+ROPE = ModelName(BASELINE)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Counts for an encoding.
+    """Counts of a model.
 
     Attributes:
         parameters: Number of weights.
-        flops: FLOPs of the forward pass of a sequence.
+        flops: FLOPs of the forward pass, per sequence.
         saved: Bytes that autograd keeps for the backward pass of the batch, without weights.
         saved_blocks: Bytes that it keeps for the blocks alone.
     """
@@ -46,14 +68,14 @@ class Cost:
 
 
 class MeasuredModel:
-    """The model of an encoding, and its inputs.
+    """A model with one encoding, and its inputs.
 
     Attributes:
         model: The model.
         tokens: Token ids [B, N].
         positions: Position ids [B, N].
-        state: State of the encoding at these positions.
-        x: Input of the blocks [B, N, D].
+        state: Encoding state at these positions.
+        x: Block input [B, N, D].
     """
 
     def __init__(
@@ -67,9 +89,9 @@ class MeasuredModel:
         """Build the model.
 
         Args:
-            shape: Shape of the model and the batch.
-            device: Device of the model.
-            weights: Weights to share with other models. Missing ones are added.
+            shape: Model and batch.
+            device: Device to run on.
+            weights: Weights shared with other models. Missing ones are added.
             attention: Value of training.attention.
             checkpointing: Value of training.activation_checkpointing.
         """
@@ -98,14 +120,11 @@ class MeasuredModel:
         self.x = x.view(batch, length, -1)
 
     def loss(self) -> Tensor:
-        """Run the forward pass of the whole model, and return its loss."""
+        """Run the model's forward pass. Returns the loss."""
         return self.model(self.tokens, self.positions, targets=self.tokens)
 
     def blocks(self) -> Tensor:
-        """Run the forward pass of the blocks alone, and return the sum of their output.
-
-        Embedding, final norm, head and loss are skipped.
-        """
+        """Run the blocks alone, without embedding, final norm, head and loss. Returns the sum of the output."""
         state = PositionState(self.model.encoding.state(self.positions))
         streams = Streams(self.x.detach().requires_grad_(), state)
         for block in self.model.blocks:
@@ -114,15 +133,12 @@ class MeasuredModel:
 
     @torch.no_grad()
     def inference(self) -> None:
-        """Compute the logits of all tokens, without gradients and without a cache."""
+        """Compute the logits of all tokens, without gradients or a cache."""
         self.model(self.tokens, self.positions)
 
     @torch.no_grad()
     def attention_layer(self) -> None:
-        """Run attention and position update of one block, without gradients.
-
-        Attention's output stands in for the MLP's, which the update takes as well.
-        """
+        """Run attention and position update of one block, without gradients. Attention's output replaces the MLP's."""
         block = next(module for module in self.model.modules() if isinstance(module, Block))
         with block.reading_state():
             attended, attended_positions = block.attention(self.x, self.state)
@@ -130,7 +146,7 @@ class MeasuredModel:
             block.position(self.state, attended_positions, attended)
 
     def cost(self) -> Cost:
-        """Return the counts. Runs both forward passes to count the saved bytes."""
+        """Return the counts. Runs `loss` and `blocks` to count the saved bytes."""
         config = self.model.config
         return Cost(
             parameters=count_parameters(config).total,
@@ -146,27 +162,25 @@ class MeasuredModel:
 
 
 class MeasuredLlama:
-    """transformers' Llama of the same shape, with its own weights, the same inputs and attention by `sdpa`.
-
-    transformers counts the final norm among the blocks.
-    """
+    """transformers' Llama of the same shape with the same inputs, its own weights, and `sdpa` attention."""
 
     def __init__(self, measured: MeasuredModel) -> None:
         # transformers takes seconds to import.
-        from megatape.lab.benchmark.exported import LLAMA, build
+        from megatape.lab.benchmark import exported
 
         self.tokens = measured.tokens
         self.x = measured.x
         config = measured.model.config
         length = measured.tokens.shape[1]
-        self.model = build(config, [], length, measured.x.device, measured.x.dtype)[LLAMA].train()
+        models = exported.build(config, [], length, measured.x.device, measured.x.dtype)
+        self.model = models[exported.LLAMA].train()
 
     def loss(self) -> Tensor:
-        """Run the forward pass of the whole model, and return its loss."""
+        """Run the model's forward pass. Returns the loss."""
         return self.model(self.tokens, labels=self.tokens, use_cache=False).loss
 
     def blocks(self) -> Tensor:
-        """Run the forward pass of the blocks and the final norm, and return the sum of their output."""
+        """Run the blocks and the final norm, which transformers does not separate. Returns the sum of the output."""
         inputs = self.x.detach().requires_grad_()
         return self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state.sum()
 
@@ -177,8 +191,22 @@ def train(model: nn.Module, forward: Callable[[], Tensor]) -> None:
     model.zero_grad(set_to_none=True)
 
 
+class MeasuredPart(NamedTuple):
+    """Timed part of a model.
+
+    Attributes:
+        title: Title in the report.
+        run: Runs the part once.
+        run_llama: Runs it for transformers' Llama; None if the Llama is not measured.
+    """
+
+    title: str
+    run: Callable[[MeasuredModel], None]
+    run_llama: Callable[[MeasuredLlama], None] | None = None
+
+
 def training_step(measured: MeasuredModel | MeasuredLlama) -> None:
-    """Train the whole model."""
+    """Train the model."""
     train(measured.model, measured.loss)
 
 
@@ -187,15 +215,13 @@ def training_step_of_blocks(measured: MeasuredModel | MeasuredLlama) -> None:
     train(measured.model, measured.blocks)
 
 
-TRAINING_PARTS: dict[str, Callable[[MeasuredModel | MeasuredLlama], None]] = {
-    "training step": training_step,
-    "training step, blocks alone": training_step_of_blocks,
-}
-PARTS: dict[str, Callable[[MeasuredModel], None]] = {
-    **TRAINING_PARTS,
-    "inference": MeasuredModel.inference,
-    "attention layer": MeasuredModel.attention_layer,
-}
+ATTENTION_LAYER = MeasuredPart("attention layer", MeasuredModel.attention_layer)
+PARTS = (
+    MeasuredPart("training step", training_step, training_step),
+    MeasuredPart("training step, blocks alone", training_step_of_blocks, training_step_of_blocks),
+    MeasuredPart("inference", MeasuredModel.inference),
+    ATTENTION_LAYER,
+)
 
 
 def prepare(
@@ -203,14 +229,14 @@ def prepare(
     encodings: list[str],
     device: torch.device,
     modes: Sequence[ActivationCheckpointing] = (),
-) -> dict[str, MeasuredModel]:
-    """Return the same model with the baseline and with each encoding.
+) -> dict[ModelName, MeasuredModel]:
+    """Return a model with each encoding, including the baseline. Their common weights are shared.
 
     Args:
-        shape: Shape of the model and the batch.
-        encodings: Names of encodings.
-        device: Device of the models.
-        modes: Modes of activation checkpointing. Each model is added again with each of them.
+        shape: Model and batch.
+        encodings: Encoding names.
+        device: Device to run on.
+        modes: Modes of activation checkpointing, each adding one more model per encoding.
 
     Raises:
         UserError: An encoding does not support the shape.
@@ -219,8 +245,17 @@ def prepare(
     names = encodings
     if BASELINE not in encodings:
         names = [BASELINE, *encodings]
+    # Report an unsupported encoding before building models.
     encoded = {name: replace(shape, model=with_encoding(shape.model, name)) for name in names}
-    measured_models = {name: MeasuredModel(own_shape, device, weights) for name, own_shape in encoded.items()}
-    for name, mode in product(names, modes):
-        measured_models[f"{name}, {mode}"] = MeasuredModel(encoded[name], device, weights, checkpointing=mode)
+    model_names = [ModelName(name) for name in names]
+    model_names += [ModelName(name, mode) for name, mode in product(names, modes)]
+    measured_models = {}
+    for model_name in model_names:
+        encoded_shape = encoded[model_name.encoding]
+        measured_models[model_name] = MeasuredModel(
+            encoded_shape,
+            device,
+            weights,
+            checkpointing=model_name.checkpointing,
+        )
     return measured_models

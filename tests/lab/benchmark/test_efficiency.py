@@ -13,7 +13,7 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import ModelConfig
 from megatape.lab.benchmark import efficiency
 from megatape.lab.benchmark.efficiency import costs_table, report
-from megatape.lab.benchmark.measured_model import PARTS, Cost
+from megatape.lab.benchmark.measured_model import PARTS, Cost, ModelName
 from megatape.lab.benchmark.models import Shape, paper_config
 from megatape.registry import ENCODINGS
 from tests.helpers.checks.cells import cells
@@ -52,7 +52,7 @@ def test_report_with_a_llama_of_transformers() -> None:
 def test_columns_of_the_paper() -> None:
     config = paper_config()
     cost = Cost(count_parameters(config).total, forward_flops(config, 1024), 2**20, 2**20)
-    line = costs_table({"rope": cost, "nope": cost}, in_paper=True).splitlines()
+    line = costs_table({ModelName("rope"): cost, ModelName("nope"): cost}, in_paper=True).splitlines()
     assert cells(line[2])[:7] == ["`rope`", "154.89", "154.89", "320.91", "321.10", "160.46", "160.46"]
     assert cells(line[3])[:7] == ["`nope`", "154.89", "", "320.91", "", "160.46", ""]
     assert efficiency.is_paper_shape(config, 1024)

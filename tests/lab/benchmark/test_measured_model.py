@@ -6,7 +6,7 @@ from megatape.accounting.flops import forward_flops
 from megatape.accounting.parameters import count_parameters
 from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import ModelConfig
-from megatape.lab.benchmark.measured_model import PARTS, MeasuredLlama, prepare, train
+from megatape.lab.benchmark.measured_model import PARTS, ROPE, MeasuredLlama, ModelName, prepare, train
 from megatape.lab.benchmark.models import Shape
 from megatape.lab.encodings import with_encoding
 from megatape.model.build import build_model
@@ -15,18 +15,19 @@ from tests.helpers.models.small_models import SHAPE
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)
+TAPE = ModelName("tape")
 
 
 def test_every_encoding_runs_every_part_and_is_counted() -> None:
     """The bytes match the accounting, and the blocks keep less than the whole model."""
     measured_models = prepare(Shape(SMALL, 2, 32), list(ENCODINGS), CPU)
-    assert list(measured_models) == list(ENCODINGS)
+    assert list(measured_models) == [ModelName(name) for name in ENCODINGS]
     for name, measured in measured_models.items():
-        for part in PARTS.values():
-            part(measured)
+        for part in PARTS:
+            part.run(measured)
         assert all(parameter.grad is None for parameter in measured.model.parameters())
         cost = measured.cost()
-        config = with_encoding(SMALL, name)
+        config = with_encoding(SMALL, name.encoding)
         assert (cost.parameters, cost.flops) == (count_parameters(config).total, forward_flops(config, 32))
         assert cost.saved == saved_bytes(build_model(config), 2, 32), name
         assert 0 < cost.saved_blocks < cost.saved
@@ -35,25 +36,28 @@ def test_every_encoding_runs_every_part_and_is_counted() -> None:
 def test_modes_of_activation_checkpointing() -> None:
     """More checkpointing saves fewer bytes, both in the whole model and in the blocks alone."""
     measured_models = prepare(Shape(SMALL, 2, 32), ["tape"], CPU, ("selective", "full"))
-    assert list(measured_models) == ["rope", "tape", "rope, selective", "rope, full", "tape, selective", "tape, full"]
-    none, selective, full = (measured_models[name].cost() for name in ("tape", "tape, selective", "tape, full"))
+    names = [str(name) for name in measured_models]
+    assert names == ["rope", "tape", "rope, selective", "rope, full", "tape, selective", "tape, full"]
+    none = measured_models[TAPE].cost()
+    selective = measured_models[ModelName("tape", "selective")].cost()
+    full = measured_models[ModelName("tape", "full")].cost()
     assert full.saved < selective.saved < none.saved
     assert full.saved_blocks < selective.saved_blocks < none.saved_blocks
 
 
 def test_shared_weights_are_shared() -> None:
     """All encodings share one copy of their common weights."""
-    tape, rope = (prepare(Shape(SMALL, 1, 8), ["tape"], CPU)[name].model for name in ("tape", "rope"))
+    tape, rope = (prepare(Shape(SMALL, 1, 8), ["tape"], CPU)[name].model for name in (TAPE, ROPE))
     other = prepare(Shape(SMALL, 1, 8), ["tape", "rope"], CPU)
-    pointers = {name: dict(other[name].model.named_parameters()) for name in ("tape", "rope")}
-    for name, parameter in pointers["rope"].items():
-        assert parameter.data_ptr() == pointers["tape"][name].data_ptr(), name
+    pointers = {name: dict(other[name].model.named_parameters()) for name in (TAPE, ROPE)}
+    for name, parameter in pointers[ROPE].items():
+        assert parameter.data_ptr() == pointers[TAPE][name].data_ptr(), name
         assert torch.equal(dict(rope.named_parameters())[name], dict(tape.named_parameters())[name])
 
 
 def test_llama_of_transformers() -> None:
     """It has as many parameters as RoPE, and both training steps run through all blocks."""
-    rope = prepare(Shape(SMALL, 2, 32), [], CPU)["rope"]
+    rope = prepare(Shape(SMALL, 2, 32), [], CPU)[ROPE]
     llama = MeasuredLlama(rope)
     assert sum(parameter.numel() for parameter in llama.model.parameters()) == rope.cost().parameters
     passes: list[str] = []
