@@ -1,4 +1,4 @@
-"""Processor time of preparing data, beside the tokenizer alone and a plain loop with gigatoken, on the same text."""
+"""CPU time of preparing data, compared with the tokenizer alone and a plain loop with gigatoken, on the same text."""
 
 import gc
 import hashlib
@@ -31,25 +31,26 @@ from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.lab.benchmark.cells import ratio_cell
-from megatape.lab.benchmark.timing import Timer, ratio, spread
+from megatape.lab.benchmark.timing import Spread, Timer, ratio, spread
 from megatape.utils.python_process import child_environment, python_command
 from megatape.utils.tables import markdown
 
-# Number of files, each a unit of the preparation. With several units it reads the source twice: for duplicates, then to write.
+# Number of source files, each a unit. With several units, the source is read twice: to find duplicates, then to write.
 FILES = 2
 VALIDATION_SHARE = 0.1
-# Number of documents that are tokenized at a time.
+# Documents per call of the tokenizer.
 BATCH = 1000
+# Tokenizer file -> its library.
 LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
 
 
 @dataclass(frozen=True)
 class Way:
-    """A measured way to prepare the text.
+    """A way to prepare the text.
 
     Attributes:
-        name: Name of the way.
-        baseline: Name of the way that it is compared with.
+        name: Name in the table.
+        baseline: Name of the way to compare with.
         action: Prepares the text once.
     """
 
@@ -59,24 +60,44 @@ class Way:
 
 
 @dataclass(frozen=True)
+class WayTimes:
+    """Times of a way, and those of its baseline in the same rounds.
+
+    Attributes:
+        name: Name of the way.
+        baseline: Name of its baseline.
+        seconds: CPU seconds per round.
+        baseline_seconds: The baseline's CPU seconds per round.
+    """
+
+    name: str
+    baseline: str
+    seconds: list[float]
+    baseline_seconds: list[float]
+
+    @property
+    def relative_rate(self) -> Spread:
+        """Rate over the baseline's. Rates are inverse to times, so the ratio is that of the baseline's seconds to ours."""
+        return ratio(self.baseline_seconds, self.seconds)
+
+
+@dataclass(frozen=True)
 class PreparationResult:
     """Times of all ways to prepare the same text.
 
     Attributes:
-        num_bytes: Bytes of the text.
+        num_bytes: Text size in bytes.
         num_documents: Number of documents.
-        vocab_size: Number of tokens of the tokenizer.
-        seconds: Processor seconds of every round, by name of the way.
-        baselines: Name of the way that each is compared with, by name.
+        vocab_size: Vocabulary size of the tokenizer.
+        ways: Times of each way.
         has_equal_data: Whether all preparations have written the same data.
-        start_seconds: Processor seconds of a command that prepares ten short documents.
+        start_seconds: CPU seconds of a command that prepares ten short documents.
     """
 
     num_bytes: int
     num_documents: int
     vocab_size: int
-    seconds: dict[str, list[float]]
-    baselines: dict[str, str]
+    ways: list[WayTimes]
     has_equal_data: bool
     start_seconds: float
 
@@ -85,15 +106,15 @@ def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabyt
     """Measure preparation, and yield the paragraphs of the report.
 
     Args:
-        source: Source of the text.
+        source: Text source.
         tokenizer: Tokenizer to measure. None to train one on the source.
-        vocab_size: Number of tokens of the trained tokenizer.
-        megabytes: Size of the text in 10^6 bytes. A smaller source is used completely.
+        vocab_size: Vocabulary size of the trained tokenizer.
+        megabytes: Text size in 10^6 bytes. A smaller source is used completely.
         rounds: Number of timed rounds.
 
     Raises:
         ModuleNotFoundError: gigatoken is not installed.
-        UserError: gigatoken gives other ids than the tokenizer.
+        UserError: gigatoken and the tokenizer disagree about the ids.
     """
     if tokenizer is None:
         sample = sample_texts(source, MAX_TRAINING_BYTES)
@@ -108,7 +129,7 @@ def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabyt
 
 
 def describe(result: PreparationResult, rounds: int) -> Iterator[str]:
-    """Yield the paragraphs about a result of some rounds."""
+    """Yield the paragraphs about a result."""
     comparison = "the same"
     if not result.has_equal_data:
         comparison = "NOT the same"
@@ -118,44 +139,35 @@ def describe(result: PreparationResult, rounds: int) -> Iterator[str]:
         f"one process, median of {rounds} rounds; the data are {comparison} to the byte"
     )
     rows = []
-    for name, seconds in result.seconds.items():
-        baseline = result.baselines[name]
-        relative = ratio(result.seconds[baseline], seconds)
-        rate = megabytes / spread(seconds).median
-        rows.append([name, f"{rate:.1f}", ratio_cell(relative), baseline])
+    for way in result.ways:
+        rate = megabytes / spread(way.seconds).median
+        rows.append([way.name, f"{rate:.1f}", ratio_cell(way.relative_rate), way.baseline])
     yield markdown(["", "MB/s", "rate against the baseline (quartiles)", "baseline"], rows)
     yield f"start: {result.start_seconds:.1f} processor seconds of a command that prepares ten short documents"
 
 
 def measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> PreparationResult:
-    """Measure preparation of some texts.
-
-    Args:
-        tokenizer: Tokenizer to measure.
-        texts: Documents.
-        folder: Temporary folder.
-        rounds: Number of timed rounds.
-    """
-    # One for each use, because a tokenizer caches words. Both ways use one in every round and in the warm-up.
+    """Measure the preparation of some texts, writing to a temporary folder."""
+    # A new tokenizer for each use, because tokenizers cache words. Two ways use one in every round and in the warm-up.
     num_uses = 2 * (rounds + 1)
     preparations = Preparations(tokenizer, texts, folder, num_uses)
-    # The garbage collector skips the objects that only this benchmark has loaded, such as PyTorch's.
+    # Let the garbage collector skip objects that only this benchmark has loaded, such as PyTorch's.
     gc.freeze()
     ways = preparations.ways()
     seconds = Timer(torch.device("cpu"), rounds, clock=time.process_time).times({way.name: way.action for way in ways})
+    times = [WayTimes(way.name, way.baseline, seconds[way.name], seconds[way.baseline]) for way in ways]
     return PreparationResult(
         num_bytes=sum(len(text.encode()) for text in texts),
         num_documents=len(texts),
         vocab_size=tokenizer.vocab_size,
-        seconds=seconds,
-        baselines={way.name: way.baseline for way in ways},
+        ways=times,
         has_equal_data=preparations.has_equal_data,
         start_seconds=_start_seconds(tokenizer, folder),
     )
 
 
 class Preparations:
-    """Prepares the same texts again and again, each time into a new folder."""
+    """Prepares the same texts repeatedly, each time into a new folder."""
 
     def __init__(self, tokenizer: Tokenizer, texts: list[str], folder: Path, num_fast_tokenizers: int) -> None:
         """Write the texts as a source.
@@ -164,7 +176,7 @@ class Preparations:
             tokenizer: Tokenizer to measure.
             texts: Documents.
             folder: Temporary folder.
-            num_fast_tokenizers: Number of times that gigatoken is used.
+            num_fast_tokenizers: How often gigatoken is used.
         """
         self._tokenizer = tokenizer
         self._texts = texts
@@ -182,7 +194,7 @@ class Preparations:
         return all(index == self._indexes[0] for index in self._indexes)
 
     def ways(self) -> list[Way]:
-        """Return the ways to prepare the texts, in the order of the table."""
+        """Return the ways to prepare the texts, in table order."""
         library = LIBRARIES[self._tokenizer.file]
         alone = f"{library} alone"
         plain_loop = "loop with gigatoken"
@@ -216,9 +228,9 @@ class Preparations:
 
 
 def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
-    """Prepare one split in a careful loop with the same libraries, without rules, tables, counts or resuming."""
+    """Prepare one split in a fast loop with the same libraries, but without rules, tables, counts or resuming."""
     output.mkdir()
-    known = set[bytes]()
+    seen = set[bytes]()
     hasher = hashlib.sha256()
     with (output / "tokens.bin").open("wb") as file:
         for path in paths:
@@ -226,9 +238,9 @@ def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
                 for line in lines:
                     text = orjson.loads(line)["text"]
                     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-                    if digest in known:
+                    if digest in seen:
                         continue
-                    known.add(digest)
+                    seen.add(digest)
                     parts = (fast.begin, fast.unverified_ids(text), fast.end)
                     ids = np.concatenate(parts, dtype=np.uint16, casting="unsafe").tobytes()
                     hasher.update(ids)
@@ -237,7 +249,7 @@ def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
 
 
 def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
-    """Return the processor time of the command with ten short documents."""
+    """Return the CPU seconds of a command that prepares ten short documents."""
     lines = folder / "start.jsonl"
     model = folder / "tokenizer"
     lines.write_text("".join(f'{{"text": "{number}"}}\n' for number in range(10)), encoding="utf-8")
@@ -253,19 +265,19 @@ def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
 
 
 def first_texts(source: Source, num_bytes: int) -> list[str]:
-    """Return the first documents of a source, until they have `num_bytes` in total."""
+    """Return the first documents of a source, with `num_bytes` or more in total."""
     texts = []
-    left = num_bytes
+    remaining = num_bytes
     for document in read_documents(source, CorpusCounts()):
         texts.append(document.text)
-        left -= len(document.text.encode())
-        if left <= 0:
+        remaining -= len(document.text.encode())
+        if remaining <= 0:
             break
     return texts
 
 
 def write_units(texts: list[str], folder: Path) -> list[Unit]:
-    """Write FILES compressed files of JSON lines, and return them as units."""
+    """Write the texts to FILES compressed files of JSON lines, and return the units."""
     units = []
     for number in range(FILES):
         path = folder / f"{number}.jsonl.gz"
