@@ -1,10 +1,21 @@
 """Benchmarks: speed and memory of models, data and training.
 
-efficiency.py, loader.py, memory.py, preparation.py, roofline.py, serving.py
-              a benchmark each, of the command `megatape benchmark NAME`: `report` yields paragraphs, made of typed results
-gpu/          the benchmark of a GPU, in parts (gpu/parts.py): each measures in a process of its own, records typed results in
-              results.jsonl, and makes its table from them
+These are the commands `megatape benchmark NAME`:
 
-Ratios to a baseline are measured in the same rounds (timing.py) and formatted by `ratio_cell` (cells.py). estimates.py has the
-planner's estimates of steps, targets.py the targets, utilization.py the model FLOPs utilization, models.py the shapes.
+    file            measures                                                compared with
+    efficiency      parameters, FLOPs, memory and time of the encodings     RoPE, and the paper
+    gpu/            kernels, training steps and serving on a GPU            see gpu/__init__.py
+    loader          reading training samples                                our default reader, copying, webdataset
+    memory          host memory per rank while training                     planner
+    preparation     preparing a corpus                                      tokenizer alone, loop with gigatoken
+    roofline        nothing: estimates training steps (estimates.py)        fastest RoPE, and the targets (targets.py)
+    serving         exported models, reading prompts and decoding           transformers' Llama
+
+`measure` returns typed results, and `report` turns them into paragraphs and tables. timing.py runs an action and its baseline
+in the same rounds: a ratio is the median over rounds of one over the other, so it does not depend on the load of the machine.
+In loader, the fastest round of each reader counts instead.
+
+The other files build what is measured: models.py the shapes, measured_model.py models with shared weights, exported.py
+exported models, sessions.py their prompts and caches. peak_memory.py and utilization.py compute figures, and cells.py formats
+them.
 """

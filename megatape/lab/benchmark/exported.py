@@ -11,7 +11,7 @@ from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.lab.encodings import BASELINE, with_encoding
 
-# Name of the Llama among the models.
+# Key of the Llama in the dictionary of models.
 LLAMA = "Llama"
 
 
@@ -22,15 +22,15 @@ def build(
     device: torch.device,
     dtype: torch.dtype,
 ) -> dict[str, PreTrainedModel]:
-    """Return a Llama and a model with each encoding, of one shape.
+    """Return a Llama, and a model of the same shape with each encoding, by name.
 
-    The models have random weights, no biases, no norm of queries and no scaling.
+    All have random weights, no biases, no query norm and no scaling.
 
     Args:
-        config: Shape.
-        encodings: Names of encodings.
-        length: Tokens of the longest prompt.
-        device: Device of the models.
+        config: Shape of the models.
+        encodings: Encoding names.
+        length: Length of the longest prompt.
+        device: Device to run on.
         dtype: Precision of the weights.
 
     Raises:

@@ -1,7 +1,6 @@
-"""Speed of reading training samples: by our loader, and by plain webdataset from the same shards.
+"""Speed of reading training samples with our loader, and with plain webdataset from the same shards.
 
-Each reader yields batches of int64 tokens and targets. Times are processor times of all threads, with the files in the page
-cache. The rounds of all readers alternate, and the fastest round of each counts.
+Times are CPU times of all threads, with the files in the page cache. Readers take turns, and the fastest round of each counts.
 """
 
 import io
@@ -32,16 +31,16 @@ from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.tables import markdown
 
-# Number of samples in a batch.
+# Samples per batch.
 BATCH = 32
 SEED = 0
 ROUNDS = 5
-# Reader that the others are compared with.
+# Our reader with default settings, the baseline of the ratios.
 BASELINE_READER = "packed"
 
-# Tokens and targets, [BATCH, N].
+# Tokens and targets, int64 [BATCH, N].
 Pair = tuple[Tensor, Tensor]
-# Yields batches without end, after a number of consumed samples. Each call opens the data.
+# Opens the data, and yields batches forever. The argument is the number of samples to skip.
 Reader = Callable[[int], Iterator[Pair]]
 
 
@@ -51,7 +50,7 @@ class Speed:
 
     Attributes:
         reading: Tokens per second.
-        waiting: Seconds from opening the data to a batch in the middle.
+        waiting: Seconds from opening the data to the first batch, when resuming in the middle.
     """
 
     reading: float
@@ -63,10 +62,10 @@ class LoaderResult:
     """Speed of all readers on the same data.
 
     Attributes:
-        num_samples: Number of samples that each reader reads.
-        length: Tokens of a sample.
-        readers: Speed by name of the reader.
-        copying: Tokens per second of copying the stored ids in memory.
+        num_samples: Number of samples read by each reader.
+        length: Tokens per sample.
+        readers: Reader name -> speed.
+        copying: Tokens per second when copying the stored ids in memory, an upper bound.
     """
 
     num_samples: int
@@ -76,7 +75,7 @@ class LoaderResult:
 
 
 def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
-    """Measure the readers, and yield the paragraphs of the report. Arguments and errors as in `measure`."""
+    """Measure the readers, and yield the paragraphs of the report. Same arguments and errors as `measure`."""
     result = measure(directory, length, rounds)
     yield (
         f"{result.num_samples:,} samples of {length} tokens, batches of {BATCH}; copying the stored ids in memory: "
@@ -104,27 +103,22 @@ def table(result: LoaderResult) -> str:
 
 
 def measure(directory: Path, length: int, rounds: int) -> LoaderResult:
-    """Measure the readers for an epoch of the training split.
+    """Measure the readers on one epoch of the training split.
 
     Args:
         directory: Data directory.
-        length: Tokens of a sample.
+        length: Tokens per sample.
         rounds: Number of rounds.
 
     Raises:
         UserError: The directory is corrupted, or has too few tokens.
-        FileNotFoundError: There is no data directory.
+        FileNotFoundError: The directory is missing.
     """
     num_samples = TokenDataset(StoredSplit(directory, "train"), length).num_samples
     steps = num_samples // BATCH
     if steps < 2:
         raise UserError(f"data {directory} has {num_samples} samples of `length` {length}: give {2 * BATCH} or more")
-    readers = {
-        BASELINE_READER: ours(directory, lambda split: TokenDataset(split, length)),
-        "packed, windows of one shard": ours(directory, lambda split: TokenDataset(split, length, window=1)),
-        "best_fit": ours(directory, lambda split: BestFitDataset(split, length)),
-        "webdataset, in the order of the files": webdataset(directory, length),
-    }
+    readers = _readers(directory, length)
     reading = dict.fromkeys(readers, math.inf)
     waiting = dict.fromkeys(readers, math.inf)
     copying = math.inf
@@ -135,8 +129,8 @@ def measure(directory: Path, length: int, rounds: int) -> LoaderResult:
             batches = reader(0)
             # The first batch opens the data.
             next(batches)
-            rest = itertools.islice(batches, steps - 1)
-            reading[name] = min(reading[name], timer.seconds(partial(deque, rest, 0)))
+            remaining = itertools.islice(batches, steps - 1)
+            reading[name] = min(reading[name], timer.seconds(partial(deque, remaining, 0)))
             waiting[name] = min(waiting[name], timer.seconds(partial(_read_one, reader, steps // 2 * BATCH)))
         copying = min(copying, timer.seconds(partial(_copy, stored_batch, steps - 1)))
 
@@ -145,8 +139,17 @@ def measure(directory: Path, length: int, rounds: int) -> LoaderResult:
     return LoaderResult(steps * BATCH, length, speeds, num_tokens / copying)
 
 
+def _readers(directory: Path, length: int) -> dict[str, Reader]:
+    return {
+        BASELINE_READER: ours(directory, lambda split: TokenDataset(split, length)),
+        "packed, windows of one shard": ours(directory, lambda split: TokenDataset(split, length, window=1)),
+        "best_fit": ours(directory, lambda split: BestFitDataset(split, length)),
+        "webdataset, in the order of the files": webdataset(directory, length),
+    }
+
+
 def ours(directory: Path, cut: Callable[[StoredSplit], Dataset]) -> Reader:
-    """Return a reader that reads as training does."""
+    """Return a reader that uses the training loader."""
 
     def batches(consumed: int) -> Iterator[Pair]:
         dataset = cut(StoredSplit(directory, "train"))
@@ -161,11 +164,11 @@ def ours(directory: Path, cut: Callable[[StoredSplit], Dataset]) -> Reader:
 
 
 def webdataset(directory: Path, length: int) -> Reader:
-    """Return a reader of the shards by webdataset: one member after the other, without verification or permutation."""
+    """Return a reader that uses webdataset, without verifying or shuffling."""
     shards = [str(directory / shard.file) for shard in load_index(directory).splits["train"].shards]
 
     def members() -> Iterator[np.ndarray]:
-        """Yield the token ids of each member, epoch after epoch."""
+        """Yield the token ids of each shard member, epoch after epoch."""
         from webdataset import WebDataset
 
         while True:
@@ -179,7 +182,7 @@ def webdataset(directory: Path, length: int) -> Reader:
         for ids in members():
             remaining = np.concatenate([remaining, ids[num_skipped:]])
             num_skipped = max(0, num_skipped - ids.size)
-            # One token more: the target of the last one.
+            # One more token is the target of the last one.
             while remaining.size > batch_tokens:
                 batch = torch.from_numpy(remaining[: batch_tokens + 1])
                 remaining = remaining[batch_tokens:]
@@ -189,11 +192,9 @@ def webdataset(directory: Path, length: int) -> Reader:
 
 
 def _copy(batch: np.ndarray, count: int) -> None:
-    """Copy a batch of stored ids in memory, `count` times."""
     for _ in range(count):
         batch.copy()
 
 
 def _read_one(reader: Reader, consumed: int) -> None:
-    """Open the data and read a batch."""
     next(reader(consumed))

@@ -1,4 +1,4 @@
-"""Resident memory of training in real processes, beside the planner's estimate."""
+"""Resident memory of training processes, compared with the planner's estimate."""
 
 import json
 import sys
@@ -39,12 +39,12 @@ BUCKET_ELEMENTS = 5_000_000
 
 @dataclass(frozen=True)
 class Measured:
-    """Resident bytes of a rank, or the maximum over ranks, beyond those before a process builds anything.
+    """Resident bytes of a rank, or the maximum over ranks, minus those before building the model.
 
     Attributes:
-        initialized: Bytes after weights, master weights and optimizer state are filled in.
+        initialized: Bytes after filling in weights, master weights and optimizer state.
         peak_initializing: Peak bytes until then.
-        peak: Peak bytes of the whole run.
+        peak: Peak bytes of the run.
     """
 
     initialized: int
@@ -60,7 +60,7 @@ class Case:
         stage: ZeRO stage.
         world_size: Number of ranks.
         tensor_size: Number of tensor-parallel ranks.
-        num_layers: Number of layers of the model.
+        num_layers: Number of layers.
     """
 
     stage: int
@@ -93,7 +93,7 @@ CASES = (
 
 
 def measure(case: Case) -> Measured:
-    """Train on several processes of this machine, and return the maximum over ranks.
+    """Train with several processes on this machine. Returns the maximum over ranks.
 
     Raises:
         ChildProcessError: A process failed.
@@ -114,16 +114,16 @@ def measure(case: Case) -> Measured:
             processes.append(process)
         outputs = [finish(process) for process in processes]
     # Libraries may print before the last line.
-    of_ranks = [Measured(**json.loads(output.splitlines()[-1])) for output in outputs]
+    ranks = [Measured(**json.loads(output.splitlines()[-1])) for output in outputs]
     return Measured(
-        initialized=max(measured.initialized for measured in of_ranks),
-        peak_initializing=max(measured.peak_initializing for measured in of_ranks),
-        peak=max(measured.peak for measured in of_ranks),
+        initialized=max(measured.initialized for measured in ranks),
+        peak_initializing=max(measured.peak_initializing for measured in ranks),
+        peak=max(measured.peak for measured in ranks),
     )
 
 
 def worker(config: Config) -> Measured:
-    """Train on one rank and return its measurements."""
+    """Train on one rank. Returns its memory."""
     topology = discover()
     initialize_distributed(topology)
     mesh = make_mesh(topology, {"tensor": config.parallel.tp})
@@ -146,7 +146,7 @@ def worker(config: Config) -> Measured:
 
 
 def report() -> Iterator[str]:
-    """Measure ZeRO stages and numbers of ranks, and yield the paragraphs of the report."""
+    """Measure every case, and yield the paragraphs of the report."""
     yield (
         "Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence per data-parallel rank, buckets of 5 M "
         "elements"
@@ -157,8 +157,8 @@ def report() -> Iterator[str]:
 def table(results: dict[Case, Measured]) -> str:
     """Return the table of measured and planned memory."""
     rows = []
-    for case, found in results.items():
-        sizes = (found.peak_initializing, found.initialized, found.peak, case.planned_bytes())
+    for case, measured in results.items():
+        sizes = (measured.peak_initializing, measured.initialized, measured.peak, case.planned_bytes())
         ranks = f"{case.world_size // case.tensor_size} x {case.tensor_size}"
         rows.append([str(case.stage), ranks, *(f"{size / 2**20:.0f}" for size in sizes)])
     header = ["ZeRO stage", "data x tensor", "peak of initialization", "initialized", "peak of training", "planned"]
@@ -166,10 +166,6 @@ def table(results: dict[Case, Measured]) -> str:
 
 
 def main(words: list[str]) -> None:
-    """Train on one rank and print its measurements as JSON.
-
-    Args:
-        words: The configuration as JSON.
-    """
+    """Train on one rank, and print its memory as JSON. `words`: configuration as JSON."""
     config = parse_config(json.loads(words[0]), "benchmark")
     sys.stdout.write(json.dumps(asdict(worker(config))))

@@ -1,7 +1,4 @@
-"""Shapes of the measured models, and random weights that act like trained ones.
-
-The shapes are those of configs/, with the micro-batch of one GPU, and the paper's.
-"""
+"""Shapes of the measured models (as in configs/, with the micro-batch of one GPU), and random weights like trained ones."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +12,9 @@ from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, SHAPE
 from megatape.nn.parameters import spec_of
 
-# Standard deviations of position weights, which are zero only before training. Gains reach this size in 50 steps.
+# Standard deviation of position gains, which are zero before training and reach this size in 50 steps.
 GAIN_STD = 0.06
-# W_up varies as much as W_down does initially.
+# Standard deviation of W_up, zero before training: that of the initial W_down.
 UP_STD = 0.02
 
 
@@ -26,9 +23,9 @@ class Shape:
     """A model and a micro-batch.
 
     Attributes:
-        model: Configuration of the model.
+        model: Model configuration.
         batch: Number of sequences B.
-        length: Tokens of a sequence N.
+        length: Sequence length N.
     """
 
     model: ModelConfig
@@ -43,9 +40,9 @@ class Shape:
         """Return the configuration of a run on one GPU.
 
         Args:
-            encoding: Name of the encoding.
+            encoding: Encoding name.
             precision: Value of training.precision.
-            training: Further values of the section training.
+            training: More values in the section training.
         """
         batch = {"global_batch_size": self.batch, "micro_batch_size": self.batch}
         return parse_config(
@@ -90,7 +87,7 @@ SHAPES = {
     "7b": _shape(batch=2, length=4096, layers=32, width=4096, heads=32, mlp=11008),
     "8b": _shape(batch=1, length=8192, layers=32, width=4096, heads=32, mlp=14336, vocab=128256, num_kv_heads=8),
 }
-# Small shapes with the same relations between their sizes, which are multiples of 16 for FP8 products.
+# Small shapes with similar proportions. All sizes are multiples of 16, as FP8 products require.
 TINY_SHAPES = {
     "155m": _shape(batch=2, length=32, layers=2, width=32, heads=4, mlp=48, vocab=512),
     "1b": _shape(batch=1, length=48, layers=2, width=32, heads=2, mlp=48, vocab=512),
@@ -100,7 +97,7 @@ TINY_SHAPES = {
 
 
 def shapes(tiny: bool) -> dict[str, Shape]:
-    """Return the shapes of a benchmark by name."""
+    """Return the shapes by name."""
     if tiny:
         return TINY_SHAPES
     return SHAPES
@@ -113,11 +110,11 @@ def paper_config() -> ModelConfig:
 
 
 def configured_model(model: ModelConfig | None, layers: int | None, length: int = 0) -> ModelConfig:
-    """Return a model with another number of layers and with enough positions.
+    """Return a model with another number of layers and enough positions.
 
     Args:
-        model: Section model of a configuration, None for the paper's model.
-        layers: Number of layers, None for the model's own.
+        model: Model configuration. None for the paper's model.
+        layers: Number of layers. None to keep the model's.
         length: Minimum of max_positions.
     """
     if model is None:
@@ -127,19 +124,19 @@ def configured_model(model: ModelConfig | None, layers: int | None, length: int 
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
-    """Return bfloat16 for a GPU, float32 for other devices."""
+    """Return bfloat16 for a GPU, float32 for a CPU."""
     if device.type == "cuda":
         return torch.bfloat16
     return torch.float32
 
 
 def compute_precision(device: torch.device) -> str:
-    """Return the compute dtype as a value of training.precision."""
+    """Return the value of training.precision that selects the compute dtype."""
     return str(compute_dtype(device)).removeprefix("torch.")
 
 
 def position_state(config: ModelConfig, positions: Tensor) -> Tensor:
-    """Return the state at some positions of an encoding that has a state."""
+    """Return the state of a stateful encoding at some positions."""
     state = encoding_of(config).state(positions)
     assert state is not None
     return state
@@ -147,13 +144,13 @@ def position_state(config: ModelConfig, positions: Tensor) -> Tensor:
 
 @torch.no_grad()
 def draw_weight(name: str, parameter: nn.Parameter, std: float, generator: torch.Generator) -> None:
-    """Draw initial values, except that position weights are not zero, so that updates have an effect as after training.
+    """Fill a parameter with initial values, except for position weights: these are not zero, so that updates have an effect.
 
     Args:
-        name: Name of the parameter.
+        name: Parameter name.
         parameter: Parameter to fill.
-        std: Standard deviation of weights without one of their own.
-        generator: Generator on the parameter's device.
+        std: Standard deviation, unless the parameter specifies its initial values.
+        generator: Random generator on the parameter's device.
     """
     init = spec_of(parameter).init
     if name.endswith("position.gain"):

@@ -1,4 +1,4 @@
-"""Peak memory of a model that reads a prompt, counted by its tensors, on any device."""
+"""Peak memory of reading a prompt, counted by tensors, on any device."""
 
 import weakref
 from typing import Any
@@ -11,19 +11,10 @@ from megatape.utils.torch_internals import TorchDispatchMode, tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):
-    """Counts the bytes of the tensors created in the block.
-
-    Attributes:
-        now: Bytes of the tensors that exist.
-        peak: Peak bytes.
-    """
+    """Counts the bytes of tensors created in the block: those existing now, and their peak."""
 
     def __init__(self, inputs: list[Tensor]) -> None:
-        """Start counting.
-
-        Args:
-            inputs: Tensors created before, which do not count.
-        """
+        """Start counting. Storages of `inputs` do not count."""
         super().__init__()
         self.now = 0
         self.peak = 0
@@ -43,7 +34,7 @@ class PeakMemory(TorchDispatchMode):
         return result
 
     def _count(self, tensor: Tensor) -> None:
-        """Add the storage of a tensor, unless it is known, until it is freed."""
+        """Count a tensor's storage until it is freed, unless it is known."""
         storage = tensor.untyped_storage()
         identity = storage._cdata
         if identity in self._known:
@@ -60,10 +51,7 @@ class PeakMemory(TorchDispatchMode):
 
 
 def peak_memory(model: PreTrainedModel, prompt: dict[str, Tensor]) -> int:
-    """Return the peak bytes of the tensors that reading a prompt makes, including the cache.
-
-    Memory that single operators use inside is not counted.
-    """
+    """Return the peak bytes of tensors created by reading a prompt, with the cache but without operators' scratch memory."""
     inputs = [*model.parameters(), *model.buffers(), *prompt.values()]
     with PeakMemory(inputs) as memory:
         read(model, prompt)

@@ -1,4 +1,4 @@
-"""Speed and memory of exported models against a Llama of the same shape, with dynamic caches."""
+"""Speed and memory of exported models compared with a Llama of the same shape, with dynamic caches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +19,7 @@ from megatape.utils.units import plural
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """Bytes that a cache holds for a token.
-
-    Attributes:
-        keys: Bytes of the keys in all layers.
-        values: Bytes of the values in all layers.
-    """
+    """Cache size per token: bytes of keys and of values, over all layers."""
 
     keys: int
     values: int
@@ -35,8 +30,8 @@ class ModelResult:
     """Measurements of a model with one workload.
 
     Attributes:
-        times: Times of reading the prompts and of decoding a token.
-        bytes_per_token: Peak bytes of reading the prompts, over their number of tokens.
+        times: Times of reading the prompts and decoding a token.
+        bytes_per_token: Peak bytes per prompt token while reading the prompts.
     """
 
     times: ServingResult
@@ -52,10 +47,10 @@ def report(
     """Measure models, and yield the paragraphs of the report: the cache, then a table for each workload.
 
     Args:
-        models: Models of one shape by name, the Llama among them.
+        models: Models by name, including the Llama.
         workloads: Batches of prompts.
         dtype: Precision of the weights.
-        timer: Times actions on the device.
+        timer: Timer of the device.
     """
     shape = models[LLAMA].config
     device = timer.device
@@ -73,20 +68,20 @@ def report(
 
 
 def measure_cache(models: dict[str, PreTrainedModel], device: torch.device) -> dict[str, CacheBytes]:
-    """Count the bytes that the cache of each model holds for a token."""
+    """Return the cache size per token of each model."""
     workload = Workload(1, "none", 2)
-    found = {}
+    caches = {}
     for name, model in models.items():
         prompt = workload.prompt(model.config.vocab_size, device)
         layers = read(model, prompt).past_key_values.layers
         keys = sum(layer.keys.nbytes for layer in layers) // workload.length
         values = sum(layer.values.nbytes for layer in layers) // workload.length
-        found[name] = CacheBytes(keys, values)
-    return found
+        caches[name] = CacheBytes(keys, values)
+    return caches
 
 
 def cache_table(caches: dict[str, CacheBytes]) -> str:
-    """Return the table of the caches' sizes."""
+    """Return the table of cache sizes."""
     rows = []
     for name, cache in caches.items():
         rows.append([name, f"{cache.keys:,}", f"{cache.values:,}", f"{cache.keys + cache.values:,}"])
@@ -94,7 +89,7 @@ def cache_table(caches: dict[str, CacheBytes]) -> str:
 
 
 def measure(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer) -> dict[str, ModelResult]:
-    """Measure how models read prompts, with the peak memory, and decode after them."""
+    """Measure each model's peak memory while reading prompts, and its times of reading and decoding."""
     prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
     num_tokens = workload.batch * workload.length
     memory = {name: peak_memory(model, prompt) / num_tokens for name, model in models.items()}

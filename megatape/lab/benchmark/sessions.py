@@ -1,6 +1,6 @@
-"""Reading of prompts and decoding after them, with a dynamic and with a static cache.
+"""Reading prompts and decoding after them, with a dynamic or a static cache.
 
-B batch, N tokens of the prompt.
+B batch, N prompt tokens, V vocabulary size.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, StaticCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-# Number of tokens to decode in a round.
+# Number of tokens decoded per round.
 NUM_DECODED = 8
 
 
@@ -22,9 +22,9 @@ class Workload:
     """A batch of prompts.
 
     Attributes:
-        batch: Number of prompts.
+        batch: Number of prompts B.
         padding: "left" to pad the first half of every second prompt, or "none".
-        length: Tokens of a prompt.
+        length: Prompt length N.
     """
 
     batch: int
@@ -49,12 +49,12 @@ class Workload:
 
 @torch.no_grad()
 def read(model: PreTrainedModel, prompt: dict[str, Tensor]) -> CausalLMOutputWithPast:
-    """Return the output of a model after a prompt: the cache, and the logits of the last tokens."""
+    """Run a model on a prompt. The output has the cache, and the logits of the last tokens."""
     return model(**prompt, use_cache=True, logits_to_keep=1)
 
 
 class Decoder:
-    """A model that has read a prompt, and decodes further tokens at every call."""
+    """A model that has read a prompt, and decodes NUM_DECODED more tokens per call."""
 
     def __init__(self, model: PreTrainedModel, prompt: dict[str, Tensor]) -> None:
         self.model = model
@@ -64,16 +64,15 @@ class Decoder:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        """Decode NUM_DECODED tokens."""
         for _ in range(NUM_DECODED):
             self.mask = torch.cat([self.mask, torch.ones_like(self.token)], dim=1)
             self.model(self.token, attention_mask=self.mask, past_key_values=self.cache, use_cache=True)
 
 
 class StaticSession:
-    """A model with a static cache. torch.compile makes two CUDA graphs of it: for the prompt, and for one token.
+    """A model with a static cache. torch.compile makes two CUDA graphs: one for the prompt, one for a single token.
 
-    On a CPU, which is for tests, the traced operations run as they are.
+    On a CPU, which is for tests, the traced operations run without further compilation.
     """
 
     def __init__(self, model: PreTrainedModel, prompt: dict[str, Tensor]) -> None:
@@ -83,7 +82,7 @@ class StaticSession:
         last_token = prompt["input_ids"][:, -1:]
         self.tokens = torch.cat([prompt["input_ids"], last_token.expand(-1, NUM_DECODED)], dim=1)
         self.cache = StaticCache(config=model.config, max_cache_len=self.length + NUM_DECODED)
-        # The first call allocates the cache, whose memory must not be part of a graph.
+        # The first call allocates the cache. Its memory must not belong to a graph.
         self._run(model.forward, 0, self.length)
         compiler: dict[str, str] = {"backend": "aot_eager"}
         if self.mask.is_cuda:
@@ -96,25 +95,24 @@ class StaticSession:
         )
 
     def read(self) -> Tensor:
-        """Read the prompt, and return the logits of its last token, [B, 1, V]."""
+        """Read the prompt. Returns the logits of its last token, [B, 1, V]."""
         self._truncate_cache(0)
         return self._run(self.forward, 0, self.length)
 
     def decode(self) -> Tensor:
-        """Decode NUM_DECODED tokens after the prompt, and return the logits of the last one, [B, 1, V]."""
+        """Decode NUM_DECODED tokens after the prompt. Returns the logits of the last one, [B, 1, V]."""
         self._truncate_cache(self.length)
         for first in range(self.length, self.length + NUM_DECODED):
             logits = self._run(self.forward, first, first + 1)
         return logits
 
     def _truncate_cache(self, length: int) -> None:
-        """Truncate the cache to `length` tokens."""
         for layer in self.cache.layers:
             layer.cumulative_length.fill_(length)
 
     @torch.no_grad()
     def _run(self, forward: Callable[..., Any], first: int, end: int) -> Tensor:
-        """Run the model on the tokens first .. end - 1, and return the logits of the last one."""
+        """Run the model on tokens first .. end - 1. Returns the logits of the last one."""
         torch.compiler.cudagraph_mark_step_begin()
         output = forward(
             self.tokens[:, first:end].clone(),

@@ -1,4 +1,4 @@
-"""Times of actions side by side, in rounds, so that changes of the machine's speed affect all of them alike."""
+"""Times actions in rounds, each running once per round, so that changes in the machine's speed affect all of them alike."""
 
 import math
 import statistics
@@ -12,19 +12,13 @@ import torch
 
 Name = TypeVar("Name", bound=Hashable)
 
-# Number of runs before a CUDA graph is captured. Libraries allocate memory and choose kernels in them.
+# Runs before capturing a CUDA graph, in which libraries allocate memory and choose kernels.
 NUM_WARM_UP_RUNS = 3
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles over rounds.
-
-    Attributes:
-        median: Median.
-        low: First quartile.
-        high: Third quartile.
-    """
+    """Median, first quartile (low) and third quartile (high) over rounds."""
 
     median: float
     low: float
@@ -32,14 +26,14 @@ class Spread:
 
 
 def spread(values: list[float]) -> Spread:
-    """Return the median and the quartiles of at least one value."""
+    """Return the median and quartiles of the values, which must not be empty."""
     median, low, high = np.quantile(values, (0.5, 0.25, 0.75)).tolist()
     return Spread(median, low, high)
 
 
 def ratio(seconds: list[float], base: list[float]) -> Spread:
-    """Return the spread of the ratios to `base` in the same round."""
-    return spread([own / other for own, other in zip(seconds, base, strict=True)])
+    """Return the spread of the ratios seconds / base, each of one round."""
+    return spread([value / base_value for value, base_value in zip(seconds, base, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -47,10 +41,10 @@ class Timer:
     """Times actions on a device.
 
     Attributes:
-        device: Device that the actions run on.
-        rounds: Number of timed rounds. A round runs each action once. The first, untimed round warms up.
-        at_least: Minimum seconds of an action in a round. Faster actions are repeated, so that the queue of a GPU is full.
-        clock: Clock of a CPU. On a GPU, events on its stream are timed.
+        device: Device to run on.
+        rounds: Number of timed rounds, which follow an untimed warm-up round.
+        at_least: Minimum seconds of an action per round. Faster actions are repeated, which keeps the queue of a GPU full.
+        clock: Clock on a CPU. A GPU is timed by CUDA events.
     """
 
     device: torch.device
@@ -59,27 +53,28 @@ class Timer:
     clock: Callable[[], float] = time.perf_counter
 
     def times(self, actions: dict[Name, Callable[[], object]]) -> dict[Name, list[float]]:
-        """Return the seconds of each action in every round."""
+        """Return the seconds per call of each action, for every round."""
         counts = {name: self._count(action) for name, action in actions.items()}
         seconds: dict[Name, list[float]] = {name: [] for name in actions}
         for number in range(self.rounds + 1):
             for name, action in actions.items():
-                taken = self.seconds(action, counts[name])
-                if number:
-                    seconds[name].append(taken)
+                duration = self.seconds(action, counts[name])
+                # Round 0 warms up.
+                if number > 0:
+                    seconds[name].append(duration)
         return seconds
 
     def median(self, action: Callable[[], object]) -> float:
-        """Return the median seconds of an action."""
+        """Return an action's median seconds."""
         return statistics.median(self.times({"action": action})["action"])
 
     def compare(self, action: Callable[[], object], baseline: Callable[[], object]) -> tuple[float, float]:
-        """Return the median seconds of an action, and the median of its ratio to a baseline in the same round."""
+        """Return an action's median seconds, and the median of its ratios to a baseline in the same round."""
         seconds = self.times({"action": action, "baseline": baseline})
         return statistics.median(seconds["action"]), ratio(seconds["action"], seconds["baseline"]).median
 
     def seconds(self, action: Callable[[], object], count: int = 1) -> float:
-        """Return the mean seconds of `count` calls of an action."""
+        """Return the mean seconds over `count` calls."""
         if self.device.type != "cuda":
             started = self.clock()
             _repeat(action, count)
@@ -94,7 +89,7 @@ class Timer:
         return first.elapsed_time(last) / 1e3 / count
 
     def _count(self, action: Callable[[], object]) -> int:
-        """Return the number of calls that take `at_least` seconds."""
+        """Return how often to call an action so that a round takes `at_least` seconds."""
         if not self.at_least:
             return 1
         # The first call compiles and allocates.
@@ -103,7 +98,7 @@ class Timer:
 
 
 def captured(action: Callable[[], object]) -> Callable[[], None]:
-    """Capture an action as a CUDA graph, and return its replay: the time of the GPU, without launching each kernel."""
+    """Capture an action as a CUDA graph, and return its replay, which spends no time on launching kernels."""
     stream = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
@@ -121,7 +116,7 @@ def _repeat(action: Callable[[], object], count: int) -> None:
 
 
 def describe_device(device: torch.device) -> str:
-    """Return the name of a GPU, or the number of threads that a CPU computes with."""
+    """Return a GPU's name, or a CPU's number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"a CPU, {torch.get_num_threads()} threads"

@@ -5,22 +5,16 @@ from megatape.config import ModelConfig
 
 
 def step_flops(model: ModelConfig, batch: int, length: int) -> int:
-    """Return the model FLOPs of a training step. All N x N scores count, and the backward pass as two forward passes.
+    """Return the model FLOPs of a training step, counting all N x N scores and a backward pass as two forward passes.
 
     Args:
-        model: Section model of the configuration.
+        model: Model configuration.
         batch: Number of sequences B.
-        length: Tokens of a sequence N.
+        length: Sequence length N.
     """
     return 3 * forward_flops(model, length) * batch
 
 
 def utilization(flops: int, seconds: float, peak: float) -> float:
-    """Return the model FLOPs utilization.
-
-    Args:
-        flops: Model FLOPs of a step.
-        seconds: Seconds of the step.
-        peak: Peak FLOPs per second of the device.
-    """
+    """Return the model FLOPs utilization of a step on a device with `peak` FLOPs per second."""
     return flops / seconds / peak
