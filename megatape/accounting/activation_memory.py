@@ -1,4 +1,4 @@
-"""Bytes of activations at the peak of a micro-batch: saved for the backward pass, offloaded, and temporary."""
+"""Activation bytes at the peak of a micro-batch: saved for the backward pass, offloaded, and temporary."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,17 +9,17 @@ from megatape.accounting.workload import Workload
 from megatape.attention.attend import check_forced_backend
 from megatape.nn.loss import chunk_elements
 
-# Bytes for each number that torchao rounds to FP8: it is scaled, clamped to FP8's range, and rounded.
+# Bytes per number while torchao rounds to FP8: scaled and clamped in float32, then rounded.
 FP8_BYTES = 4 + 4 + 1
 
 
 @dataclass(frozen=True)
 class ActivationMemory:
-    """Bytes on a rank's device that a micro-batch needs in addition to weights, gradients and optimizer.
+    """Device bytes for a micro-batch, in addition to weights, gradients and optimizer.
 
     Attributes:
-        content: Saved activations of the same model without positions.
-        positions: Other saved activations, due to the position encoding.
+        content: Saved activations, without positions.
+        positions: Further saved activations, due to the position encoding.
         temporary: Peak of temporary tensors in the backward pass and the loss.
     """
 
@@ -35,11 +35,11 @@ class ActivationMemory:
 
 @cache
 def plan_activations(workload: Workload, on_gpu: bool) -> ActivationMemory:
-    """Return the bytes of a micro-batch by part.
+    """Return a micro-batch's activation bytes by part.
 
     Args:
-        workload: Computation of the rank.
-        on_gpu: Whether to plan for the attention backend of a GPU.
+        workload: What the rank computes.
+        on_gpu: Whether to plan for a GPU's attention backend.
 
     Raises:
         UserError: The backend that training.attention forces cannot run on a GPU.
@@ -53,23 +53,23 @@ def plan_activations(workload: Workload, on_gpu: bool) -> ActivationMemory:
 
 
 def largest_temporary(workload: Workload, on_gpu: bool) -> int:
-    """Return the peak of temporary bytes: the larger of the backward pass of a layer, and of the loss."""
+    """Return the peak of temporary bytes, in a layer's backward pass or in the loss."""
     backward = recomputed_bytes(workload, on_gpu) + _rounding_bytes(workload)
     return max(backward, _loss_bytes(workload, on_gpu))
 
 
 def offloaded_bytes(workload: Workload, on_gpu: bool) -> int:
-    """Return the bytes of a micro-batch's streams that wait in host memory for the backward pass.
+    """Return the bytes of streams that wait in host memory for the backward pass.
 
-    Tensors that all blocks share and keep on the device (the first angles and the starts of documents) are included. They have
-    fewer bytes than one block's stream.
+    This includes tensors that all blocks share and keep on the device (first angles, document starts), which are smaller than
+    one block's stream.
     """
     on_device = replace(workload, activation_checkpointing="full")
     return activations(on_device, on_gpu).total - activations(workload, on_gpu).total
 
 
 def recomputed_bytes(workload: Workload, on_gpu: bool) -> int:
-    """Return the bytes that the backward pass recomputes at a time, for one chunk: a whole layer, or its parts not saved."""
+    """Return the bytes that the backward pass recomputes at a time: one chunk of a layer, or of its parts not saved."""
     workload = workload.with_model(nope_every=None)  # The largest layer has positions.
     saved = 0
     if not workload.recomputes_blocks:
@@ -82,7 +82,7 @@ def recomputed_bytes(workload: Workload, on_gpu: bool) -> int:
 
 
 def _rounding_bytes(workload: Workload) -> int:
-    """Return the bytes that torchao uses at a time to round a matrix to FP8, unless that is compiled."""
+    """Return the bytes that torchao needs while rounding a matrix to FP8, 0 if that is compiled."""
     if workload.fp8 == "none" or workload.compile:
         return 0
     model = workload.model
@@ -91,9 +91,9 @@ def _rounding_bytes(workload: Workload) -> int:
 
 
 def _loss_bytes(workload: Workload, on_gpu: bool) -> int:
-    """Return the bytes of one chunk's logits, and of the output matrix's gradient while it is summed (nn/loss.py).
+    """Return the bytes of one chunk's logits and of the output matrix's gradient (nn/loss.py).
 
-    On a GPU, a kernel overwrites the logits with their gradient, and chunks have the size of its largest one.
+    On a GPU, a kernel overwrites the logits with their gradient.
     """
     model = workload.model
     size = workload.element_bytes

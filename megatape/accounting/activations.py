@@ -1,4 +1,4 @@
-"""Activations that autograd saves in the forward pass of a run's micro-batch."""
+"""Bytes of activations that autograd saves for a micro-batch, counted by running shallow models without data."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,11 +15,11 @@ from megatape.utils.torch_internals import FakeTensorMode, fused_on_shapes
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes that autograd saves on one rank for the backward pass of a micro-batch.
+    """Bytes that autograd saves on one rank for a micro-batch.
 
     Attributes:
-        total: Bytes of the whole model.
-        layer: Bytes of each layer but the last, or with model.nope_every of each period.
+        total: Bytes for the whole model.
+        layer: Bytes for each layer but the last, or with model.nope_every for each period of layers.
     """
 
     total: int
@@ -30,12 +30,12 @@ class Activations:
 def activations(workload: Workload, on_gpu: bool) -> Activations:
     """Return the bytes of activations saved for the backward pass.
 
-    Two depths are counted and extrapolated to all layers, which is exact. So are the extrapolations from small micro-batches,
-    and on a GPU from short samples, because nothing of N x N elements is saved there.
+    They are counted at two depths, on small micro-batches and, for a GPU, on short samples. Extrapolating from these is exact:
+    on a GPU, nothing with N x N elements is saved.
 
     Args:
-        workload: Computation of the rank.
-        on_gpu: Whether to use the attention backend of a GPU, or that of a CPU.
+        workload: What the rank computes.
+        on_gpu: Whether to use the attention backend of a GPU instead of a CPU.
     """
     samples = workload.micro_batch_size
     if samples > 2:
@@ -55,7 +55,7 @@ def activations(workload: Workload, on_gpu: bool) -> Activations:
 
 
 def _saved_at_depth(workload: Workload, num_layers: int, on_gpu: bool) -> int:
-    """Return the bytes of a model with this number of layers, on samples of the run's length."""
+    """Return the bytes at one depth, on samples of the run's length."""
     if not on_gpu:
         return _saved(workload, num_layers, on_gpu)
     short = 64 * workload.parallel.sample_ranks * (workload.num_shifted_groups or 1)
@@ -66,7 +66,6 @@ def _saved_at_depth(workload: Workload, num_layers: int, on_gpu: bool) -> int:
 
 
 def _saved(workload: Workload, num_layers: int, on_gpu: bool) -> int:
-    """Return the bytes of a model with this number of layers, without extrapolation."""
     device = torch.device("meta") if on_gpu else FakeTensorMode()
     with fused_on_shapes(), in_precision(workload.precision), device:
         share = build_rank_model(workload, num_layers)

@@ -1,4 +1,4 @@
-"""Bytes of a checkpoint."""
+"""Size of a checkpoint."""
 
 from math import prod
 
@@ -16,12 +16,12 @@ from megatape.registry import OPTIMIZERS
 def checkpoint_bytes(model: ModelConfig, training: TrainingConfig, optimizer: OptimizerConfig) -> int:
     """Return the bytes of a checkpoint's tensors: float32 weights, and the optimizer state of trained weights.
 
-    Weights that a run with training.init_from freezes are left out of the checkpoint, as if `init_from` had all of them.
+    With training.init_from, frozen weights do not count, assuming that `init_from` has all of them.
 
     Args:
-        model: Configuration of the model.
-        training: Settings that freeze weights, or give the weights to start from.
-        optimizer: Configuration of the optimizer.
+        model: Model section.
+        training: Training section, which may freeze weights.
+        optimizer: Optimizer section.
     """
     whole_model = meta_model(model)
     freeze(whole_model, training.trainable, training.frozen)
@@ -36,7 +36,7 @@ def checkpoint_bytes(model: ModelConfig, training: TrainingConfig, optimizer: Op
 
 
 def _state_elements(optimizer: OptimizerConfig, parameter: nn.Parameter) -> int:
-    """Return the number of elements of the optimizer state of a whole parameter."""
+    """Return the number of optimizer state elements for a whole parameter."""
     shape = spec_of(parameter).shape
     entry = OPTIMIZERS[optimizer.kind]
     if is_whole(parameter, optimizer):

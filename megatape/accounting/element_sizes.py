@@ -1,4 +1,4 @@
-"""Numbers of elements, and bytes of an element in the training state."""
+"""Element counts, and bytes per element of the training state."""
 
 from collections.abc import Iterable
 
@@ -9,5 +9,5 @@ STATE_BYTES = 4  # Master weights, optimizer state and the moving average are in
 
 
 def elements(parameters: Iterable[nn.Parameter], multiple: int = 1) -> int:
-    """Return the number of elements of parameters, each padded to a multiple."""
+    """Count the elements of parameters, padding each to a multiple."""
     return sum(-(-parameter.numel() // multiple) * multiple for parameter in parameters)

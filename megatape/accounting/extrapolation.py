@@ -1,4 +1,4 @@
-"""Counts of a large run, extrapolated from shallow models and short samples."""
+"""Extrapolation from shallow models and short samples to a large run."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ Key = TypeVar("Key")
 
 
 def depths(model: ModelConfig) -> tuple[int, int]:
-    """Return two depths from which the costs of a model's layers can be extrapolated.
+    """Return two depths from which to extrapolate the costs of a model.
 
-    These are 2 and 3, because all layers but the last are alike. With model.nope_every all periods of layers are alike. Then
-    both depths end where the model ends in its period, with at least two layers that have positions.
+    These are 2 and 3, because all layers but the last are alike. With model.nope_every, periods of layers are alike: both
+    depths end at the same place in a period as the model, and have at least two layers with positions.
     """
     every = model.nope_every
     if not every:
@@ -23,11 +23,11 @@ def depths(model: ModelConfig) -> tuple[int, int]:
 
 
 def extrapolate(counts: Mapping[int, int], x: int) -> int:
-    """Return an affine function f at `x`, given f(a) and f(b): f(x) = f(a) + (f(b) - f(a)) (x - a) / (b - a).
+    """Evaluate an affine function at `x`, given two values: f(x) = f(a) + (f(b) - f(a)) (x - a) / (b - a).
 
     Args:
-        counts: a -> f(a) and b -> f(b). All values are integers.
-        x: Place of the result.
+        counts: a -> f(a) and b -> f(b), integers.
+        x: Argument.
     """
     (first, at_first), (second, at_second) = counts.items()
     return at_first + (at_second - at_first) * (x - first) // (second - first)
@@ -37,17 +37,17 @@ def extrapolate_all(counters: Mapping[int, Counter[Key]], x: int) -> Counter[Key
     """Extrapolate each key of two counters. Missing keys count as 0.
 
     Args:
-        counters: Two places, and the counter at each.
-        x: Place of the result.
+        counters: a -> counter at a, and b -> counter at b.
+        x: Argument.
     """
     keys = dict.fromkeys(key for counter in counters.values() for key in counter)
     result: Counter[Key] = Counter()
     for key in keys:
-        counts = {place: counter[key] for place, counter in counters.items()}
+        counts = {argument: counter[key] for argument, counter in counters.items()}
         result[key] = extrapolate(counts, x)
     return result
 
 
 def scaled(counter: Counter[Key], times: int) -> Counter[Key]:
-    """Return a counter with each count multiplied."""
+    """Multiply each count."""
     return Counter({key: count * times for key, count in counter.items()})

@@ -1,4 +1,4 @@
-"""Advice for a run whose memory does not suffice, while it starts or trains."""
+"""Advice for a run that lacks memory while starting or training."""
 
 import time
 from itertools import product
@@ -18,14 +18,14 @@ Changes = dict[str, Any]  # section.key -> value
 def smallest_fitting_change(
     config: Config, world_size: int, on_gpu: bool, available: float, limit: float = REMEDY_SECONDS
 ) -> tuple[Changes, Memory] | None:
-    """Find the smallest change of micro-batch, activation checkpointing and ZeRO stage after which a rank's memory suffices.
+    """Find the smallest change to micro-batch, activation checkpointing and ZeRO stage that makes a run fit.
 
     Args:
         config: Configuration of the run.
         world_size: Number of ranks, which does not change.
         on_gpu: Whether the run uses GPUs.
-        available: Bytes of a rank's device or, on a CPU, of its share of the host.
-        limit: Time limit of the search in seconds.
+        available: Device bytes per rank; on a CPU, its share of host memory.
+        limit: Time limit in seconds.
 
     Returns:
         The changes and the memory planned with them, or None if no change was found.
@@ -48,12 +48,7 @@ def smallest_fitting_change(
 
 
 def _changes(training: TrainingConfig, stage: int) -> list[Changes]:
-    """Return changes, sorted by the number of changed settings and then by their cost in time.
-
-    Args:
-        training: Settings of the run.
-        stage: ZeRO stage of the run.
-    """
+    """Return the possible changes, sorted by number of changed settings, then by cost in time."""
     powers = reversed(range(training.micro_batch_size.bit_length()))
     micro_batches = [2**power for power in powers if 2**power < training.micro_batch_size]
     modes = [mode for mode in get_args(ActivationCheckpointing) if mode != training.activation_checkpointing]
@@ -75,5 +70,5 @@ def _changes(training: TrainingConfig, stage: int) -> list[Changes]:
 
 
 def _cost(changes: Changes) -> tuple[int, bool, bool]:
-    """Return a sort key: a smaller micro-batch costs less time than recomputation, and recomputation less than exchanges."""
+    """Return a sort key: a smaller micro-batch costs less time than recomputing, and recomputing less than exchanging."""
     return len(changes), "zero.stage" in changes, "training.activation_checkpointing" in changes

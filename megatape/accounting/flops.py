@@ -1,13 +1,14 @@
 """FLOPs of a model's forward pass, by formulas.
 
-Per token, a layer multiplies and adds
+Multiply-adds per token are
 
-* 2 D H R + 2 D L R times for the projections of queries and output, keys and values,
-* 3 D F times in the MLP,
+* 2 D H R + 2 D L R per layer for the projections (queries and output, keys and values),
+* 3 D F per layer in the MLP,
+* D V in the head,
 
-and the head D V times, with the hidden size D, H heads, L key/value heads, the head size R, the MLP size F and the vocabulary
-size V. Attention multiplies and adds 2 H S times per pair of tokens, with the width S of queries and keys, and H W more times
-in layers that move a position state of width W. A multiply-add counts as two FLOPs.
+with hidden size D, H heads, L key/value heads, head size R, MLP size F and vocabulary size V. Attention has 2 H S per pair of
+tokens, with S channels of queries and keys, and H W more in layers moving a position state of width W. A multiply-add counts
+as two FLOPs.
 """
 
 import torch
@@ -22,16 +23,16 @@ from megatape.model.lora import in_adapter
 
 
 def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | None = None) -> int:
-    """Return the FLOPs of the matrix products in the forward pass of one sequence.
+    """Return the FLOPs of all matrix products in the forward pass of one sequence.
 
-    By the convention of the paper's table and of torch's counter, attention counts all N x N scores, though half of them are
-    masked, and with shifted sparse attention all scores within groups. A bias counts once for the whole batch. The position
-    update of the last layer with positions is not computed, so it does not count.
+    Like the paper's table and torch's counter, this counts all N x N scores, although half of them are masked; with shifted
+    sparse attention, all scores within groups. A bias counts once for the whole batch. The last layer with positions skips its
+    position update, so that does not count.
 
     Args:
-        config: Configuration of the model.
-        length: Number of tokens of the sequence.
-        num_shifted_groups: Number of groups of shifted sparse attention, None for dense attention.
+        config: Model section.
+        length: Tokens in the sequence.
+        num_shifted_groups: Groups of shifted sparse attention, None for dense attention.
     """
     hidden = config.hidden_size
     projections = 2 * hidden * config.num_heads * config.head_dim + 2 * hidden * config.num_kv_heads * config.head_dim
@@ -47,7 +48,7 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
 
 
 def _encoding_multiply_adds(config: ModelConfig, length: int) -> int:
-    """Return the multiply-adds per token of the position encoding's own modules, in all layers."""
+    """Return the position encoding's own multiply-adds per token, in all layers."""
     encoding = encoding_of(config)
     with torch.device("meta"):
         bias = encoding.bias(SINGLE)
@@ -73,12 +74,12 @@ def _encoding_multiply_adds(config: ModelConfig, length: int) -> int:
 
 
 def attention_flops(config: ModelConfig, length: int, num_shifted_groups: int | None = None) -> int:
-    """Return the part of `forward_flops` in attention itself: scores, A v and, where attention moves the state, A e.
+    """Return attention's part of `forward_flops`: scores, A v and, where attention moves the state, A e.
 
     Args:
-        config: Configuration of the model.
-        length: Number of tokens of the sequence.
-        num_shifted_groups: Number of groups of shifted sparse attention, None for dense attention.
+        config: Model section.
+        length: Tokens in the sequence.
+        num_shifted_groups: Groups of shifted sparse attention, None for dense attention.
     """
     encoding = encoding_of(config)
     pairs = length**2

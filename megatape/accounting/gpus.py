@@ -1,4 +1,4 @@
-"""The speed and memory of GPUs, from the vendors' data sheets or from a JSON file."""
+"""Speed and memory of GPUs, from the vendors' data sheets or a JSON file."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from megatape.utils.validation import as_type
 
 
 class Gpu(Section):
-    """One accelerator and its share of the node's network."""
+    """One GPU and its share of the node's host and network."""
 
     name: str = Field(description="part of the name that the driver reports")
     memory: float = Field(gt=0, description="bytes of device memory")
@@ -36,18 +36,7 @@ def _gpu(
     host_link_gb: float,
     host_memory_gb: float,
 ) -> Gpu:
-    """Return a GPU from the units of data sheets.
-
-    Args:
-        name: Part of the name that the driver reports.
-        gib: Device memory in GiB.
-        tflops: Dense bfloat16 TFLOP/s.
-        memory_tb: TB/s of device memory.
-        node_gb: GB/s to GPUs of its node.
-        network_gbit: Gbit/s to other nodes.
-        host_link_gb: GB/s between it and host memory.
-        host_memory_gb: GB/s of its share of host memory.
-    """
+    """Convert the units of data sheets: GiB, TFLOP/s, TB/s, GB/s and Gbit/s."""
     return Gpu(
         name=name,
         memory=gib * 2**30,
@@ -60,8 +49,8 @@ def _gpu(
     )
 
 
-# Memory is about what the driver reports as usable. Network and hosts are those of the vendors' reference systems (a DGX H100
-# has 2 x 8 channels of DDR5-4800 for 8 GPUs, each on PCIe 5.0 x16).
+# Memory is about what the driver reports as usable. Network and host numbers are from the vendors' reference systems (a DGX
+# H100 has 2 x 8 channels of DDR5-4800 for 8 GPUs, each on PCIe 5.0 x16).
 GPUS = {
     "a100-40g": _gpu("A100", 39, 312, 1.56, 300, 200, 32, 51),
     "a100-80g": _gpu("A100", 79, 312, 2.04, 300, 200, 32, 51),
@@ -76,7 +65,7 @@ GPUS = {
 
 @path_errors()
 def load_gpu(name: str) -> Gpu:
-    """Return a GPU by its key in GPUS, or from a JSON file.
+    """Return a GPU by its key in GPUS, or read it from a JSON file.
 
     Raises:
         UserError: The name is unknown, or the file does not describe a GPU.
@@ -97,7 +86,7 @@ def load_gpu(name: str) -> Gpu:
 
 
 def find_gpu(device_name: str) -> Gpu | None:
-    """Return the GPU of GPUS with the name that the driver reports, or None."""
+    """Return the entry of GPUS that matches the driver's name for a device, or None."""
     # "GH200" contains "H200", so later entries go first.
     for gpu in reversed(GPUS.values()):
         if gpu.name in device_name:

@@ -10,13 +10,13 @@ from megatape.encodings.encoding import Encoding, positioned_layers
 
 
 def cache_bytes(config: ModelConfig, element_bytes: int) -> int:
-    """Return the bytes by which one more token lengthens an exported model's cache: keys, values, state and features.
+    """Return the cache bytes per token of an exported model: keys, values, state and features.
 
-    The carry of sums and convolutions is not included: it has one size for any number of tokens.
+    The carry of sums and convolutions is not included, because its size does not depend on the number of tokens.
 
     Args:
-        config: Configuration of the model.
-        element_bytes: Bytes of a number in the precision of the model.
+        config: Model section.
+        element_bytes: Bytes per number in the model's precision.
     """
     encoding = encoding_of(config)
     bias = encoding.bias(SINGLE)
@@ -43,7 +43,7 @@ def cache_bytes(config: ModelConfig, element_bytes: int) -> int:
 
 
 def _token_features(config: ModelConfig, encoding: Encoding) -> tuple[Tensor, ...]:
-    """Return the features of one token, on the CPU: tensors on the meta device would import the compiler."""
+    """Return one token's features, on the CPU because the meta device would import the compiler."""
     token_features = encoding.token_features(SINGLE)
     sequence_features = encoding.sequence_features(SINGLE)
     features: tuple[Tensor, ...] = ()

@@ -1,4 +1,4 @@
-"""Division of a run's micro-batches and training state over its ranks."""
+"""How a run's batches are split and its training state is sharded across ranks."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,15 +10,15 @@ from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
 
 @dataclass(frozen=True)
 class TrainingLayout:
-    """Optimizer steps of a run on a number of ranks: its micro-batches, and where its training state lies.
+    """A run on a number of ranks: micro-batches per step, and where the training state lies.
 
     Attributes:
-        workload: Computation of a rank for a micro-batch.
+        workload: What a rank computes for a micro-batch.
         world_size: Number of ranks.
-        micro_batches: Number of micro-batches of a rank in a step, after the batch-size warm-up.
-        zero: Sharding and offloading of the training state.
-        optimizer: The optimizer, which determines its state.
-        copies_state: Whether checkpoints are written in the background, from a copy of the training state in host memory.
+        micro_batches: Micro-batches per rank and step, after the batch-size warm-up.
+        zero: ZeRO section.
+        optimizer: Optimizer section.
+        copies_state: Whether background checkpoints copy the training state to host memory.
     """
 
     workload: Workload
@@ -30,11 +30,7 @@ class TrainingLayout:
 
     @classmethod
     def from_config(cls, config: Config, world_size: int) -> Self:
-        """Return the layout of a run.
-
-        Args:
-            config: Configuration of the run.
-            world_size: Number of ranks.
+        """Return the layout of a run on `world_size` ranks.
 
         Raises:
             ConfigError: The ranks or a batch do not divide evenly.
@@ -50,22 +46,22 @@ class TrainingLayout:
 
     @property
     def data_ranks(self) -> int:
-        """Number of data-parallel ranks, which train on different samples."""
+        """Data-parallel ranks, which train on different samples."""
         return self.world_size // self.workload.parallel.sample_ranks
 
     @property
     def replicas(self) -> int:
-        """Number of ranks that train the same weights, over which ZeRO divides its state: all but tensor ranks."""
+        """Ranks training the same weights, across which ZeRO shards its state: all but tensor ranks."""
         return self.world_size // self.workload.parallel.tp
 
     @property
     def step_samples(self) -> int:
-        """Samples of an optimizer step, over all ranks."""
+        """Samples per optimizer step, over all ranks."""
         return self.micro_batches * self.workload.micro_batch_size * self.data_ranks
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of an optimizer step, over all ranks."""
+        """Tokens per optimizer step, over all ranks."""
         return self.step_samples * self.workload.sequence_length
 
     @property

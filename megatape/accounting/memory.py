@@ -1,4 +1,4 @@
-"""Bytes that one rank needs at the peak of a training step, by part."""
+"""Memory of one rank at the peak of a training step, by part."""
 
 from functools import cache
 
@@ -17,17 +17,17 @@ from megatape.optim.optimizer import is_whole
 from megatape.registry import OPTIMIZERS
 from megatape.zero.deepspeed_config import Stage3Limits
 
-# Share of the available memory that advised settings leave free, because the estimate has an error.
+# Share of memory that advised settings leave free for the estimate's error.
 MARGIN = 0.05
 
 
 @cache
 def plan_memory(layout: TrainingLayout, on_gpu: bool) -> Memory:
-    """Plan the memory of a rank.
+    """Plan a rank's memory.
 
     Args:
-        layout: Ranks of the run, and their workload.
-        on_gpu: Whether to plan for the attention backend of a GPU.
+        layout: Layout of the run.
+        on_gpu: Whether to plan for a GPU's attention backend.
     """
     planned = plan_activations(layout.workload, on_gpu)
     on_device: dict[MemoryPart, float] = {
@@ -39,24 +39,18 @@ def plan_memory(layout: TrainingLayout, on_gpu: bool) -> Memory:
 
 
 def plan_total(layout: TrainingLayout, on_gpu: bool) -> Memory:
-    """Plan the same memory as `plan_memory`, but with activations as a single part, which takes half the time.
+    """Plan the same memory as `plan_memory` in half the time, with activations as a single part.
 
     Args:
-        layout: Ranks of the run, and their workload.
-        on_gpu: Whether to plan for the attention backend of a GPU.
+        layout: Layout of the run.
+        on_gpu: Whether to plan for a GPU's attention backend.
     """
     peak = activations(layout.workload, on_gpu).total + largest_temporary(layout.workload, on_gpu)
     return _with_activations(layout, on_gpu, {MemoryPart.ACTIVATIONS: peak})
 
 
 def _with_activations(layout: TrainingLayout, on_gpu: bool, on_device: dict[MemoryPart, float]) -> Memory:
-    """Add the activations of a micro-batch to the state.
-
-    Args:
-        layout: Ranks of the run, and their workload.
-        on_gpu: Whether to plan for the attention backend of a GPU.
-        on_device: Bytes of activations on the device.
-    """
+    """Add activations to the training state."""
     state = plan_state(layout)
     host = dict(state.host)
     if layout.workload.activation_checkpointing == "offload":
@@ -66,7 +60,7 @@ def _with_activations(layout: TrainingLayout, on_gpu: bool, on_device: dict[Memo
 
 @cache
 def plan_state(layout: TrainingLayout) -> Memory:
-    """Plan the memory of a rank without activations: the part needed even with the shortest samples."""
+    """Plan a rank's memory without activations: the part needed even for the shortest samples."""
     offloaded = _offloaded_parts(layout.zero)
     device: dict[MemoryPart, float] = {}
     host: dict[MemoryPart, float] = {}
@@ -79,7 +73,7 @@ def plan_state(layout: TrainingLayout) -> Memory:
 
 
 def _offloaded_parts(zero: ZeroConfig) -> set[MemoryPart]:
-    """Return the parts that are in host memory, if a run has them."""
+    """Return the parts that live in host memory, if a run has them."""
     parts = {MemoryPart.CHECKPOINT_COPIES}
     if zero.offload_optimizer:
         parts |= {
@@ -97,11 +91,11 @@ def _offloaded_parts(zero: ZeroConfig) -> set[MemoryPart]:
 
 
 def _state_bytes(layout: TrainingLayout) -> dict[MemoryPart, float]:
-    """Return the bytes of a rank's weights, gradients and optimizer, and of copies of them, wherever they lie.
+    """Return the bytes of a rank's weights, gradients, optimizer state and their copies, on either device.
 
-    A rank has P_t trained elements, of which ZeRO leaves it the share P_t / N with N replicas: of the state from stage 1 on, of
-    the gradients from stage 2 on, and of the weights at stage 3 (ZeRO, arXiv 1910.02054, section 5). Gradients, master weights
-    and the average have 4 bytes an element. AdamW's moments have 8.
+    With P_t trained elements and N replicas, ZeRO leaves a rank P_t / N of the optimizer state from stage 1 on, of the
+    gradients from stage 2 on, and of the weights at stage 3 (arXiv 1910.02054, section 5). Gradients, master weights and the
+    moving average have 4 bytes an element, AdamW's moments 8.
     """
     zero = layout.zero
     limits = layout.stage3_limits
@@ -112,7 +106,7 @@ def _state_bytes(layout: TrainingLayout) -> dict[MemoryPart, float]:
     parameters = list(one.model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     num_trained = elements(trained)
-    share = elements(trained, ranks) / ranks  # a rank's part of the trained elements, if ZeRO divides them
+    share = elements(trained, ranks) / ranks  # trained elements of a rank, if ZeRO shards them
 
     gradients: float = num_trained
     if zero.stage >= 2:
@@ -147,14 +141,7 @@ def _state_bytes(layout: TrainingLayout) -> dict[MemoryPart, float]:
 
 
 def _weight_elements(parameters: list[nn.Parameter], ranks: int, zero: ZeroConfig, limits: Stage3Limits) -> float:
-    """Return the number of weights on a rank between its uses of them.
-
-    Args:
-        parameters: Weights of the rank's share of the model.
-        ranks: Number of ranks that train the same weights.
-        zero: Settings of ZeRO.
-        limits: Limits of stage 3.
-    """
+    """Return the number of weights that stay on a rank between uses."""
     if zero.stage < 3:
         return elements(parameters)
     whole = always_whole(parameters, limits)
@@ -167,12 +154,7 @@ def _weight_elements(parameters: list[nn.Parameter], ranks: int, zero: ZeroConfi
 
 
 def _optimizer_state(layout: TrainingLayout, trained: list[nn.Parameter]) -> float:
-    """Return the bytes of optimizer state on a rank: of its elements, and of whole matrices on the rank that has most.
-
-    Args:
-        layout: Ranks of the run, and their optimizer.
-        trained: Trained weights of the rank's share of the model.
-    """
+    """Return a rank's bytes of optimizer state, including the whole matrices of the rank that has most."""
     entry = OPTIMIZERS[layout.optimizer.kind]
     by_element = [parameter for parameter in trained if not is_whole(parameter, layout.optimizer)]
     num_elements: float = elements(by_element)

@@ -1,4 +1,4 @@
-"""Memory of a rank, by part and by the memory that holds the part."""
+"""A rank's memory by part, on its device and in host memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from enum import Enum
 
 
 class MemoryPart(Enum):
-    """Part of a rank's memory. The values are the names of the parts in reports."""
+    """Part of a rank's memory. Values are the names in reports."""
 
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
     MASTER_WEIGHTS = "master weights"
     MOMENTS = "moments"
-    # Copy of the gradients as one tensor, which DeepSpeed's optimizer reads.
+    # Copy of the gradients as one tensor, for DeepSpeed's optimizer.
     FLATTENED_GRADIENTS = "flattened gradients"
     MOVING_AVERAGE = "moving average"
-    # Weights that stage 3 has gathered for its next uses.
+    # Weights that stage 3 has gathered for the next uses.
     GATHERED_WEIGHTS = "gathered weights"
-    # Gradients that wait to be reduced, and their copy in transit.
+    # Gradients waiting to be reduced, and their copy in transit.
     GRADIENT_BUCKETS = "gradient buckets"
-    # Copy of the training state that a checkpoint is written from in the background.
+    # Copy of the training state for writing checkpoints in the background.
     CHECKPOINT_COPIES = "copies for checkpoints"
     ACTIVATIONS = "activations"
     # Activations that a model without positions would not save.
@@ -30,11 +30,11 @@ class MemoryPart(Enum):
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a rank by part. Parts that a run does not have are missing.
+    """A rank's bytes by part, without parts that a run does not have.
 
     Attributes:
         device: Bytes on the device.
-        host: Bytes in host memory, with offloading and for checkpoints in the background.
+        host: Bytes in host memory, for offloading and background checkpoints.
     """
 
     device: Mapping[MemoryPart, float]
@@ -42,14 +42,14 @@ class Memory:
 
     @property
     def device_total(self) -> float:
-        """Bytes of all parts on the device."""
+        """All bytes on the device."""
         return sum(self.device.values())
 
     @property
     def host_total(self) -> float:
-        """Bytes of all parts in host memory."""
+        """All bytes in host memory."""
         return sum(self.host.values())
 
     def total_of(self, part: MemoryPart) -> float:
-        """Return the bytes of a part in both memories, 0 if the run does not have it."""
+        """Return the bytes of a part on device and host, 0 if the run does not have it."""
         return self.device.get(part, 0.0) + self.host.get(part, 0.0)

@@ -9,14 +9,14 @@ import torch
 
 @contextmanager
 def on_shapes(precision: str) -> Iterator[None]:
-    """Create tensors inside the block without memory, in a precision such as "bfloat16"."""
+    """Create tensors without memory inside the block, by default in a precision such as "bfloat16"."""
     with in_precision(precision), torch.device("meta"):
         yield
 
 
 @contextmanager
 def in_precision(precision: str) -> Iterator[None]:
-    """Create tensors inside the block in a precision by default."""
+    """Set the default precision inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, precision))
     try:

@@ -1,4 +1,4 @@
-"""Bytes that the model's own collectives send in the forward and backward pass of a micro-batch."""
+"""Bytes sent by the model's own collectives in a micro-batch, forward and backward."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -10,18 +10,18 @@ from megatape.accounting.trace import run_model
 from megatape.accounting.workload import Workload
 from megatape.distributed.traffic import CountTraffic, Sent
 
-# Bytes by (axis, collective). The bytes of all collectives that are overlapped with computation count once more under
-# (axis, None), so that they are extrapolated like the others.
+# Bytes by (axis, collective). Bytes overlapped with computation count once more under (axis, None), so that they are
+# extrapolated like the others.
 SentByAxis = Counter[tuple[str, str | None]]
 
 
 @dataclass(frozen=True)
 class AxisTraffic:
-    """Bytes that a rank sends to the ranks of an axis in a micro-batch.
+    """Bytes that a rank sends along an axis in a micro-batch.
 
     Attributes:
         sent: Bytes by collective.
-        overlapped: Bytes, of all collectives, that are overlapped with computation.
+        overlapped: Bytes overlapped with computation, over all collectives.
     """
 
     sent: Sent
@@ -29,10 +29,10 @@ class AxisTraffic:
 
 
 def model_traffic(workload: Workload, axis: str) -> AxisTraffic:
-    """Return the bytes that a rank sends to the ranks of an axis.
+    """Return the bytes that a rank sends along an axis.
 
     Args:
-        workload: Computation of the rank.
+        workload: What the rank computes.
         axis: "tensor", "sequence" or "context".
     """
     sent: Sent = Counter()
@@ -51,15 +51,15 @@ def model_traffic(workload: Workload, axis: str) -> AxisTraffic:
 def _sent_by_axis(workload: Workload) -> SentByAxis:
     """Count the bytes of all axes.
 
-    Bytes are an affine function of the sequence length, and each coefficient is an affine function of the depth, because all
-    layers but the last are alike, or with model.nope_every all periods. So two shallow models on short sequences determine
-    them, and the result is exact (unless training.trainable or frozen treat layers differently).
+    Bytes are an affine function of the sequence length, with coefficients affine in the depth, because all layers but the last
+    are alike (with model.nope_every, all periods). So two shallow models on short sequences give the exact result, unless
+    training.trainable or frozen treat layers differently.
     """
     samples = workload.micro_batch_size
     if workload.parallel.sample_ranks == 1:
         return Counter()
     if samples > 4 and samples % 2 == 0:
-        # Samples are sent in halves, one of which is overlapped. Gradients of gains are sent once.
+        # Samples are sent in halves, one of them overlapped. Gradients of gains are sent once.
         few = {number: _sent_by_axis(replace(workload, micro_batch_size=number)) for number in (2, 4)}
         return extrapolate_all(few, samples)
     by_depth = {num_layers: _sent_at_depth(workload, num_layers) for num_layers in depths(workload.model)}
@@ -67,7 +67,7 @@ def _sent_by_axis(workload: Workload) -> SentByAxis:
 
 
 def _sent_at_depth(workload: Workload, num_layers: int) -> SentByAxis:
-    """Count the bytes of a model with this number of layers."""
+    """Count the bytes at one depth."""
     axes = fake_axes(workload.parallel)
     short = 8 * workload.num_chunks * workload.parallel.sample_ranks
     by_length = {}

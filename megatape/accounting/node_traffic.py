@@ -1,4 +1,4 @@
-"""Bytes that leave a node, and a warning if those of a sample do."""
+"""Bytes leaving a node, and a warning if a sample's ranks span nodes."""
 
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.model_traffic import model_traffic
@@ -7,11 +7,11 @@ from megatape.utils.units import format_bytes
 
 
 def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str:
-    """Return a warning about sequence-parallel ranks on several nodes, or "" if each node has all ranks of a sample.
+    """Return a warning about sequence-parallel ranks on several nodes, or "" if a sample's ranks share a node.
 
     Args:
-        layout: Ranks and micro-batches of the run.
-        ranks_per_node: Number of ranks on each node.
+        layout: Layout of the run.
+        ranks_per_node: Ranks on each node.
     """
     parallel = layout.workload.parallel
     per_node = max(1, ranks_per_node // parallel.tp)
@@ -27,16 +27,15 @@ def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str:
 
 
 def leaving_node(sent: Sent, group_size: int, members_per_node: int) -> float:
-    """Return the bytes that leave the node, averaged over the ranks of the group.
+    """Return the bytes leaving the node, averaged over the group's ranks.
 
-    With G ranks in the group and M of them on each node, a collective around a ring sends 1/M of its bytes to the next node,
-    because one in M ranks has its successor there. An all-to-all sends the same to every rank, (G - M) / (G - 1) of it to other
-    nodes.
+    With G ranks in the group, M per node, a ring collective sends 1/M of its bytes to the next node, because one in M ranks has
+    its successor there. An all-to-all sends the same to every rank, so (G - M) / (G - 1) of it to other nodes.
 
     Args:
         sent: Bytes that a rank sends, by collective.
-        group_size: Number of ranks in the group.
-        members_per_node: Number of ranks of the group on each node.
+        group_size: G.
+        members_per_node: M.
     """
     if group_size <= members_per_node:
         return 0.0

@@ -1,4 +1,4 @@
-"""Number of parameters of a model, counted on shapes without memory."""
+"""Parameter counts, on shapes without memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ def meta_model(config: ModelConfig, activation_checkpointing: ActivationCheckpoi
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Number of parameters.
+    """Parameter counts.
 
     Attributes:
         total: All parameters.
-        embedding: Parameters of embedding and head.
-        position: Parameters of the position encoding.
+        embedding: Embedding and head.
+        position: Position encoding.
     """
 
     total: int
@@ -46,9 +46,9 @@ def count_trainable(config: ModelConfig, trainable: Sequence[str], frozen: Seque
     """Count the parameters that a run trains.
 
     Args:
-        config: Configuration of the model.
-        trainable: Patterns of training.trainable.
-        frozen: Patterns of training.frozen.
+        config: Model section.
+        trainable: Patterns in training.trainable.
+        frozen: Patterns in training.frozen.
     """
     model = meta_model(config)
     freeze(model, trainable, frozen)

@@ -13,12 +13,12 @@ from megatape.model.transformer import Transformer
 
 
 def fake_axes(parallel: ParallelConfig) -> dict[str, Axis]:
-    """Return the axes of a run on which the model exchanges, by name. Their other ranks do not exist."""
+    """Return the axes along which the model communicates, by name. Their other ranks do not exist."""
     return {name: fake_axis(name, size) for name, size in parallel.axes.items()}
 
 
 def build_rank_model(workload: Workload, num_layers: int) -> Transformer:
-    """Return one rank's share of a model with this number of layers. On the meta device it has the attention of a GPU."""
+    """Return one rank's share of a model with this number of layers. On the meta device it uses a GPU's attention."""
     axes = fake_axes(workload.parallel)
     layout = Layout(axes["tensor"], axes["sequence"], axes["context"])
     kernels = Kernels(

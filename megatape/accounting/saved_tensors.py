@@ -1,4 +1,4 @@
-"""Bytes of activations that autograd saves for the backward pass."""
+"""Counts the bytes that autograd saves for the backward pass."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,17 +18,13 @@ class Saved:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all storages."""
+        """Total bytes."""
         return sum(storage.nbytes() for storage in self.storages.values())
 
 
 @contextmanager
 def record_saved(exclude: Sequence[Tensor]) -> Iterator[Saved]:
-    """Record every storage that autograd saves inside the block, each once.
-
-    Args:
-        exclude: Tensors whose storages do not count.
-    """
+    """Record every storage that autograd saves inside the block, except those of `exclude`."""
     saved = Saved()
     excluded = {tensor.untyped_storage()._cdata for tensor in exclude}
 
@@ -44,15 +40,14 @@ def record_saved(exclude: Sequence[Tensor]) -> Iterator[Saved]:
 
 
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:
-    """Return the bytes of activations, without weights, that autograd saves in the forward pass of one micro-batch.
+    """Return the bytes that autograd saves in one micro-batch's forward pass, without weights.
 
-    The forward pass runs on the model's device. Under FakeTensorMode it needs neither memory nor time, and attention runs as on
-    a CPU.
+    The forward pass runs on the model's device. Under FakeTensorMode it needs neither memory nor time, with a CPU's attention.
 
     Args:
         model: Model to run.
-        batch_size: Number of samples.
-        length: Number of tokens of each sample.
+        batch_size: Samples.
+        length: Tokens per sample.
         masked: Whether samples have document masks.
     """
     parameters = list(model.parameters())

@@ -1,4 +1,4 @@
-"""A model of any size run on shapes alone, as one of the ranks that divide it would run it."""
+"""Runs one rank's share of a model of any size on shapes alone."""
 
 import re
 from collections import defaultdict
@@ -17,17 +17,17 @@ from megatape.accounting.workload import Workload
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 
-SHALLOW = 5  # layers that run in place of all layers of a deep model
+SHALLOW = 5  # layers run in place of a deep model's
 REPEATED = 2  # layer of the shallow model that stands for all inner layers
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward and backward pass over a micro-batch on one rank.
+    """One forward and backward pass on one rank.
 
     Attributes:
         model: The rank's share of the model.
-        trained: Weights that get a gradient.
+        trained: Weights with a gradient.
         events: Fetches and releases of weights, in order.
     """
 
@@ -38,10 +38,10 @@ class Pass:
 
 @cache
 def run_pass(workload: Workload) -> Pass:
-    """Run a pass over a short sequence. Its modules, parameters and events are those of a micro-batch of the run."""
+    """Run a pass over a short sequence. Modules, parameters and events are the same as in a real micro-batch."""
     model = workload.model
     if workload.micro_batch_size > 1:
-        # Events do not depend on it.
+        # Events do not depend on the batch size.
         return run_pass(replace(workload, micro_batch_size=1))
     check_trainable(meta_model(model), workload.trainable, workload.frozen)
     if model.num_layers > SHALLOW and not model.nope_every:
@@ -52,9 +52,9 @@ def run_pass(workload: Workload) -> Pass:
 
 
 def run_weights(workload: Workload) -> Pass:
-    """Return a pass with the modules and parameters of a run, but maybe different events.
+    """Return a pass with the modules and parameters of a run, but maybe other events.
 
-    It does not depend on activation checkpointing or on the ranks that divide samples, so a search runs it only once.
+    It ignores activation checkpointing and the ranks sharing samples, so a search runs it only once.
     """
     plain = replace(workload, activation_checkpointing="none", chunk_tokens=None)
     return run_pass(plain.with_ranks(sp=1, cp=1))
@@ -69,10 +69,10 @@ def one_pass(workload: Workload, num_layers: int) -> Pass:
 
 
 def deep_pass(workload: Workload) -> Pass | None:
-    """Return the pass of a model with more than SHALLOW layers, of which only SHALLOW run.
+    """Return the pass of a deep model by running only SHALLOW layers.
 
-    This is exact, because the third layer stands for layers that are alike: all but the first two, which may have nothing
-    trained before them, and the last two.
+    This is exact: the third layer stands for all but the first two, which may have nothing trained before them, and the last
+    two.
 
     Returns:
         The pass, or None if training.trainable or frozen treat layers differently.
@@ -94,12 +94,7 @@ def deep_pass(workload: Workload) -> Pass | None:
 
 
 def _shallow_name(name: str, depth: int) -> str:
-    """Return the name in the shallow model of a weight or module of the deep one.
-
-    Args:
-        name: Name in the deep model.
-        depth: Number of layers of the deep model.
-    """
+    """Translate a name in the deep model to the shallow model."""
 
     def shallow_layer(match: re.Match[str]) -> str:
         layer = int(match[0])
@@ -110,15 +105,9 @@ def _shallow_name(name: str, depth: int) -> str:
 
 
 def _deep_events(shallow: Pass, model: Transformer, depth: int) -> list[Event]:
-    """Repeat the events of each layer of the shallow model for the layers of the deep one that it stands for.
-
-    Args:
-        shallow: Pass of the shallow model.
-        model: The deep model.
-        depth: Number of layers of the deep model.
-    """
+    """Repeat the events of each shallow layer for the deep layers that it stands for."""
     shallow_modules = dict(shallow.model.named_modules())
-    copies: defaultdict[nn.Module, list[nn.Module]] = defaultdict(list)  # modules of the deep model, in the order of layers
+    copies: defaultdict[nn.Module, list[nn.Module]] = defaultdict(list)  # modules of the deep model, by layer
     for name, module in model.named_modules():
         copies[shallow_modules[_shallow_name(name, depth)]].append(module)
     block_of = {module: block for block in shallow.model.blocks for module in block.modules()}
@@ -139,12 +128,12 @@ def _deep_events(shallow: Pass, model: Transformer, depth: int) -> list[Event]:
 
 
 def run_model(workload: Workload, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
-    """Run a forward and backward pass over short samples, in as many chunks as a pass of the run.
+    """Run a forward and backward pass over short samples, in as many chunks as the real run.
 
     Args:
-        workload: Computation of the rank.
-        num_layers: Number of layers to build.
-        length: Number of tokens of each sample.
+        workload: What the rank computes.
+        num_layers: Layers to build.
+        length: Tokens per sample.
 
     Returns:
         The model with its gradients, and the events of its modules.
@@ -152,7 +141,8 @@ def run_model(workload: Workload, num_layers: int, length: int) -> tuple[Transfo
     if workload.chunk_tokens is not None:
         rank_tokens = length // workload.parallel.sample_ranks
         workload = replace(workload, chunk_tokens=rank_tokens // workload.num_chunks)
-    # The meta device is three times as fast as fake tensors. It saves other activations than a CPU, but sends the same bytes.
+    # The meta device is three times as fast as fake tensors. It saves other activations than a CPU, but sends the same
+    # bytes.
     with on_shapes(workload.precision):
         model = build_rank_model(workload, num_layers)
         events = record_events(model)

@@ -1,7 +1,7 @@
-"""Bytes that a rank sends in one optimizer step, by group of ranks and collective, and the bytes that leave its node.
+"""Bytes that a rank sends in one optimizer step, by group of ranks and collective.
 
-The convention is that of distributed/traffic.py. Single numbers (norms, losses) do not count. tests/accounting compares with
-real runs.
+Bytes are counted as in distributed/traffic.py, without single numbers (norms, losses). tests/accounting compares with real
+runs.
 """
 
 from collections import Counter
@@ -20,16 +20,16 @@ from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, RED
 
 
 class RankGroup(Enum):
-    """Ranks among which a rank sends. The first three are axes that divide samples, with the names of the mesh."""
+    """Group of ranks exchanging data. The first three are the mesh axes that share samples."""
 
     CONTEXT = "context"
     SEQUENCE = "sequence"
     TENSOR = "tensor"
-    # Ranks that train the same weights, over which ZeRO divides its state.
+    # Ranks training the same weights, across which ZeRO shards its state.
     REPLICAS = "replicas"
-    # Ranks of a node that share a second copy of the weights (zero.hpz_ranks).
+    # Ranks of a node sharing a second copy of the weights (zero.hpz_ranks).
     SECOND_COPY = "second copy"
-    # All ranks, for an optimizer of whole matrices. The bytes are averaged over ranks.
+    # All ranks, for a whole-matrix optimizer. Its bytes are averaged over ranks.
     ALL = "all"
 
 
@@ -39,7 +39,7 @@ class Traffic:
 
     Attributes:
         sent: Bytes by group and collective.
-        overlapped: Share of the bytes that is overlapped with computation, by axis.
+        overlapped: Share of the bytes overlapped with computation, by axis.
     """
 
     sent: dict[RankGroup, Sent]
@@ -48,7 +48,7 @@ class Traffic:
 
 @cache
 def plan_traffic(layout: TrainingLayout) -> Traffic:
-    """Plan the traffic of a rank."""
+    """Plan a rank's traffic."""
     workload = layout.workload
     sent: dict[RankGroup, Sent] = {}
     overlapped_bytes: dict[RankGroup, int] = {}
@@ -72,7 +72,7 @@ def plan_traffic(layout: TrainingLayout) -> Traffic:
 
 
 def _replicated_gradients(layout: TrainingLayout) -> Sent:
-    """Return the bytes that a tensor-parallel rank sends to sum gradients of replicated weights, averaged over ranks."""
+    """Return the bytes for summing gradients of replicated weights over tensor-parallel ranks, averaged over ranks."""
     workload = layout.workload
     tensor_size = workload.parallel.tp
     weights = []
@@ -88,13 +88,13 @@ def _replicated_gradients(layout: TrainingLayout) -> Sent:
         multiple = layout.replicas
     summed = sent_bytes(ALL_REDUCE, elements(weights, multiple) * GRADIENT_BYTES, tensor_size)
     if layout.zero.stage:
-        # ZeRO has already divided the gradients over the replicas.
+        # ZeRO has already sharded the gradients across the replicas.
         summed //= layout.replicas
     return Counter({ALL_REDUCE: summed})
 
 
 def _stages_0_to_2(layout: TrainingLayout) -> Sent:
-    """Return the bytes that ZeRO sends at the stages 0 to 2."""
+    """Return the bytes that ZeRO sends at stages 0 to 2."""
     stage = layout.zero.stage
     ranks = layout.replicas
     one = run_weights(layout.workload)
@@ -113,7 +113,7 @@ def _stages_0_to_2(layout: TrainingLayout) -> Sent:
 
 
 def _stage3(layout: TrainingLayout) -> tuple[Sent, Sent]:
-    """Return the bytes that ZeRO sends at stage 3, and those between ranks that share a second copy of the weights."""
+    """Return the bytes that ZeRO sends at stage 3, and those between ranks sharing a second copy of the weights."""
     one = run_pass(layout.workload)
     limits = layout.stage3_limits
     ranks = layout.replicas
@@ -122,10 +122,10 @@ def _stage3(layout: TrainingLayout) -> tuple[Sent, Sent]:
     gathered_elements = layout.micro_batches * gathered(one.events, ranks, limits).elements
     copied_elements = 0  # gathered from the second copy
     if copy_ranks > 1:
-        divided = elements(one.trained, ranks) - elements(always_whole(one.trained, limits), ranks)
-        copied_elements = gathered_elements - divided
-        gathered_elements = divided
-    # Gathered after the optimizer has changed them.
+        sharded = elements(one.trained, ranks) - elements(always_whole(one.trained, limits), ranks)
+        copied_elements = gathered_elements - sharded
+        gathered_elements = sharded
+    # Weights that are always gathered are gathered again after each update.
     gathered_elements += elements(always_whole(list(one.model.parameters()), limits), ranks)
 
     sent: Sent = Counter()

@@ -1,4 +1,4 @@
-"""State, work and traffic of an optimizer that updates whole matrices (zero/matrices.py), in one step."""
+"""State, work and traffic of a whole-matrix optimizer (zero/matrices.py) in one step."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from megatape.optim.optimizer import is_whole, parameter_groups
 from megatape.registry import OPTIMIZERS
 from megatape.zero.matrix_state import assign_owners
 
-EXCHANGED_BYTES = 4  # Elements of gradients and updates are exchanged in float32, whatever the precision.
+EXCHANGED_BYTES = 4  # Gradients and updates are exchanged in float32, whatever the precision.
 
 # DeepSpeed pads the flat tensor of a group to a multiple of this number of elements on every rank
 # (nccl_start_alignment_factor in runtime/zero/stage_1_and_2.py).
@@ -25,12 +25,12 @@ FLAT_MULTIPLE = 2
 
 @dataclass(frozen=True)
 class MatrixPlan:
-    """Costs of the whole matrices of a run, zero for an optimizer that updates weights by element.
+    """Costs of updating whole matrices, zero for an optimizer that updates weights by element.
 
     Attributes:
         state: Bytes of optimizer state on the rank that has most.
-        flops: FLOPs of the updates by the rank that computes most.
-        sent: Bytes that a rank sends to all others, averaged over ranks: gradients to owners, and updates back.
+        flops: FLOPs of the updates on the rank that computes most.
+        sent: Bytes that a rank sends, averaged over ranks: gradients to owners, and updates back.
     """
 
     state: int
@@ -40,11 +40,11 @@ class MatrixPlan:
 
 @dataclass(frozen=True)
 class _Span:
-    """Elements of a weight in the flat tensor of its parameter group.
+    """Place of a weight in the flat tensor of its parameter group.
 
     Attributes:
         first: Index of the weight's first element.
-        group_size: Number of elements of the flat tensor.
+        group_size: Elements in the flat tensor.
     """
 
     first: int
@@ -53,7 +53,7 @@ class _Span:
 
 @cache
 def plan_matrices(layout: TrainingLayout) -> MatrixPlan:
-    """Plan the whole matrices of a run."""
+    """Plan the costs of updating whole matrices."""
     entry = OPTIMIZERS[layout.optimizer.kind]
     world_size = layout.world_size
     tensor_size = layout.workload.parallel.tp
@@ -76,23 +76,23 @@ def plan_matrices(layout: TrainingLayout) -> MatrixPlan:
         flops[owner] += entry.update_flops(shape)
 
         if layout.zero.stage == 0:
-            # The owner has the gradients of a whole replica, and all replicas get the update.
+            # The owner has a whole replica's gradients, and all replicas get the update.
             gradients = whole - local
             updates = (world_size - 1) * local
         else:
             data_rank = owner // tensor_size
-            held = _held(local, spans[name], data_rank, layout.replicas, layout.zero.stage)
+            on_owner = _master_elements(local, spans[name], data_rank, layout.replicas, layout.zero.stage)
             copies = tensor_size
             if hasattr(weight, "partition_dim"):
                 copies = 1
-            gradients = whole - held
-            updates = copies * whole - held
+            gradients = whole - on_owner
+            updates = copies * whole - on_owner
         sent += gradients + updates
     return MatrixPlan(max(state.values()), max(flops.values()), EXCHANGED_BYTES * sent // world_size)
 
 
 def _flat_spans(trained: dict[str, nn.Parameter], optimizer: OptimizerConfig) -> dict[str, _Span]:
-    """Return the place of each weight in the flat tensor of its parameter group, at the stages 1 and 2."""
+    """Return each weight's place in its parameter group's flat tensor, at stages 1 and 2."""
     spans: dict[str, _Span] = {}
     for group in parameter_groups(trained.items(), optimizer):
         sizes = [weight.numel() for weight in group["params"]]
@@ -103,16 +103,8 @@ def _flat_spans(trained: dict[str, nn.Parameter], optimizer: OptimizerConfig) ->
     return spans
 
 
-def _held(local: int, span: _Span, data_rank: int, ranks: int, stage: int) -> int:
-    """Return the number of elements of a rank's share of a weight whose master weights are on a data-parallel rank.
-
-    Args:
-        local: Number of elements of the share.
-        span: Place of the share in the flat tensor of its parameter group.
-        data_rank: Number of the data-parallel rank.
-        ranks: Number of data-parallel ranks.
-        stage: ZeRO stage, 1 to 3.
-    """
+def _master_elements(local: int, span: _Span, data_rank: int, ranks: int, stage: int) -> int:
+    """Return how many of a weight's `local` elements have their master weights on a data-parallel rank, at stages 1 to 3."""
     if stage == 3:
         first = 0
         part = -(-local // ranks)

@@ -1,4 +1,4 @@
-"""Computation of one rank in the forward and backward pass of a micro-batch."""
+"""What one rank computes in the forward and backward pass of a micro-batch."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -8,26 +8,10 @@ from megatape.config import ActivationCheckpointing, Config, Fp8Recipe, ModelCon
 
 @dataclass(frozen=True)
 class Workload:
-    """One rank's share of a model and of a micro-batch, and how the rank computes it.
+    """One rank's share of a model and a micro-batch, and how the rank computes it.
 
-    Activations, collectives of the model and operations follow from it. They are counted once for all ZeRO stages, optimizers
-    and numbers of data-parallel ranks.
-
-    Attributes:
-        model: Shape of the whole model, and its adapters.
-        parallel: Ranks that divide the model and its samples.
-        sequence_length: Tokens of a sample.
-        micro_batch_size: Samples of a micro-batch.
-        mask_documents: Whether attention is masked at the starts of documents.
-        trainable: Patterns of training.trainable.
-        frozen: Patterns of training.frozen.
-        precision: Precision of the passes, "float32" or "bfloat16".
-        fp8: Recipe for products in FP8.
-        attention: Attention backend, or "auto".
-        num_shifted_groups: Number of groups of shifted sparse attention, None for dense attention.
-        activation_checkpointing: Activations that the backward pass recomputes.
-        chunk_tokens: Maximum tokens of a sample that pass MLP and position update at a time, None for all.
-        compile: Whether torch.compile fuses the parts of the blocks.
+    Activations, the model's collectives and GPU operations follow from it, so they are counted only once for all ZeRO stages,
+    optimizers and numbers of data-parallel ranks. The fields are settings of the same names in the configuration.
     """
 
     model: ModelConfig
@@ -47,7 +31,7 @@ class Workload:
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Return the workload of a run."""
+        """Return a run's workload."""
         training = config.training
         return cls(
             model=config.model,
@@ -67,26 +51,26 @@ class Workload:
         )
 
     def with_model(self, **fields: Any) -> Self:
-        """Return the same workload with other fields of the model, unchecked."""
+        """Return the same workload with other model fields, unchecked."""
         return replace(self, model=self.model.model_copy(update=fields))
 
     def with_ranks(self, **sizes: int) -> Self:
-        """Return the same workload with other numbers of ranks, unchecked."""
+        """Return the same workload on other numbers of ranks, unchecked."""
         return replace(self, parallel=self.parallel.model_copy(update=sizes))
 
     @property
     def rank_sample_tokens(self) -> int:
-        """Tokens of a sample that a rank keeps between blocks."""
+        """Tokens per sample that a rank holds between blocks."""
         return self.sequence_length // self.parallel.sample_ranks
 
     @property
     def replica_tokens(self) -> int:
-        """Tokens of a micro-batch in a layer's products on a rank. Tensor-parallel ranks divide the weights instead."""
+        """Tokens of a micro-batch that a rank multiplies by its weights. Tensor-parallel ranks shard the weights instead."""
         return self.micro_batch_size * self.sequence_length // self.parallel.sample_replicas
 
     @property
     def num_chunks(self) -> int:
-        """Number of chunks of a sample in MLP and position update."""
+        """Chunks per sample in MLP and position update."""
         chunk_tokens = self.chunk_tokens or self.rank_sample_tokens
         return -(-self.rank_sample_tokens // chunk_tokens)
 
@@ -97,7 +81,7 @@ class Workload:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of a weight or an activation in the passes."""
+        """Bytes per weight or activation."""
         if self.precision == "bfloat16":
             return 2
         return 4
