@@ -39,7 +39,8 @@ def test_the_folder_is_found(weights: StoredWeights, tmp_path: Path) -> None:
     (weights.directory / "b.safetensors").unlink()
     base = open_base(record, checkpoint, None)
     assert base.directory == weights.directory
-    assert torch.equal(base.tensor("ours"), WEIGHT) and torch.equal(base.tensor("bias"), BIAS)
+    assert torch.equal(base.tensor("ours"), WEIGHT)
+    assert torch.equal(base.tensor("bias"), BIAS)
     assert torch.equal(base.read("weight", "ours", (2, 3), slice(1, 2), slice(0, 2)), WEIGHT[1:, :2])
 
     moved = (tmp_path / "project").rename(tmp_path / "elsewhere")

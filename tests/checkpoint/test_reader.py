@@ -58,7 +58,8 @@ def test_missing_tensors(checkpoint: CheckpointReader) -> None:
     for kind, name in (("weight", "other"), ("momentum_buffer", MATRIX)):
         with pytest.raises(ValueError, match=f"no {kind} of {name}"):
             checkpoint.read(kind, name, (rows, columns), slice(0, 1), slice(0, 1))
-    assert checkpoint.rng_state(0) is not None and checkpoint.rng_state(1) is None
+    assert checkpoint.rng_state(0) is not None
+    assert checkpoint.rng_state(1) is None
 
 
 def test_model(checkpoint: CheckpointReader) -> None:

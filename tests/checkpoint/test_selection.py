@@ -51,7 +51,8 @@ def test_the_newest_valid_checkpoint(environment: RunEnvironment) -> None:
     assert names(environment) == [FIRST, LAST]
 
     reader = find_newest(environment, accept)
-    assert reader is not None and reader.step == 2
+    assert reader is not None
+    assert reader.step == 2
     assert names(environment) == [FIRST, f"{LAST}.corrupted"]
 
 
@@ -68,7 +69,8 @@ def test_no_valid_checkpoint(environment: RunEnvironment) -> None:
 def test_a_named_checkpoint(environment: RunEnvironment) -> None:
     last = environment.folder.checkpoints / LAST
     reader = open_named(last, environment, accept)
-    assert reader is not None and reader.step == 4
+    assert reader is not None
+    assert reader.step == 4
     with pytest.raises(UserError, match=f"holds checkpoints newer than .*{FIRST} .*up to {LAST}"):
         open_named(environment.folder.checkpoints / FIRST, environment, accept)
     corrupt(environment, LAST)
@@ -118,7 +120,8 @@ def test_a_rollback_moves_newer_checkpoints_aside(environment: RunEnvironment) -
         return sorted(steps, reverse=True)[1:]
 
     reader = find_stable_checkpoint(environment, all_but_newest)
-    assert reader is not None and reader.step == 2
+    assert reader is not None
+    assert reader.step == 2
     assert names(environment) == [FIRST, f"{LAST}.rewound"]
     assert environment.folder.latest.read_text().strip().endswith(FIRST)
 

@@ -106,7 +106,8 @@ def test_environment_of_a_gpu(
     assert {name: seen.get(name) for name in DEFAULTS} == expected
     assert (tmp_path / f"megatape-{os.getuid()}").stat().st_mode & 0o777 == 0o700
     [line] = [record.message for record in caplog.records]
-    assert "NCCL_LAUNCH_ORDER_IMPLICIT=1" in line and "PYTORCH_ALLOC_CONF" not in line
+    assert "NCCL_LAUNCH_ORDER_IMPLICIT=1" in line
+    assert "PYTORCH_ALLOC_CONF" not in line
     assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
     with caplog.at_level("INFO", logger=distributed.__name__):
         initialize_distributed(Topology(0, 2, 0, local_size=2), tensor_size=tensor_size)
@@ -122,7 +123,8 @@ def test_kernel_cache_of_another_user_is_not_used(accelerator: Mock, monkeypatch
     initialize_distributed(Topology(1, 2, 1, local_size=2))
     for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
         folder = Path(os.environ[variable]).parent
-        assert folder.parent == tmp_path and folder.name.startswith(f"megatape-{other}-")
+        assert folder.parent == tmp_path
+        assert folder.name.startswith(f"megatape-{other}-")
 
 
 @pytest.mark.parametrize(("installed", "is_tested"), [("0.20.1", False), ("0.19.7", False), ("0.19.8+cu130", True)])

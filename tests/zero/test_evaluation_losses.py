@@ -14,11 +14,14 @@ def test_means_weight_targets_equally() -> None:
 def test_targets_counted_by_several_ranks() -> None:
     """Two context-parallel ranks each have a part of the loss of a sample, and count all of its targets."""
     losses = EvaluationLosses.from_sums(["a"], [6.0], [4], num_counts=2)
-    assert losses.groups == {"a": 3.0} and losses.mean == 3.0
+    assert losses.groups == {"a": 3.0}
+    assert losses.mean == 3.0
 
 
 def test_groups_without_targets() -> None:
     losses = EvaluationLosses.from_sums(["a", "b"], [6.0, 0.0], [2, 0], num_counts=1)
-    assert losses.groups == {"a": 3.0} and losses.mean == 3.0
+    assert losses.groups == {"a": 3.0}
+    assert losses.mean == 3.0
     nothing = EvaluationLosses.from_sums(["a"], [0.0], [0], num_counts=1)
-    assert nothing.groups == {} and math.isnan(nothing.mean)
+    assert nothing.groups == {}
+    assert math.isnan(nothing.mean)

@@ -29,7 +29,8 @@ def test_a_long_conversation_keeps_the_exchanges_that_fit(tokenizer: Tokenizer) 
     whole = Chat(tokenizer, Limits(256)).example(conversation(MESSAGES))
     (_, first_end), (_, second_end) = whole.answers
     exact = Chat(tokenizer, Limits(second_end - 1)).example(conversation(MESSAGES))
-    assert exact == whole and not exact.counts
+    assert exact == whole
+    assert not exact.counts
     cut = Chat(tokenizer, Limits(second_end - 2)).example(conversation(MESSAGES))
     assert (cut.ids, cut.answers) == (whole.ids[:first_end], whole.answers[:1])
     lost = {"conversations cut": 1, "answers cut": 1, "tokens cut from conversations": second_end - first_end}
@@ -71,7 +72,8 @@ def test_answers_of_weight_0_are_not_learned(
     turns[4] |= second
     example = form(tokenizer, Limits(256)).example({fields.messages: turns})
     assert example.answers == [whole.answers[index] for index in learned]
-    assert example.ids == whole.ids[: example.answers[-1][1]] and example.prompt == whole.prompt
+    assert example.ids == whole.ids[: example.answers[-1][1]]
+    assert example.prompt == whole.prompt
     assert example.counts["answers of weight 0"] == 2 - len(learned)
 
 

@@ -48,7 +48,8 @@ def test_every_answer_follows_the_tokens_that_generation_sees(
     example = form.example(conversation(MESSAGES))
     assert form.notes == []
     whole = theirs.apply_chat_template(MESSAGES, return_dict=False)
-    assert example.ids == whole[: len(example.ids)] and theirs.decode(whole[len(example.ids) :]) == "\n"
+    assert example.ids == whole[: len(example.ids)]
+    assert theirs.decode(whole[len(example.ids) :]) == "\n"
     for (begin, end), index in zip(example.answers, (2, 4), strict=True):
         prompt = theirs.apply_chat_template(MESSAGES[:index], add_generation_prompt=True, return_dict=False)
         assert example.ids[:begin] == prompt
@@ -202,7 +203,8 @@ def test_the_end_of_an_answer(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = adopted(folders, tmp_path, PLAIN)
     (folder / "generation_config.json").unlink()
     tokenizer, found = template_of(folder)
-    assert found.ends == {tokenizer.token_id("<|im_end|>")} and tokenizer.stop_ids == [tokenizer.eos_id]
+    assert found.ends == {tokenizer.token_id("<|im_end|>")}
+    assert tokenizer.stop_ids == [tokenizer.eos_id]
     channel = PLAIN.replace("{{ message.content }}", "<|endoftext|>final\n{{ message.content }}")
     (folder / "chat_template.jinja").write_text(channel)
     assert template_of(folder)[1].ends == {tokenizer.token_id("<|im_end|>")}, "a special token before the answer ends none"
@@ -284,7 +286,8 @@ def test_answers_that_a_template_does_not_mark_are_counted(folders: dict[str, Pa
     last_marked = MARKED.replace("{% if message.role == 'assistant' %}", "{% if message.role == 'assistant' and loop.last %}")
     form = Chat(load_tokenizer(adopted(folders, tmp_path, last_marked)), Limits(256))
     example = form.example(conversation(MESSAGES))
-    assert len(example.answers) == 1 and example.counts == {"answers without a mark of the template": 1}
+    assert len(example.answers) == 1
+    assert example.counts == {"answers without a mark of the template": 1}
     with pytest.raises(RecordError, match="marks no answer of weight 1"):
         form.example(conversation([*MESSAGES[:4], MESSAGES[4] | {"weight": 0}]))
 
@@ -494,7 +497,8 @@ def test_a_rendered_text_without_typed_tokens_has_its_own_ids(
         rendered = f"{text}{tokenizer.special_texts[0]} {text}"
         assert typed.encode(rendered) == tokenizer.encode_rendered(rendered)
     hidden = typed.hide("a<turn>b")
-    assert "<turn>" not in hidden and typed.encode(hidden) == tokenizer.encode("a<turn>b")
+    assert "<turn>" not in hidden
+    assert typed.encode(hidden) == tokenizer.encode("a<turn>b")
 
 
 LARGE = {

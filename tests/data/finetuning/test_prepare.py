@@ -76,7 +76,8 @@ def test_what_the_command_refuses(
     files = {"FILE": file, "ONE": one}
     words = [files.get(str(word), word) for word in words]
     status, _, errors = command("prepare", "finetuning", *given, "--output", tmp_path / "out", *words)
-    assert status == 2 and errors.count("\n") == 1
+    assert status == 2
+    assert errors.count("\n") == 1
     assert message.replace("FILE", str(file)) in errors
     assert sorted(tmp_path.iterdir()) == before
 
@@ -142,8 +143,10 @@ def test_from_the_command_to_the_report(command: Command, tmp_path: Path, tokeni
     shown = next(record["answer"] for record in records if split_of(record["prompt"].encode(), 0.2) == "train")
     assert f"  learned of the first: {shown!r}\n" in report
     for line in ("prompts cut: ", "tokens cut from prompts: ", "dropped: empty answer: 1", "bad records: 1", "packed, "):
-        assert line in printed and line in report
-    assert f"the first record dropped (empty answer): {file}:60" in printed and f"  {file}:61: malformed JSON" in printed
+        assert line in printed
+        assert line in report
+    assert f"the first record dropped (empty answer): {file}:60" in printed
+    assert f"  {file}:61: malformed JSON" in printed
 
 
 def test_equal_prompts_are_in_one_split(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -157,7 +160,8 @@ def test_equal_prompts_are_in_one_split(command: Command, tmp_path: Path, tokeni
         {tuple(tokens[: targets.index(next(target for target in targets if target >= 0)) + 1]) for tokens, targets in found}
         for found in (examples(tmp_path / "data", split=split) for split in ("train", "validation"))
     ]
-    assert len(prompts[0]) + len(prompts[1]) == 60 and min(map(len, prompts)) > 5
+    assert len(prompts[0]) + len(prompts[1]) == 60
+    assert min(map(len, prompts)) > 5
 
 
 def test_too_many_bad_records_end_the_command(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -169,7 +173,8 @@ def test_too_many_bad_records_end_the_command(command: Command, tmp_path: Path, 
     for name, records, passes in (("ten", [*good, *[bad] * 10], True), ("more", [*good, *[bad] * 10, b"{"], False)):
         file = write_lines(tmp_path / f"{name}.jsonl", records)
         status, _, errors = command("prepare", "finetuning", *given, "--input", file, "--output", tmp_path / name)
-        assert status == (0 if passes else 2) and (tmp_path / name).exists() == passes
+        assert status == (0 if passes else 2)
+        assert (tmp_path / name).exists() == passes
     # Before it there is a bar of progress where the machine is slow.
     assert errors.splitlines()[-1].startswith("error: of 1,001 records 11 are bad")
     assert "more.jsonl:991: 'answer' is missing; the record has 'prompt', 'answers' (did you mean answers?)" in errors
@@ -192,7 +197,9 @@ def test_files_of_other_names_are_counted(command: Command, tmp_path: Path, toke
     given = ["--format", "pairs", "--tokenizer", tmp_path / "tok.model", "--sequence-length", 64, "--input", folder]
     given += ["--validation-share", 0.3, "--output", tmp_path / "out"]
     status, _, errors = command("prepare", "finetuning", *given)
-    assert status == 2 and "1 of 5 files" in errors and "e.csv. Rename them or give them one by one to read" in errors
+    assert status == 2
+    assert "1 of 5 files" in errors
+    assert "e.csv. Rename them or give them one by one to read" in errors
     status, printed, errors = command("prepare", "finetuning", *given, "--max-skipped-fraction", 0.5)
     assert status == 0, errors
     assert "skipped by name: e.csv\n" in printed
@@ -218,7 +225,9 @@ def test_data_sets_of_the_hub(command: Command, tmp_path: Path, tokenizer: Token
     recorded = load_index(tmp_path / "out").source
     assert (recorded["source"], recorded["split"], recorded["fields"]) == ("hub", "train", ["prompt=q", "answer=a.text.0"])
     status, printed, _ = command(*hub, "--split", "test", "--dry-run", 2)
-    assert status == 0 and f"{tmp_path / 'set'} test record 2: " in printed and "record 3" not in printed
+    assert status == 0
+    assert f"{tmp_path / 'set'} test record 2: " in printed
+    assert "record 3" not in printed
     for refused, message in (
         ([*given, "--input", tmp_path, "--split", "test"], "--split 'test' belongs to --source hub"),
         ([*hub, "--validation", "a", "b"], "--validation a b: give the name of one split"),
@@ -229,7 +238,9 @@ def test_data_sets_of_the_hub(command: Command, tmp_path: Path, tokenizer: Token
         (hub, "--output is missing: name the data directory to write, or give --dry-run"),
     ):
         status, _, errors = command(*refused, *(["--output", tmp_path / "no"] if refused is not hub else []))
-        assert status == 2 and message in errors and not (tmp_path / "no").exists()
+        assert status == 2
+        assert message in errors
+        assert not (tmp_path / "no").exists()
 
 
 def test_a_dry_run_shows_tokens(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -240,11 +251,14 @@ def test_a_dry_run_shows_tokens(command: Command, tmp_path: Path, tokenizer: Tok
     before = sorted(tmp_path.iterdir())
     given = ["--format", "pairs", "--input", file, "--tokenizer", tmp_path / "tok.model", "--sequence-length", 64]
     status, printed, _ = command("prepare", "finetuning", *given, "--dry-run")
-    assert status == 0 and sorted(tmp_path.iterdir()) == before and "\x1b" not in printed
+    assert status == 0
+    assert sorted(tmp_path.iterdir()) == before
+    assert "\x1b" not in printed
     lines = printed.splitlines()
     answer = tokenizer.encode(PAIRS[0]["answer"])
     assert (
         f"{file}:3: {len(tokenizer.encode(PAIRS[0]['prompt'])) + len(answer) + 2} tokens, {len(answer) + 1} learned, train"
         in lines
     )
-    assert f"the first record dropped (empty answer): {file}:1" in lines and f"  {file}:2: 'prompt' is 1, not a string" in lines
+    assert f"the first record dropped (empty answer): {file}:1" in lines
+    assert f"  {file}:2: 'prompt' is 1, not a string" in lines

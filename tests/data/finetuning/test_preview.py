@@ -20,7 +20,8 @@ def shown(example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[bool]
     marks = list[bool]()
     text = ""
     for line in show_example(example, tokenizer):
-        assert line.isprintable() and len(line) < 200
+        assert line.isprintable()
+        assert len(line) < 200
         for cell in line[2:].split(" │ "):
             number, _, piece = cell.partition(" ")
             ids.append(int(number))

@@ -41,7 +41,8 @@ def test_reads_megatron(name: str) -> None:
 def test_reads_mds(name: str, pieces: int) -> None:
     """llm-foundry leaves out the last 83 tokens, which fill no sample."""
     found = list(Mds().read(THEIRS / "mds" / name, IDS))
-    assert len(found) == pieces and np.array_equal(np.concatenate(found), STREAM[: 300 if name == "foundry" else None])
+    assert len(found) == pieces
+    assert np.array_equal(np.concatenate(found), STREAM[: 300 if name == "foundry" else None])
 
 
 def test_writes_what_the_authors_write(tmp_path: Path) -> None:
@@ -69,12 +70,14 @@ def test_there_and_back(
     monkeypatch.setattr("megatape.data.formats.flat.BLOCK_IDS", 1009)
     monkeypatch.setattr("megatape.data.formats.mds.SHARD_BYTES", 5000)
     status, output, errors = command("data", "export", data_directory, "--format", form, "--output", tmp_path / "out")
-    assert status == 0 and "train: " in output, errors
+    assert status == 0, errors
+    assert "train: " in output, errors
     suffix = ".bin" if form == "flat" else ""
     train, validation = (tmp_path / f"out/{split}{suffix}" for split in ("train", "validation"))
     words = ["data", "import", "--format", form, "--tokenizer", tmp_path / "out/tokenizer.model", "--input", train]
     status, output, errors = command(*words, "--validation", validation, "--output", tmp_path / "back")
-    assert status == 0 and "note" not in output, errors
+    assert status == 0, errors
+    assert "note" not in output, errors
     before = load_index(data_directory)
     after = load_index(tmp_path / "back")
     for split, content in before.splits.items():
@@ -100,7 +103,8 @@ def import_command(tokenizer: Tokenizer, tmp_path: Path, command: Command) -> Ca
         given = ["--format", form, "--input", path, "--tokenizer", tmp_path / "tokenizer.model", "--output", tmp_path / "out"]
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         status, output, errors = command("data", "import", *given, "--validation-share", 0.5, *words)
-        assert status in (0, 2) and (tmp_path / "out").exists() == (status == 0)
+        assert status in (0, 2)
+        assert (tmp_path / "out").exists() == (status == 0)
         return status, output, errors
 
     return run
@@ -110,11 +114,13 @@ def test_documents_without_end_tokens(import_command: Callable[..., tuple[int, s
     bare = [ids[1:-1] for ids in DOCUMENTS]
     Megatron().write(tmp_path / "bare", iter(bare), IDS)
     status, _, errors = import_command("megatron", tmp_path / "bare")
-    assert (
-        status == 2 and "bare: document 0 has the end token of" in errors and "nowhere" in errors and "--append-eos" in errors
-    )
+    assert status == 2
+    assert "bare: document 0 has the end token of" in errors
+    assert "nowhere" in errors
+    assert "--append-eos" in errors
     status, output, _ = import_command("megatron", tmp_path / "bare", "--append-eos")
-    assert status == 0 and "skipped 1 empty document\n" in output
+    assert status == 0
+    assert "skipped 1 empty document\n" in output
     assert "note: 3 of 3 documents do not begin with token 1" in output
     splits = load_index(tmp_path / "out").splits.values()
     assert sum(split.tokens for split in splits) == sum(len(ids) + 1 for ids in bare if len(ids))
@@ -125,9 +131,11 @@ def test_a_stream_that_ends_within_a_document(import_command: Callable[..., tupl
     """llm-foundry's last document does not go on with the next input."""
     path = THEIRS / "mds/foundry"
     status, output, errors = import_command("mds", path, "--input", path, path)
-    assert status == 0 and "2 inputs end within a document, to which the end token was added" in output, errors
+    assert status == 0, errors
+    assert "2 inputs end within a document, to which the end token was added" in output, errors
     splits = load_index(tmp_path / "out").splits.values()
-    assert sum(split.tokens for split in splits) == 602 and sum(split.documents for split in splits) == 6
+    assert sum(split.tokens for split in splits) == 602
+    assert sum(split.documents for split in splits) == 6
 
 
 def pipe(path: Path) -> None:
@@ -190,7 +198,8 @@ def test_hostile_megatron(
         shutil.copyfile(THEIRS / f"megatron/{name}.{suffix}", path)
     spoil(paths)
     status, _, errors = import_command("megatron", tmp_path / name)
-    assert status == 2 and message in errors, errors
+    assert status == 2, errors
+    assert message in errors, errors
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -262,7 +271,8 @@ def test_hostile_mds(
     folder = shutil.copytree(THEIRS / "mds" / name, tmp_path / "mds")
     spoil(folder)
     status, _, errors = import_command("mds", folder)
-    assert status == 2 and message in errors, errors
+    assert status == 2, errors
+    assert message in errors, errors
 
 
 def test_hostile_flat(import_command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
@@ -286,7 +296,9 @@ def test_prompts_and_answers_are_not_exported(data_directory: Path, tmp_path: Pa
     answers = {split: {"file": f"{split}.npy", **numbers} for split in ("train", "validation")}
     edit(folder, lambda c: c.update(answers=answers))
     status, _, errors = command("data", "export", folder, "--format", "flat", "--output", tmp_path / "out")
-    assert status == 2 and "holds prompts and answers" in errors and not (tmp_path / "out").exists()
+    assert status == 2
+    assert "holds prompts and answers" in errors
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("form", [Flat, Mds, Megatron])

@@ -55,7 +55,8 @@ def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPa
         first = 0
         for number, tokens in enumerate(np.concatenate(list(tables.lengths())).tolist()):
             found = tables.find(first)
-            assert found == tables.find(first + tokens - 1) and (found.number, found.first) == (number, first)
+            assert found == tables.find(first + tokens - 1)
+            assert (found.number, found.first) == (number, first)
             assert found == tables.document(number)
             assert np.array_equal(dataset.split.document(number), dataset.split.stream(first, first + tokens))
             path, line = found.place.rsplit(":", 1)
@@ -65,7 +66,8 @@ def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPa
             assert split_of(source["text"].encode(), 0.2) == split
             places.add(found.place)
             first += tokens
-        assert first == dataset.split.num_tokens and len(index.document_tables[split]) > 1
+        assert first == dataset.split.num_tokens
+        assert len(index.document_tables[split]) > 1
         list(tables.each())
         for outside in (-1, first):
             with pytest.raises(ValueError, match=f"token {outside:,}: the {split} split of .* has tokens 0 to {first - 1:,}"):
@@ -135,7 +137,8 @@ def test_the_ledger_of_each_input(folder: Path, inputs: list[Path]) -> None:
         books: {"read": 30, "written": 27, "dropped": {"empty documents": 1, "duplicates": 1, "bad records": 1}, **nothing},
     }
     total = check_ledger(index)
-    assert (total.read, total.written) == (90, 82) and total.dropped == index.counts
+    assert (total.read, total.written) == (90, 82)
+    assert total.dropped == index.counts
     assert index.ledger[web].text_bytes > index.ledger[books].text_bytes > 27 * 10
 
 
@@ -164,7 +167,9 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, tokenizer:
     prepare(PreparationOptions(Source("jsonl", (str(tmp_path / "a.jsonl"),)), 0.3, tokenizer, 0), tmp_path / "out")
     for words in (("report",), ("where", "--document", 0)):
         status, printed, _ = command("data", words[0], tmp_path / "out", *words[1:])
-        assert status == 0 and "a\tb\n\\x1b]0;owned\\x07 " in printed and "http://\\x1b[31m.org/a\\nb" in printed
+        assert status == 0
+        assert "a\tb\n\\x1b]0;owned\\x07 " in printed
+        assert "http://\\x1b[31m.org/a\\nb" in printed
         assert all(line.replace("\t", "").isprintable() for line in printed.splitlines())
 
 
@@ -176,11 +181,13 @@ def test_where_is_a_token(folder: Path, command: Command) -> None:
     for text in (f"document:  {found.number} of train", f"place:     {found.place}", f"url:       {found.url}", "Document"):
         assert text in printed
     status, by_number, _ = command("data", "where", folder, "--document", found.number)
-    assert (
-        status == 0 and by_number.splitlines()[:3] == printed.splitlines()[:3] and "token:     0 of the document" in by_number
-    )
+    assert status == 0
+    assert by_number.splitlines()[:3] == printed.splitlines()[:3]
+    assert "token:     0 of the document" in by_number
     for given, message in (((), "--token --document is required"), (("--token", "1", "--document", "1"), "not allowed with")):
         status, _, errors = command("data", "where", folder, *given)
-        assert status == 2 and message in errors
+        assert status == 2
+        assert message in errors
     status, _, errors = command("data", "where", folder, "--split", "validation", "--token", "1000000")
-    assert status == 2 and "token 1,000,000: the validation split of" in errors
+    assert status == 2
+    assert "token 1,000,000: the validation split of" in errors

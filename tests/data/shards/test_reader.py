@@ -114,7 +114,8 @@ def test_flipped_byte_of_an_earlier_version(make_directory: MakeDirectory, docum
     directory = make_directory(documents)
     reader, index = opened(directory, earlier=True)
     flip(directory / "train-000001.tar", first_byte(2) - 20)
-    assert member_of(reader, 4).size == 64 and index.earlier is not None
+    assert member_of(reader, 4).size == 64
+    assert index.earlier is not None
     for _ in range(2):  # a member that failed is not kept
         with pytest.raises(
             ValueError, match=f"member 2: corrupted, .* index says {index.earlier.member_hashes['train-000001.tar'][2]}"
@@ -193,7 +194,8 @@ def test_shards_that_vanish(make_directory: MakeDirectory, documents: Documents)
     reader, _ = opened(directory)
     first = member_of(reader, 0)
     shutil.rmtree(directory)
-    assert np.array_equal(member_of(reader, 0), first) and member_of(reader, 1).size == 64
+    assert np.array_equal(member_of(reader, 0), first)
+    assert member_of(reader, 1).size == 64
     with pytest.raises(FileNotFoundError, match=r"train-000001.tar: shard not found"):
         member_of(reader, 3)
 
@@ -215,7 +217,8 @@ def test_a_short_disturbance_is_waited_out(
         return read(file, offset, size)
 
     monkeypatch.setattr(ShardFile, "read", stale)
-    assert np.array_equal(member_of(reader, 0), expected) and len(broken) == 1
+    assert np.array_equal(member_of(reader, 0), expected)
+    assert len(broken) == 1
 
 
 def test_more_shards_than_may_be_open(make_directory: MakeDirectory, documents: Documents) -> None:

@@ -125,7 +125,8 @@ def test_commands_read_tables_in_a_child_process(folder: Path, command: Command,
     prepared = ["prepare", "corpus", "--source", "python", "--dry-run", 1, "--rule", f"distinct:folders={folder}"]
     for words in (["data", "where", folder, "--token", 1], ["data", "report", folder], selected, prepared):
         status, _, errors = command(*words)
-        assert status == 2 and errors.count("\n") == 1, errors
+        assert status == 2, errors
+        assert errors.count("\n") == 1, errors
         assert f"{path}: corrupted table of documents (" in errors
     assert not opened
 

@@ -223,7 +223,8 @@ def test_indirect_indexing_takes_content_and_position() -> None:
     by_shift: dict[str, set[int]] = {}
     for sample in samples:
         letters, question = sample.text.split(">")
-        assert len(set(letters)) == len(letters) and 20 <= len(letters) <= 40
+        assert len(set(letters)) == len(letters)
+        assert 20 <= len(letters) <= 40
         by_shift.setdefault(question[1:4], set()).add(sample.answers[0].key)
     assert set(map(int, by_shift)) == set(range(-15, 16))
     assert all(len(keys) > 5 for keys in by_shift.values())

@@ -19,8 +19,10 @@ def test_flip_flop() -> None:
             for instruction, bit in zip(sample.text[::2], sample.text[1::2], strict=True):
                 written = bit if instruction == "w" else written
                 assert instruction != "r" or bit == written
-            assert sample.text[0] == "w" and sample.text[-2] == "r"
+            assert sample.text[0] == "w"
+            assert sample.text[-2] == "r"
             assert [sample.text[answer.begin - 1] for answer in sample.answers] == ["r"] * sample.text.count("r")
             for answer in sample.answers:
                 between = sample.text[answer.begin - answer.key - 1 : answer.begin - 1 : 2]
-                assert between[0] == "w" and "w" not in between[1:]
+                assert between[0] == "w"
+                assert "w" not in between[1:]

@@ -53,7 +53,8 @@ def test_answers_are_what_is_learned(kind: type[Echo], tmp_path: Path) -> None:
             )
             tokenizer = dataset.split.tokenizer()
             inputs = sample.text if task.answers_end else sample.text[:-1]
-            assert tokenizer.decode(text) == inputs and found.tokens[0] == dataset.split.bos_id
+            assert tokenizer.decode(text) == inputs
+            assert found.tokens[0] == dataset.split.bos_id
             assert tokenizer.decode(token for token in learned if token != IGNORE_INDEX) == sample.text[1::2]
             places = np.flatnonzero(found.targets != IGNORE_INDEX).tolist()
             ends = [len(sample.text)] if task.answers_end else []  # the end token follows the last character

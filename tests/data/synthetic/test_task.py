@@ -13,8 +13,10 @@ COUNT = 50
 @pytest.mark.parametrize("name", SYNTHETIC_TASKS)
 def test_samples_are_what_a_task_promises(name: str, size: Size) -> None:
     made = task(name, size)
-    assert made.splits["train"] == made.splits["test"] and len(made.tests) >= 2
-    assert not any(character.isspace() for character in made.alphabet) and len(set(made.alphabet)) == len(made.alphabet)
+    assert made.splits["train"] == made.splits["test"]
+    assert len(made.tests) >= 2
+    assert not any(character.isspace() for character in made.alphabet)
+    assert len(set(made.alphabet)) == len(made.alphabet)
     for split, description in made.splits.items():
         assert bool(description.differs) == (split not in ("train", "test"))
         samples = list(made.samples(split, 5))
@@ -23,12 +25,14 @@ def test_samples_are_what_a_task_promises(name: str, size: Size) -> None:
         for sample in samples:
             assert set(sample.text) <= set(made.alphabet)
             ends = [answer.end for answer in sample.answers]
-            assert ends[-1] == len(sample.text) and ends == sorted(ends)
+            assert ends[-1] == len(sample.text)
+            assert ends == sorted(ends)
             assert all(0 < answer.begin < answer.end for answer in sample.answers)
             if made.copies:
                 for answer in sample.answers:
                     source = answer.begin - answer.key
-                    assert source >= 0 and answer.end - answer.begin <= answer.key
+                    assert source >= 0
+                    assert answer.end - answer.begin <= answer.key
                     assert sample.text[source : source + answer.end - answer.begin] == sample.text[answer.begin : answer.end]
 
 

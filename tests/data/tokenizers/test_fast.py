@@ -31,7 +31,8 @@ def test_the_same_ids(tokenizer: Tokenizer, kind: str, tmp_path: Path) -> None:
     texts = [*TEXTS[::5], *EDGE_CASES, *DIVERGENT_INPUTS, *MARKS]
     found = fast.encode_documents([text.encode() for text in texts])
     for text, ids, expected in zip(texts, found, tokenizer.encode_documents(texts), strict=True):
-        assert ids.dtype == np.int32 and ids.tolist() == expected.tolist(), repr(text[:60])
+        assert ids.dtype == np.int32, repr(text[:60])
+        assert ids.tolist() == expected.tolist(), repr(text[:60])
     assert fast.encode_documents([]) == []
 
 
@@ -105,7 +106,9 @@ def test_a_library_that_differs_is_not_used(
     expected = f"gigatoken gives other ids than tokenizer.model for a text that begins {mark[:40]!r}: tokenizing without it"
     assert expected in capsys.readouterr().err
     reasons: list[str] = []
-    assert fast_tokenizer(tokenizer, reasons.append) is None and len(reasons) == 1 and not capsys.readouterr().err
+    assert fast_tokenizer(tokenizer, reasons.append) is None
+    assert len(reasons) == 1
+    assert not capsys.readouterr().err
 
 
 def test_a_tokenizer_that_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,10 +137,12 @@ def test_a_difference_found_on_the_way(
     break_gigatoken("wolf")
     index, _ = prepare(corpus, tmp_path / "out")
     errors = capsys.readouterr().err
-    assert "texts/13.txt: gigatoken gives other ids" in errors and errors.count("Its unit is tokenized again") == 1
+    assert "texts/13.txt: gigatoken gives other ids" in errors
+    assert errors.count("Its unit is tokenized again") == 1
     used = Faulty.loaded
     monkeypatch.setattr("megatape.data.prepare.command.fast_tokenizer", lambda *_: None)
-    assert prepare(corpus, tmp_path / "slow")[0] == index and Faulty.loaded == used > 0
+    assert prepare(corpus, tmp_path / "slow")[0] == index
+    assert Faulty.loaded == used > 0
 
 
 def test_its_memory_is_bounded(tokenizer: Tokenizer, break_gigatoken: Callable[[str], None]) -> None:

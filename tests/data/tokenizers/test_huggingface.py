@@ -91,7 +91,8 @@ def test_data_without_a_beginning_token_and_ids_above_65536(command: Command, tm
         "uint32",
         66_604,
         None,
-    ) and index.tokenizer.eos_id == 66_600
+    )
+    assert index.tokenizer.eos_id == 66_600
     assert json.loads((data / "index.json").read_text())["version"] == 4
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (data / name).read_bytes() == (folder / name).read_bytes()
@@ -99,13 +100,17 @@ def test_data_without_a_beginning_token_and_ids_above_65536(command: Command, tm
     texts = list(dict.fromkeys(text + MARKS for text in TEXTS))  # preparation leaves out duplicates
     expected = [tokenizer.encode(text) for text in texts if split_of(text.encode(), 0.2) == "train"]
     dataset = DocumentDataset(StoredSplit(data, "train"), max(map(len, expected)))
-    assert dataset.num_samples == len(expected) and dataset.split.bos_id is None
+    assert dataset.num_samples == len(expected)
+    assert dataset.split.bos_id is None
     for number, ids in enumerate(expected):
         tokens = dataset.sample(number).tokens
-        assert tokens[: len(ids)].tolist() == ids and ids[-1] == 66_603
+        assert tokens[: len(ids)].tolist() == ids
+        assert ids[-1] == 66_603
         assert set(tokens[len(ids) :].tolist()) <= {tokenizer.eos_id}
     status, report, _ = command("data", "report", data, "--verify")
-    assert status == 0 and tokenizer.sha256 in report and texts[0][:20] not in report.split("\n")[0]
+    assert status == 0
+    assert tokenizer.sha256 in report
+    assert texts[0][:20] not in report.split("\n")[0]
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
@@ -208,7 +213,8 @@ def test_an_end_that_is_not_special_stays_text(edited: Callable[..., Path]) -> N
     ours = load_tokenizer(folder)
     theirs = PreTrainedTokenizerFast.from_pretrained(folder, split_special_tokens=True)
     text = "a<|endoftext|>b"
-    assert ours.encode(text) == theirs(text).input_ids and ours.eos_id not in ours.encode(text)
+    assert ours.encode(text) == theirs(text).input_ids
+    assert ours.eos_id not in ours.encode(text)
 
 
 def test_a_folder_with_both_kinds(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def test_bad_files(ranks: Path, tmp_path: Path, command: Command) -> None:
     ):
         path.write_text("\n".join(content) + "\n")
         status, _, errors = command(*words, *given)
-        assert status == 2 and message in errors and not (tmp_path / "out").exists(), errors
+        assert status == 2, errors
+        assert message in errors, errors
+        assert not (tmp_path / "out").exists(), errors
     with pytest.raises(ValueError, match="it is a file of tiktoken, which `megatape data tiktoken` makes"):
         load_tokenizer(path)

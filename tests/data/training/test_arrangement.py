@@ -68,11 +68,13 @@ def test_first_rank_of_a_node_packs_for_all(directory: Path, monkeypatch: pytest
         rank.join(timeout=scaled(60))
     assert len(packed) == len(load_index(directory).splits["train"].shards) > 1
     first, *others = map(samples_of, datasets)
-    assert len(others) == 3 and all(samples == first for samples in others)
+    assert len(others) == 3
+    assert all(samples == first for samples in others)
     assert samples_of(BestFitDataset(StoredSplit(directory, "train"), LENGTH)) == first
     BestFitDataset(StoredSplit(directory, "train"), LENGTH + 1)
     BestFitDataset(StoredSplit(directory, "validation"), LENGTH)
-    assert len(packed) == 3 * len(load_index(directory).splits["train"].shards) and len(stored_files(directory)) == 3
+    assert len(packed) == 3 * len(load_index(directory).splits["train"].shards)
+    assert len(stored_files(directory)) == 3
 
 
 def test_read_only_folder_packs_in_memory(directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,7 +84,8 @@ def test_read_only_folder_packs_in_memory(directory: Path, tmp_path: Path, caplo
     file.unlink()
     (directory / "packing.lock").mkdir()
     found = BestFitDataset(StoredSplit(directory, "train"), LENGTH)
-    assert "every rank packs split train" in caplog.text and not stored_files(directory)
+    assert "every rank packs split train" in caplog.text
+    assert not stored_files(directory)
     cached = BestFitDataset(StoredSplit(directory, "train", CacheFolder(tmp_path / "cache")), LENGTH)
     assert [path.name for path in stored_files(tmp_path / "cache")] == [file.name]
     for other in (found, cached):
@@ -102,7 +105,8 @@ def test_other_documents_have_another_file(directory: Path) -> None:
     before = BestFitDataset(StoredSplit(directory, "train"), LENGTH)
     edit_index(directory, drop_first_shard)
     after = BestFitDataset(StoredSplit(directory, "train"), LENGTH)
-    assert after.num_samples < before.num_samples and len(stored_files(directory)) == 2
+    assert after.num_samples < before.num_samples
+    assert len(stored_files(directory)) == 2
 
 
 @pytest.mark.parametrize("part", [((10**9,), (3,)), ((0,), (LENGTH + 1,)), ((0, 0), (LENGTH, 1)), ((-5,), (3,)), ((0,), (0,))])
@@ -122,7 +126,8 @@ def test_stored_samples_are_those_in_memory(tmp_path: Path) -> None:
     store_arrangement(tmp_path / "file", IDENTITY, parts(3, 5000))
     stored = StoredArrangement(tmp_path / "file", IDENTITY)
     memory = ArrangementInMemory(parts(3, 5000))
-    assert stored.num_samples == memory.num_samples and stored.num_inputs == memory.num_inputs
+    assert stored.num_samples == memory.num_samples
+    assert stored.num_inputs == memory.num_inputs
     assert stored.shard_samples.tolist() == memory.shard_samples.tolist()
     assert [stored.spans(sample) for sample in range(stored.num_samples)] == list(map(memory.spans, range(memory.num_samples)))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -143,7 +148,9 @@ def test_stored_arrangement_needs_little_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     size = (tmp_path / "file").stat().st_size
-    assert size > 12 * 400_000 and written < size and read - before < size / 50
+    assert size > 12 * 400_000
+    assert written < size
+    assert read - before < size / 50
 
 
 @pytest.mark.parametrize("place", [100, -9, -17, "samples", "checksums", "summary", "short"])

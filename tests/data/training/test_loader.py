@@ -81,7 +81,8 @@ def test_equal_positions_are_one_row_in_memory(dataset: TokenDataset, masked: To
         batch = make_loader(data).step(0)[0]
         copy = batch.mapped(torch.clone)
         assert (batch.position_ids.stride(0) == 0) == (copy.position_ids.stride(0) == 0) == equal
-        assert torch.equal(copy.position_ids, batch.position_ids) and torch.equal(copy.tokens, batch.tokens)
+        assert torch.equal(copy.position_ids, batch.position_ids)
+        assert torch.equal(copy.tokens, batch.tokens)
 
 
 def test_document_masks(masked: TokenDataset) -> None:
@@ -214,7 +215,8 @@ def test_length_warmup(dataset: TokenDataset, masked: TokenDataset, mask_documen
             starts = torch.zeros_like(short.tokens) if short.document_starts is None else short.document_starts
             inside = torch.arange(length) - starts
             assert torch.equal(short.position_ids - short.position_ids[:, :1], inside)
-            assert short.dropout_seeds is not None and len(set(short.dropout_seeds.tolist())) == len(short.tokens)
+            assert short.dropout_seeds is not None
+            assert len(set(short.dropout_seeds.tolist())) == len(short.tokens)
             if long.document_starts is not None:
                 begins = torch.arange(0, LENGTH, length).repeat(2)[:, None]
                 assert torch.equal(starts, (long.document_starts.reshape(-1, length) - begins).clamp(min=0))

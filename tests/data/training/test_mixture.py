@@ -52,7 +52,8 @@ def test_every_corpus_has_the_order_that_it_has_alone(corpora: dict[str, TokenDa
     samples = 4 * sum(dataset.num_samples for dataset in corpora.values())
     taken = [mixed.sample(place).tokens for place in range(samples)]
     used = mixed.order.counts(samples)
-    assert sum(used.values()) == samples and used["code"] > corpora["code"].num_samples
+    assert sum(used.values()) == samples
+    assert used["code"] > corpora["code"].num_samples
     for name, dataset in corpora.items():
         turns = [place for place in range(samples) if mixed.order.counts(place + 1)[name] > mixed.order.counts(place)[name]]
         assert len(turns) == used[name]
@@ -140,7 +141,9 @@ def test_a_corpus_alone_is_a_mixture_of_one(corpora: dict[str, TokenDataset]) ->
     for consumed in range(2 * size):
         assert alone.order.locate(consumed)[:2] == ("", sample_index(consumed, size, SEED))
     assert (alone.fingerprint, alone.shares) == (corpora["web"].fingerprint, {"": 1.0})
-    assert alone.order.counts(7) == {"": 7} and without_unnamed(alone.order.counts(7)) == {} and alone.describe(7) == ""
+    assert alone.order.counts(7) == {"": 7}
+    assert without_unnamed(alone.order.counts(7)) == {}
+    assert alone.describe(7) == ""
 
 
 @pytest.mark.parametrize("field, value", [("eos_id", 3), ("bos_id", None), ("vocab_size", 299)])

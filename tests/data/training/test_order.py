@@ -66,7 +66,8 @@ def test_an_epoch_uses_every_sample_once_window_by_window(window: int) -> None:
         found = [order.locate(place) for place in places]
         assert sorted(location.sample_index for location in found) == list(range(total))
         numbers = [location.window for location in found]
-        assert numbers == sorted(numbers) and {number // order.num_windows for number in numbers} == {epoch}
+        assert numbers == sorted(numbers)
+        assert {number // order.num_windows for number in numbers} == {epoch}
         for number in set(numbers):
             shards = order.shards(number)
             assert 1 <= len(shards) <= window

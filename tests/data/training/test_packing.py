@@ -154,11 +154,13 @@ def pieces(dataset: BestFitDataset, index: int) -> list[tuple[int, ...]]:
     sample = dataset.sample(index)
     assert sample.document_starts is not None
     real = sample.targets != IGNORE_INDEX
-    assert (sample.tokens[~real] == EOS).all() and not (np.diff(real.astype(int)) == 1).any(), "padding comes last"
+    assert (sample.tokens[~real] == EOS).all(), "padding comes last"
+    assert not (np.diff(real.astype(int)) == 1).any(), "padding comes last"
     found = []
     for start in np.unique(sample.document_starts[real]):
         own = np.flatnonzero((sample.document_starts == start) & real)
-        assert own[0] == start and (np.diff(own) == 1).all()
+        assert own[0] == start
+        assert (np.diff(own) == 1).all()
         found.append((*sample.tokens[own].tolist(), int(sample.targets[own[-1]])))
         assert np.array_equal(sample.targets[own], found[-1][1:])
     return found
@@ -228,7 +230,8 @@ def test_batches_mask_documents(make_directory: MakeDirectory, documents: Docume
     whole = make_loader(dataset).step(16)
     ranks = [make_loader(dataset, rank, world_size=2).step(16) for rank in range(2)]
     for ours, theirs in zip(interleaved(ranks), whole, strict=True):
-        assert ours.tokens.equal(theirs.tokens) and ours.targets.equal(theirs.targets)
+        assert ours.tokens.equal(theirs.tokens)
+        assert ours.targets.equal(theirs.targets)
         assert ours.document_starts is not None
         assert (ours.position_ids + ours.document_starts).equal(torch.arange(LENGTH).expand_as(ours.tokens))
 
@@ -336,7 +339,8 @@ def test_the_fingerprint_is_that_of_tokens_and_answers(prepare: Prepare) -> None
     same = prepare("pairs", records[0], name="z")[0]
     datasets = [ExampleDataset(StoredSplit(directory, "train"), 64) for directory in (one, other, same)]
     assert datasets[0].sample(0).tokens.tolist() == datasets[1].sample(0).tokens.tolist()
-    assert datasets[0].fingerprint != datasets[1].fingerprint and datasets[0].fingerprint == datasets[2].fingerprint
+    assert datasets[0].fingerprint != datasets[1].fingerprint
+    assert datasets[0].fingerprint == datasets[2].fingerprint
 
 
 def edit_answers(directory: Path, edit: Callable[[np.ndarray], None], hashed: bool) -> None:

@@ -31,7 +31,8 @@ def test_draws() -> None:
     assert all((np.diff(row) > 0).all() for row in rows)
     assert len({tuple(row) for row in rows}) == 400
     counts = np.bincount(np.concatenate(rows), minlength=64)
-    assert len(counts) == 64 and counts.min() > 60  # 100 expected each
+    assert len(counts) == 64
+    assert counts.min() > 60  # 100 expected each
     assert np.array_equal(rows[5], positions.training(LENGTH, 3, 5))
     assert not np.array_equal(rows[5], positions.training(LENGTH, 4, 5))
 

@@ -17,7 +17,8 @@ def test_shares_are_exact_to_one_sample_at_every_place(weights: list[int]) -> No
     counts = [0] * len(weights)
     for place in range(2 * total):
         corpus, earlier = schedule.turn(place)
-        assert earlier == counts[corpus] and schedule.counts(place) == counts
+        assert earlier == counts[corpus]
+        assert schedule.counts(place) == counts
         counts[corpus] += 1
         ahead = [abs(count - Fraction((place + 1) * weight, total)) for count, weight in zip(counts, weights, strict=True)]
         assert max(ahead) < 1, (place, counts)
