@@ -1,3 +1,3 @@
-"""Samples of examples begin with records that are prepared."""
+"""Fixtures of samples: the prepared records that samples of examples start from."""
 
 from tests.helpers.data.examples import prepare  # noqa: F401 (a fixture)

@@ -6,12 +6,21 @@ import pytest
 
 from megatape.data.training.schedule import Phase, Schedule
 
+WEIGHTS = [
+    [1],
+    [1, 1],
+    [7, 3],
+    [1, 0, 2],
+    [1, 1, 1, 1, 1],
+    [97, 2, 1],
+    [31, 17, 11, 8, 5, 3, 2, 1],
+    [1000, 1, 1],
+]
 
-@pytest.mark.parametrize(
-    "weights", [[1], [1, 1], [7, 3], [1, 0, 2], [1, 1, 1, 1, 1], [97, 2, 1], [31, 17, 11, 8, 5, 3, 2, 1], [1000, 1, 1]], ids=str
-)
+
+@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
 def test_shares_are_exact_to_one_sample_at_every_place(weights: list[int]) -> None:
-    """Also in the second round, and the counts are those of the places before."""
+    """Covers two rounds of the schedule, so that an error adding up between rounds shows."""
     schedule = Schedule([Phase(0, weights)])
     total = sum(weights)
     counts = [0] * len(weights)
@@ -19,17 +28,23 @@ def test_shares_are_exact_to_one_sample_at_every_place(weights: list[int]) -> No
         corpus, earlier = schedule.turn(place)
         assert earlier == counts[corpus]
         assert schedule.counts(place) == counts
+
         counts[corpus] += 1
-        ahead = [abs(count - Fraction((place + 1) * weight, total)) for count, weight in zip(counts, weights, strict=True)]
-        assert max(ahead) < 1, (place, counts)
+        for count, weight in zip(counts, weights, strict=True):
+            exact_count = Fraction((place + 1) * weight, total)
+            assert abs(count - exact_count) < 1, (place, counts)
 
 
-def test_changes_of_the_weights() -> None:
-    """Each phase is exact from its own start, and no corpus repeats or leaves out a sample where phases meet."""
+def test_every_phase_is_exact_from_its_own_start() -> None:
+    """No corpus repeats or skips a sample where two phases meet."""
     phases = [Phase(0, [3, 1]), Phase(7, [0, 1]), Phase(12, [2, 5]), Phase(12, [1, 1])]
-    places = [Schedule(phases).turn(place) for place in range(40)]
-    for corpus in (0, 1):
-        assert [earlier for found, earlier in places if found == corpus] == list(range(sum(c == corpus for c, _ in places)))
-    assert [corpus for corpus, _ in places[7:12]] == [1] * 5
-    assert sum(corpus for corpus, _ in places[12:]) == 14
-    assert Schedule(phases).counts(40) == [sum(c == corpus for c, _ in places) for corpus in (0, 1)]
+    turns = [Schedule(phases).turn(place) for place in range(40)]
+    corpora = [corpus for corpus, _ in turns]
+    counts = [corpora.count(0), corpora.count(1)]
+
+    for number in (0, 1):
+        samples = [earlier for corpus, earlier in turns if corpus == number]
+        assert samples == list(range(counts[number]))
+    assert corpora[7:12] == [1] * 5
+    assert sum(corpora[12:]) == 14
+    assert Schedule(phases).counts(40) == counts
