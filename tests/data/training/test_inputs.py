@@ -1,4 +1,4 @@
-"""Inputs of a data directory from which samples come."""
+"""Evaluation by input: samples of a data directory are grouped by the input that most of their tokens come from."""
 
 import json
 from pathlib import Path
@@ -20,12 +20,16 @@ from tests.helpers.runs.small_run import VOCAB_SIZE, small_config
 WORDS = {"a": "apple avocado almond", "b": "banana blueberry bread", "c": "carrot cabbage coconut"}
 
 
-def write_texts(folder: Path, word: str, count: int = 60) -> Path:
-    """Write files of documents whose words consist of one letter."""
+def write_lines(path: Path, texts: list[str]) -> None:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def write_texts(folder: Path, letter: str, count: int = 60) -> Path:
+    """Write two files of documents whose words start with one letter."""
     folder.mkdir()
     for number in range(2):
-        lines = [json.dumps({"text": f"{WORDS[word]} {number} {line} " * 5}) for line in range(count)]
-        (folder / f"part-{number}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        texts = [f"{WORDS[letter]} {number} {line} " * 5 for line in range(count)]
+        write_lines(folder / f"part-{number}.jsonl", texts)
     return folder
 
 
@@ -43,64 +47,78 @@ def open_run(data: Path, tmp_path: Path, samples: int = 24, kind: str = "packed"
     return open_run_data(parse_config(raw, "test"))
 
 
-def check_texts(data: RunData, groups: SampleGroups, words: dict[str, str]) -> None:
+def most_frequent_letter(text: str) -> str:
+    """Return the letter whose words are most frequent in a text."""
+    counts = {letter: sum(text.count(word) for word in words.split()) for letter, words in WORDS.items()}
+    return max(counts, key=counts.__getitem__)
+
+
+def check_texts(data: RunData, groups: SampleGroups, letters: dict[str, str]) -> None:
     """Check that each sample has most of its tokens in documents of its group."""
     split = data.validation[""]
     for name, samples in groups.items():
         assert samples
         for sample in samples:
             text = data.tokenizer.decode(split.sample(sample).tokens.tolist())
-            counts = {word: sum(text.count(each) for each in WORDS[word].split()) for word in WORDS}
-            assert max(counts, key=counts.__getitem__) == words[name], (name, text)
+            assert most_frequent_letter(text) == letters[name], (name, text)
 
 
 @pytest.mark.parametrize("kind", ["packed", "best_fit"])
 @pytest.mark.parametrize("unit_bytes", [None, 4000])
-def test_the_inputs_of_a_preparation(kind: str, unit_bytes: int | None, tmp_path: Path) -> None:
-    """The first samples come from one input, samples at equal distances from both in proportion to their tokens."""
+def test_spread_samples_come_from_each_input_in_proportion_to_its_tokens(
+    kind: str, unit_bytes: int | None, tmp_path: Path
+) -> None:
+    """The first samples of the split all come from one input, so they have no groups."""
     inputs = [write_texts(tmp_path / "first", "a", 90), write_texts(tmp_path / "second", "b", 30)]
+    names = [str(folder) for folder in inputs]
     data = open_run(prepare_inputs(inputs, tmp_path / "data", unit_bytes), tmp_path, kind=kind)
+
     groups = data.evaluated["spread"][""]
-    assert list(groups) == [str(each) for each in inputs]
-    assert 2 < len(groups[str(inputs[0])]) / len(groups[str(inputs[1])]) < 5
-    check_texts(data, groups, dict(zip(groups, "ab", strict=True)))
+    assert list(groups) == names
+    ratio = len(groups[names[0]]) / len(groups[names[1]])
+    assert 2 < ratio < 5
+    check_texts(data, groups, dict(zip(names, "ab", strict=True)))
     assert data.evaluated["first"][""] == {"": list(range(24))}
 
 
-def test_files_as_inputs(tmp_path: Path) -> None:
-    """A file is an input as well. Its documents differ from those of a file whose name has the same beginning."""
+def test_a_file_is_an_input(tmp_path: Path) -> None:
+    """Its documents are kept apart from those of a file whose name starts with its name."""
     files = [tmp_path / "x.jsonl", tmp_path / "x.jsonl-more.jsonl"]
-    for file, word in zip(files, "ab", strict=True):
-        file.write_text("".join(json.dumps({"text": f"{WORDS[word]} {line} " * 5}) + "\n" for line in range(80)))
+    for file, letter in zip(files, "ab", strict=True):
+        write_lines(file, [f"{WORDS[letter]} {line} " * 5 for line in range(80)])
     data = open_run(prepare_inputs(files, tmp_path / "data"), tmp_path)
+
     groups = data.evaluated["spread"][""]
-    check_texts(data, groups, {str(files[0]): "a", str(files[1]): "b"})
     assert len(groups) == 2
+    check_texts(data, groups, {str(files[0]): "a", str(files[1]): "b"})
 
 
-def test_merged_folders(tmp_path: Path) -> None:
-    """In a merged directory samples are grouped by folder, because folders may have inputs of the same name."""
+def test_samples_of_a_merged_directory_are_grouped_by_folder(tmp_path: Path) -> None:
+    """Folders may have inputs of the same name."""
     folders = []
-    for word in "ab":
-        inputs = write_texts(tmp_path / word, word)
-        source = Source("jsonl", (str(inputs),))
-        folders.append(tmp_path / f"data-{word}")
-        prepare(PreparationOptions(source, 0.2, small_tokenizer(), VOCAB_SIZE), folders[-1])
+    for letter in "ab":
+        inputs = write_texts(tmp_path / letter, letter)
+        folders.append(prepare_inputs([inputs], tmp_path / f"data-{letter}"))
     merge(folders, tmp_path / "merged")
     data = open_run(tmp_path / "merged", tmp_path)
+
     groups = data.evaluated["spread"][""]
-    assert list(groups) == [str(folder) for folder in folders]
-    check_texts(data, groups, dict(zip(groups, "ab", strict=True)))
+    names = [str(folder) for folder in folders]
+    assert list(groups) == names
+    check_texts(data, groups, dict(zip(names, "ab", strict=True)))
 
 
-def test_no_groups(tmp_path: Path) -> None:
-    """One input, or too many inputs for losses by input."""
+def test_one_input_has_no_groups(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", "a")
-    one = open_run(prepare_inputs([folder], tmp_path / "one"), tmp_path)
-    assert list(one.evaluated["spread"][""]) == [""]
+    data = open_run(prepare_inputs([folder], tmp_path / "data"), tmp_path)
+    assert list(data.evaluated["spread"][""]) == [""]
+
+
+def test_too_many_inputs_have_no_groups(tmp_path: Path) -> None:
     files = []
     for number in range(MAX_INPUTS + 1):
-        files.append(tmp_path / f"{number:02}.jsonl")
-        files[-1].write_text("".join(json.dumps({"text": f"{number} {line} " * 9}) + "\n" for line in range(40)))
-    many = open_run(prepare_inputs(files, tmp_path / "many"), tmp_path, samples=10**6)
-    assert list(many.evaluated["spread"][""]) == [""]
+        file = tmp_path / f"{number:02}.jsonl"
+        write_lines(file, [f"{number} {line} " * 9 for line in range(40)])
+        files.append(file)
+    data = open_run(prepare_inputs(files, tmp_path / "data"), tmp_path, samples=10**6)
+    assert list(data.evaluated["spread"][""]) == [""]
