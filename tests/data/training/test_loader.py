@@ -1,3 +1,5 @@
+"""Batches of training and evaluation: the same samples on any number of ranks, with targets, masks and positions."""
+
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +8,8 @@ import torch
 
 from megatape.config.batches import BatchSizes
 from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.batch import Batch
+from megatape.data.training.dataset import Dataset
 from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.evaluation_reader import EvaluationReader
 from megatape.data.training.positions import Positions
@@ -29,21 +33,37 @@ def masked(dataset: TokenDataset, tmp_path: Path) -> TokenDataset:
     return TokenDataset(StoredSplit(tmp_path / "data", "train"), LENGTH, mask_documents=True)
 
 
+def step_of_ranks(dataset: Dataset, consumed: int, world_size: int, **options: Any) -> list[list[Batch]]:
+    """Return the batches of a step on each rank."""
+    return [make_loader(dataset, rank, world_size, **options).step(consumed) for rank in range(world_size)]
+
+
+def one_sample_steps(dataset: Dataset, first: int, last: int) -> list[Batch]:
+    """Return batches of one sample each, for a range of places in the run."""
+    loader = make_loader(dataset, batches=BatchSizes(1), micro_batch_size=1)
+    return [loader.step(place)[0] for place in range(first, last)]
+
+
 def test_targets_are_the_next_tokens(dataset: TokenDataset) -> None:
     batches = make_loader(dataset).step(0)
     assert [batch.tokens.shape for batch in batches] == [(2, LENGTH)] * 4
     for batch in batches:
         assert batch.document_starts is None
-        assert batch.tokens.dtype == batch.targets.dtype == batch.position_ids.dtype == torch.int64
+        for tensor in (batch.tokens, batch.targets, batch.position_ids):
+            assert tensor.dtype == torch.int64
         assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
         assert torch.equal(batch.position_ids, torch.arange(LENGTH).expand(2, -1))
 
 
 def test_an_epoch_uses_every_sample_once(dataset: TokenDataset) -> None:
-    stream = [tuple(dataset.sample(index).tokens.tolist()) for index in range(dataset.num_samples)]
-    one = make_loader(dataset, batches=BatchSizes(1), micro_batch_size=1)
-    epochs = [[rows(one.step(epoch * dataset.num_samples + k))[0][0] for k in range(dataset.num_samples)] for epoch in (0, 1)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(stream)
+    size = dataset.num_samples
+    expected = sorted(tuple(dataset.sample(index).tokens.tolist()) for index in range(size))
+    epochs = []
+    for epoch in (0, 1):
+        batches = one_sample_steps(dataset, epoch * size, (epoch + 1) * size)
+        epochs.append([tuple(batch.tokens[0].tolist()) for batch in batches])
+    assert sorted(epochs[0]) == expected
+    assert sorted(epochs[1]) == expected
     assert epochs[0] != epochs[1]
 
 
@@ -55,20 +75,21 @@ def test_an_epoch_uses_every_sample_once(dataset: TokenDataset) -> None:
 def test_every_data_parallel_size_sees_the_same_global_sequence(
     dataset: TokenDataset, masked: TokenDataset, mask_documents: bool, positions: Positions
 ) -> None:
-    dataset = masked if mask_documents else dataset
-    options: dict[str, Any] = {"positions": positions}
+    if mask_documents:
+        dataset = masked
     for consumed in (0, 8, 5 * dataset.num_samples - 3):
-        whole = rows(make_loader(dataset, **options).step(consumed))
-        assert len(set(whole)) > 6  # the third step spans the end of an epoch
+        expected = rows(make_loader(dataset, positions=positions).step(consumed))
+        assert len(set(expected)) > 6  # the third step spans the end of an epoch
         for world_size in (2, 4):
-            ranks = [make_loader(dataset, rank, world_size, **options).step(consumed) for rank in range(world_size)]
-            assert all(len(batches) == 4 // world_size for batches in ranks)
-            in_order = interleaved(ranks)
-            assert rows(in_order) == whole
+            ranks = step_of_ranks(dataset, consumed, world_size, positions=positions)
+            assert [len(batches) for batches in ranks] == [4 // world_size] * world_size
+            assert rows(interleaved(ranks)) == expected
 
 
 def test_the_micro_batch_size_does_not_change_the_samples(dataset: TokenDataset) -> None:
-    assert rows(make_loader(dataset, micro_batch_size=8).step(16)) == rows(make_loader(dataset, micro_batch_size=1).step(16))
+    large = make_loader(dataset, micro_batch_size=8).step(16)
+    small = make_loader(dataset, micro_batch_size=1).step(16)
+    assert rows(large) == rows(small)
 
 
 def test_steps_depend_on_the_seed(dataset: TokenDataset) -> None:
@@ -76,44 +97,48 @@ def test_steps_depend_on_the_seed(dataset: TokenDataset) -> None:
 
 
 def test_equal_positions_are_one_row_in_memory(dataset: TokenDataset, masked: TokenDataset) -> None:
-    """Also in a copy for another device: an encoding (fire) tells them without reading their values."""
-    for data, equal in ((dataset, True), (masked, False)):
+    """An encoding (fire) recognizes equal positions by their stride, without reading values, also in a copy on a device."""
+    for data, equal_positions in ((dataset, True), (masked, False)):
         batch = make_loader(data).step(0)[0]
         copy = batch.mapped(torch.clone)
-        assert (batch.position_ids.stride(0) == 0) == (copy.position_ids.stride(0) == 0) == equal
+        assert (batch.position_ids.stride(0) == 0) == equal_positions
+        assert (copy.position_ids.stride(0) == 0) == equal_positions
         assert torch.equal(copy.position_ids, batch.position_ids)
         assert torch.equal(copy.tokens, batch.tokens)
 
 
-def test_document_masks(masked: TokenDataset) -> None:
-    """Compared with the definition, token by token."""
+def check_masked_sample(batch: Batch, row: int, eos_id: int) -> None:
+    """Compare a sample with the definition of document masks, token by token."""
+    assert batch.document_starts is not None
+    tokens = batch.tokens[row].tolist()
+    targets = batch.targets[row].tolist()
+    positions = batch.position_ids[row].tolist()
+    document_starts = batch.document_starts[row].tolist()
+    start = 0
+    for index, token in enumerate(tokens):
+        assert document_starts[index] == start
+        assert positions[index] - positions[0] == index - start
+        if token == eos_id:
+            assert targets[index] == IGNORE_INDEX
+            start = index + 1
+        elif index + 1 < LENGTH:
+            assert targets[index] == tokens[index + 1]
+        else:
+            assert targets[index] != IGNORE_INDEX
+
+
+def test_document_masks_follow_their_definition(masked: TokenDataset) -> None:
     for batch in make_loader(masked, positions=Positions(max_offset=9)).step(0):
-        assert batch.document_starts is not None
-        for tokens, targets, positions, document_starts in zip(
-            batch.tokens.tolist(),
-            batch.targets.tolist(),
-            batch.position_ids.tolist(),
-            batch.document_starts.tolist(),
-            strict=True,
-        ):
-            start = 0
-            for index, token in enumerate(tokens):
-                assert document_starts[index] == start
-                assert positions[index] - positions[0] == index - start
-                if token == masked.split.eos_id:
-                    assert targets[index] == IGNORE_INDEX
-                    start = index + 1
-                elif index + 1 < LENGTH:
-                    assert targets[index] == tokens[index + 1]
-                else:
-                    assert targets[index] != IGNORE_INDEX
+        for row in range(len(batch.tokens)):
+            check_masked_sample(batch, row, masked.split.eos_id)
 
 
 def test_document_masks_leave_the_tokens_alone(dataset: TokenDataset, masked: TokenDataset) -> None:
     plain = make_loader(dataset).step(0)
     changed = make_loader(masked).step(0)
-    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, changed, strict=True))
-    assert any((b.targets == IGNORE_INDEX).any() for b in changed)
+    for plain_batch, masked_batch in zip(plain, changed, strict=True):
+        assert torch.equal(masked_batch.tokens, plain_batch.tokens)
+    assert any((batch.targets == IGNORE_INDEX).any() for batch in changed)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +151,13 @@ def test_document_masks_leave_the_tokens_alone(dataset: TokenDataset, masked: To
     ],
     ids=str,
 )
-def test_impossible_sizes(dataset: TokenDataset, options: dict[str, Any]) -> None:
-    """Config.accumulation tells users of sizes that do not fit, before a loader is made."""
+def test_sizes_that_do_not_fit_fail_an_assertion(dataset: TokenDataset, options: dict[str, Any]) -> None:
+    """Users get a message from Config.accumulation before a loader is created."""
     with pytest.raises(AssertionError):
         make_loader(dataset, **options)
 
 
-def test_negative_consumed(dataset: TokenDataset) -> None:
+def test_a_negative_number_of_consumed_samples_fails_an_assertion(dataset: TokenDataset) -> None:
     with pytest.raises(AssertionError):
         make_loader(dataset).step(-1)
 
@@ -142,16 +167,18 @@ def test_negative_consumed(dataset: TokenDataset) -> None:
 def test_evaluation_covers_the_samples_once_with_equal_batch_counts(
     dataset: TokenDataset, groups: SampleGroups, world_size: int
 ) -> None:
-    """The samples of a batch are of one group, and padding has no targets."""
+    """All samples of a batch belong to one group, and padding has no targets."""
     ranks = [list(EvaluationReader(3, rank, world_size).batches(dataset, groups)) for rank in range(world_size)]
     num_batches = sum(-(-len(samples) // 3) for samples in groups.values())
-    assert {len(batches) for batches in ranks} == {-(-num_batches // world_size)}
-    found: dict[str, list[list[int]]] = {name: [] for name in groups}
+    assert [len(batches) for batches in ranks] == [-(-num_batches // world_size)] * world_size
+
+    targets: dict[str, list[list[int]]] = {name: [] for name in groups}
     for step in zip(*ranks, strict=True):
         for name, batch in step:
             assert batch.tokens.shape == (3, LENGTH)
-            found[name] += [row for row in batch.targets.tolist() if set(row) != {IGNORE_INDEX}]
-    assert found == {name: [dataset.sample(one).targets.tolist() for one in samples] for name, samples in groups.items()}
+            targets[name] += [row for row in batch.targets.tolist() if set(row) != {IGNORE_INDEX}]
+    for name, samples in groups.items():
+        assert targets[name] == [dataset.sample(index).targets.tolist() for index in samples]
 
 
 def test_evaluation_masks_documents(masked: TokenDataset) -> None:
@@ -164,63 +191,87 @@ def test_evaluation_masks_documents(masked: TokenDataset) -> None:
 def test_drawn_positions_restart_at_documents(masked: TokenDataset) -> None:
     """The k-th token of every document has the k-th of the sample's drawn positions."""
     positions = Positions(drawn_from=50)
-    for place, row in enumerate(rows(make_loader(masked, positions=positions).step(0))):
+    samples = rows(make_loader(masked, positions=positions).step(0))
+    for place, (tokens, _, position_ids) in enumerate(samples):
         draw = positions.training(LENGTH, 3, place).tolist()
         index = 0
-        for token, position in zip(row[0], row[2], strict=True):
+        for token, position in zip(tokens, position_ids, strict=True):
             assert position == draw[index]
-            index = 0 if token == masked.split.eos_id else index + 1
+            index += 1
+            if token == masked.split.eos_id:
+                index = 0
 
 
 def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
     positions = Positions(drawn_from=50)
     for seed in (1, 2):
+        expected = torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1)
         reader = EvaluationReader(3, positions=positions, seed=seed)
         for _, batch in reader.batches(dataset, {"": range(13)}):
-            assert torch.equal(batch.position_ids, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
+            assert torch.equal(batch.position_ids, expected)
 
 
-def test_documents_as_samples_are_the_same_on_any_ranks(make_directory: MakeDirectory, documents: Documents) -> None:
-    """The global sequence does not depend on ranks, every document occurs once per epoch, and its end is the last target."""
-    whole = DocumentDataset(StoredSplit(make_directory(documents), "train"), 48)
-    for consumed in (0, 5 * whole.num_samples - 3):
-        expected = rows(make_loader(whole, positions=Positions(max_offset=1000)).step(consumed))
+@pytest.fixture
+def document_dataset(make_directory: MakeDirectory, documents: Documents) -> DocumentDataset:
+    """One document per sample."""
+    return DocumentDataset(StoredSplit(make_directory(documents), "train"), 48)
+
+
+def test_documents_as_samples_are_the_same_on_any_ranks(document_dataset: DocumentDataset) -> None:
+    positions = Positions(max_offset=1000)
+    for consumed in (0, 5 * document_dataset.num_samples - 3):
+        expected = rows(make_loader(document_dataset, positions=positions).step(consumed))
         for world_size in (2, 4):
-            ranks = [
-                make_loader(whole, rank, world_size, positions=Positions(max_offset=1000)).step(consumed)
-                for rank in range(world_size)
-            ]
+            ranks = step_of_ranks(document_dataset, consumed, world_size, positions=positions)
             assert rows(interleaved(ranks)) == expected
-    one = make_loader(whole, batches=BatchSizes(1), micro_batch_size=1)
-    epoch = [one.step(place)[0] for place in range(whole.num_samples)]
-    seen = [batch.targets[batch.targets != IGNORE_INDEX].tolist() for batch in epoch]
-    assert sorted(seen) == sorted(document[1:].tolist() for document in documents)
-    assert all(batch.document_starts is None for batch in epoch)
+
+
+def test_every_document_occurs_once_per_epoch(document_dataset: DocumentDataset, documents: Documents) -> None:
+    """The end of a document is its last target."""
+    epoch = one_sample_steps(document_dataset, 0, document_dataset.num_samples)
+    targets = []
+    for batch in epoch:
+        assert batch.document_starts is None
+        targets.append(batch.targets[batch.targets != IGNORE_INDEX].tolist())
+    assert sorted(targets) == sorted(document[1:].tolist() for document in documents)
+
+
+def check_shorter(batch: Batch, full: Batch, length: int) -> None:
+    """Check that a batch of shorter sequences has the tokens and targets of the full batch.
+
+    Each sequence has its own positions and dropout, and sees no document that begins before it.
+    """
+    assert torch.equal(batch.tokens.flatten(), full.tokens.flatten())
+    assert torch.equal(batch.targets.flatten(), full.targets.flatten())
+    assert batch.dropout_seeds is not None
+    assert len(set(batch.dropout_seeds.tolist())) == len(batch.tokens)
+
+    document_starts = torch.zeros_like(batch.tokens)
+    if batch.document_starts is not None:
+        document_starts = batch.document_starts
+    inside_document = torch.arange(length) - document_starts
+    assert torch.equal(batch.position_ids - batch.position_ids[:, :1], inside_document)
+    if full.document_starts is not None:
+        sequence_begins = torch.arange(0, LENGTH, length).repeat(2)[:, None]
+        expected = (full.document_starts.reshape(-1, length) - sequence_begins).clamp(min=0)
+        assert torch.equal(document_starts, expected)
 
 
 @pytest.mark.parametrize("mask_documents", [False, True])
-def test_length_warmup(dataset: TokenDataset, masked: TokenDataset, mask_documents: bool) -> None:
-    """Until samples are consumed, the same tokens with the same targets in shorter sequences, on any ranks: each sequence has
-    positions and dropout of its own and sees no document that begins before it."""
-    whole = masked if mask_documents else dataset
-    stages = {4: 16, 8: 20}
-    options: dict[str, Any] = {"positions": Positions(max_offset=1000), "warmup": stages}
+def test_length_warmup_splits_samples_into_shorter_sequences(
+    dataset: TokenDataset, masked: TokenDataset, mask_documents: bool
+) -> None:
+    """Until the warmup's number of samples is consumed, on any ranks."""
+    data = dataset
+    if mask_documents:
+        data = masked
+    options: dict[str, Any] = {"positions": Positions(max_offset=1000), "warmup": {4: 16, 8: 20}}
     for consumed, length in ((0, 4), (8, 4), (16, 8), (24, 16), (40, 16)):
-        batches = make_loader(whole, **options).step(consumed)
-        full = make_loader(whole).step(consumed)
+        batches = make_loader(data, **options).step(consumed)
+        full_batches = make_loader(data).step(consumed)
         assert [batch.tokens.shape for batch in batches] == [(2 * LENGTH // length, length)] * 4
-        for short, long in zip(batches, full, strict=True):
-            assert torch.equal(short.tokens.flatten(), long.tokens.flatten())
-            assert torch.equal(short.targets.flatten(), long.targets.flatten())
-            starts = torch.zeros_like(short.tokens) if short.document_starts is None else short.document_starts
-            inside = torch.arange(length) - starts
-            assert torch.equal(short.position_ids - short.position_ids[:, :1], inside)
-            assert short.dropout_seeds is not None
-            assert len(set(short.dropout_seeds.tolist())) == len(short.tokens)
-            if long.document_starts is not None:
-                begins = torch.arange(0, LENGTH, length).repeat(2)[:, None]
-                assert torch.equal(starts, (long.document_starts.reshape(-1, length) - begins).clamp(min=0))
+        for batch, full in zip(batches, full_batches, strict=True):
+            check_shorter(batch, full, length)
         for world_size in (2, 4):
-            ranks = [make_loader(whole, rank, world_size, **options).step(consumed) for rank in range(world_size)]
-            in_order = interleaved(ranks)
-            assert rows(in_order) == rows(batches)
+            ranks = step_of_ranks(data, consumed, world_size, **options)
+            assert rows(interleaved(ranks)) == rows(batches)
