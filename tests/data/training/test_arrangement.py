@@ -1,7 +1,6 @@
 """Stored arrangements of samples: packed once per node, equal to those in memory, and verified when read."""
 
 import re
-import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.stored_arrangement import StoredArrangement
 from megatape.errors import UserError
 from tests.helpers.data.data_directory import Documents, MakeDirectory, edit_index, flip
-from tests.helpers.processes.load import scaled
+from tests.helpers.processes.threads import run_in_threads
 
 LENGTH = 16
 IDENTITY = "5" * 64
@@ -76,11 +75,7 @@ def test_first_rank_of_a_node_packs_for_all(directory: Path, packed_shards: list
     """Packing a corpus on every rank took 9 GB per rank for a corpus as large as C4."""
     num_shards = len(load_index(directory).splits["train"].shards)
     datasets: list[BestFitDataset] = []
-    ranks = [threading.Thread(target=lambda: datasets.append(open_dataset(directory))) for _ in range(4)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(timeout=scaled(60))
+    run_in_threads(lambda: datasets.append(open_dataset(directory)), count=4, timeout=60)
 
     assert num_shards > 1
     assert len(packed_shards) == num_shards

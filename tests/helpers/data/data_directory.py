@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.token_dataset import TokenDataset
+from tests.helpers.data.json_edits import edit_json
 
 VOCAB_SIZE = 100
 BOS = 1
@@ -150,7 +150,4 @@ def linked_snapshot(folder: Path) -> Path:
 
 def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     """Change the content of a data directory's index in place."""
-    path = directory / "index.json"
-    content = json.loads(path.read_text())
-    edit(content)
-    path.write_text(json.dumps(content))
+    edit_json(directory / "index.json", edit)
