@@ -19,6 +19,7 @@ class Difference:
         spread: Standard deviation of the paired differences. None with one seed, and on a task of `ScoreTable.all_or_nothing`.
         interval: t interval of the mean at the confidence of all comparisons (`confidence`). None in the same cases.
         p: p-value, corrected for all comparisons. None with one seed.
+        false_discovery_p: p-value, adjusted for the false discovery rate among all comparisons. None with one seed.
         needed: Number of seeds that would show the difference; without a spread, if the scores of the two encodings did not
             overlap. None with one seed, and above hypothesis_tests.MAX_SEEDS.
     """
@@ -28,12 +29,18 @@ class Difference:
     spread: float | None = None
     interval: tuple[float, float] | None = None
     p: float | None = None
+    false_discovery_p: float | None = None
     needed: int | None = None
 
     @property
     def is_tested(self) -> bool:
         """Whether there are enough seeds for a test."""
         return self.p is not None
+
+    @property
+    def is_discovery(self) -> bool:
+        """Whether the encoding differs from the reference, at a false discovery rate of hypothesis_tests.LEVEL."""
+        return self.false_discovery_p is not None and self.false_discovery_p < hypothesis_tests.LEVEL
 
     @property
     def significant(self) -> bool:
@@ -66,9 +73,10 @@ def _correct(differences: dict[CellKey, Difference]) -> dict[CellKey, Difference
     tested = {key: difference for key, difference in differences.items() if difference.is_tested}
     p_values = np.array([difference.p for difference in tested.values()], dtype=float)
     corrected = hypothesis_tests.holm(p_values)
+    adjusted = hypothesis_tests.benjamini_hochberg(p_values)
     # Holm's method stops at this level, so exactly the significant differences are below it. Their intervals use it as well.
     level = hypothesis_tests.LEVEL / max(1, int((corrected >= hypothesis_tests.LEVEL).sum()))
-    for (key, difference), p in zip(tested.items(), corrected, strict=True):
+    for (key, difference), p, adjusted_p in zip(tested.items(), corrected, adjusted, strict=True):
         strictest = hypothesis_tests.LEVEL / len(tested)
         mean = difference.mean
         spread = difference.spread
@@ -78,7 +86,9 @@ def _correct(differences: dict[CellKey, Difference]) -> dict[CellKey, Difference
         else:
             needed = hypothesis_tests.seeds_needed(mean, spread, strictest)
             interval = hypothesis_tests.t_interval(mean, spread, difference.seeds, level)
-        corrected_differences[key] = replace(difference, p=float(p), needed=needed, interval=interval)
+        corrected_differences[key] = replace(
+            difference, p=float(p), false_discovery_p=float(adjusted_p), needed=needed, interval=interval
+        )
     return corrected_differences
 
 

@@ -1,10 +1,9 @@
-"""The statistics of a suite: paired tests, correction, intervals, seeds needed, ranks (docs/suite_explained.md).
+"""The statistics of a suite: paired tests, corrections, intervals, seeds needed, ranks (docs/suite_explained.md).
 
 Arrays of scores are [..., seeds]: shares from 0 to 1, with equal seeds in the same order.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from functools import cache
 from math import comb
 from typing import NamedTuple
@@ -19,6 +18,8 @@ MAX_SEEDS = 1000
 # Maximum number of divisions in the permutation test, which makes it exact for up to ten seeds. With more seeds, the test draws
 # this many random divisions.
 EXACT_DIVISIONS = 200_000
+# Number of random permutations in the test of mean ranks.
+RANK_PERMUTATIONS = 20_000
 
 
 def spread_of_differences(
@@ -137,12 +138,26 @@ def seeds_needed(mean: float, spread: float, level: float) -> int | None:
     return numbers[first]
 
 
+def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
+    """Return p-values adjusted for the false discovery rate (Benjamini and Hochberg 1995), [comparisons].
+
+    Among the findings below a level, at most that share is expected to be false. This holds for comparisons that are
+    independent or positively dependent.
+    """
+    order = np.argsort(p)[::-1]
+    num_smaller_or_equal = np.arange(len(p), 0, -1)
+    steps = np.minimum.accumulate(p[order] * len(p) / num_smaller_or_equal)
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(steps, 1)
+    return adjusted
+
+
 class Ranking(NamedTuple):
     """Mean ranks of methods, with their tests.
 
     Attributes:
         means: Mean rank of each method [methods], 1 for the best.
-        p: p-value of the Friedman test, whose null hypothesis is that all methods are equally good.
+        p: p-value of the null hypothesis that all methods are equally good.
         critical: Critical difference of two mean ranks.
     """
 
@@ -151,23 +166,34 @@ class Ranking(NamedTuple):
     critical: float
 
 
-def rank(tasks: Sequence[np.ndarray]) -> Ranking:
-    """Rank methods by their scores.
+def rank(scores: np.ndarray) -> Ranking:
+    """Rank methods by their scores on each task. Ties share the mean of their ranks.
 
-    Methods are ranked on each split, with ties sharing the mean of their ranks, and a task's rank is the mean over its splits.
-    The Friedman test and the Nemenyi critical difference follow Demšar (2006, section 3.2), with tasks as blocks because the
-    splits of a task share their models and are not independent. Means over splits, and ties, vary less than ranks, so both
-    tests err on the side of no finding.
+    The statistic is Friedman's (1937), the spread of the mean ranks. Its distribution is found by permuting the ranks within
+    each task, because the chi-squared approximation is rough for a few tasks. The Nemenyi critical difference follows Demšar
+    (2006, section 3.2).
 
     Args:
-        tasks: Scores of each task, [splits, methods]. Larger is better. At least one task and two methods.
+        scores: Score by task and method, [tasks, methods]. Larger is better. At least one task and two methods.
     """
-    ranks = np.array([stats.rankdata(-scores, axis=1).mean(axis=0) for scores in tasks])
-    blocks, methods = ranks.shape
+    ranks = stats.rankdata(-scores, axis=1)
+    num_tasks, num_methods = ranks.shape
     means = ranks.mean(axis=0)
-    chi_squared = 12 * blocks / (methods * (methods + 1)) * ((means - (methods + 1) / 2) ** 2).sum()
-    critical = _nemenyi_quantile(methods) * np.sqrt(methods * (methods + 1) / (6 * blocks))
-    return Ranking(means, float(stats.chi2.sf(chi_squared, methods - 1)), float(critical))
+    critical = _nemenyi_quantile(num_methods) * np.sqrt(num_methods * (num_methods + 1) / (6 * num_tasks))
+    return Ranking(means, _permuted_ranks_p(ranks), float(critical))
+
+
+def _permuted_ranks_p(ranks: np.ndarray) -> float:
+    """Return the p-value of the spread of mean ranks, by permuting the ranks [tasks, methods] within each task."""
+    generator = np.random.default_rng(0)
+    sums = np.zeros((RANK_PERMUTATIONS, ranks.shape[1]))
+    for ranks_of_task in ranks:
+        copies = np.tile(ranks_of_task, (RANK_PERMUTATIONS, 1))
+        sums += generator.permuted(copies, axis=1)
+    # Ranks are multiples of one half, so sums of squares are exact, and equal spreads compare as equal.
+    spreads = np.square(sums).sum(axis=1)
+    observed = np.square(ranks.sum(axis=0)).sum()
+    return float((1 + (spreads >= observed).sum()) / (1 + RANK_PERMUTATIONS))
 
 
 @cache

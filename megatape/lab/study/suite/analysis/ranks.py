@@ -15,7 +15,7 @@ class Ranks:
 
     Attributes:
         mean_ranks: Mean rank by encoding, the best first.
-        p: p-value of the Friedman test, whose null hypothesis is that all encodings are equally good.
+        p: p-value of the null hypothesis that all encodings are equally good, see hypothesis_tests.rank.
         critical: Smallest significant difference between two mean ranks.
         left_out: Encodings not ranked -> number of splits they do not support.
         missing: Splits skipped because a ranked encoding was not run on them.
@@ -30,7 +30,7 @@ class Ranks:
     pairs: list[TaskSplit]
 
     def apart(self, row: str) -> list[str]:
-        """Return the encodings differing significantly from `row`: none unless the Friedman test finds a difference."""
+        """Return the encodings differing significantly from `row`: none unless the test of all mean ranks finds any."""
         if self.p >= LEVEL:
             return []
         rank_of_row = self.mean_ranks[row]
@@ -41,8 +41,9 @@ def rank_encodings(table: ScoreTable) -> Ranks | None:
     """Rank the encodings by mean rank. Returns None if fewer than two of them share a split.
 
     An encoding that does not support some split is not ranked: a rank on that split would count the missing support as a loss,
-    and a mean without it would count other splits than its competitors' means. A split counts if all ranked encodings have a
-    score on it.
+    and a mean without it would count other splits than its competitors' means. A split counts if it differs from training and
+    all ranked encodings have a score on it. Encodings are ranked by their mean score over a task's splits, because the splits
+    of a task share their models and are not independent.
     """
     left_out = {}
     ranked = []
@@ -62,10 +63,13 @@ def rank_encodings(table: ScoreTable) -> Ranks | None:
     if len(ranked) < 2 or not complete:
         return None
 
-    # task -> mean scores [splits, encodings]
-    scores: dict[str, list[list[float]]] = defaultdict(list)
-    for task, split in complete:
-        scores[task].append([table.cell(task, split, row).mean for row in ranked])
-    ranking = rank([np.array(splits) for splits in scores.values()])
+    counted = [pair for pair in complete if pair.split in table.generalization_splits(pair.task)] or complete
+    splits_of_task: dict[str, list[str]] = defaultdict(list)
+    for task, split in counted:
+        splits_of_task[task].append(split)
+    scores = []
+    for task, splits in splits_of_task.items():
+        scores.append([np.mean([table.cell(task, split, row).mean for split in splits]) for row in ranked])
+    ranking = rank(np.array(scores))
     by_rank = sorted(zip(ranked, ranking.means.tolist(), strict=True), key=lambda item: item[1])
-    return Ranks(dict(by_rank), ranking.p, ranking.critical, left_out, missing, complete)
+    return Ranks(dict(by_rank), ranking.p, ranking.critical, left_out, missing, counted)

@@ -117,6 +117,26 @@ class ScoreTable:
             tasks.setdefault(task, []).append(split)
         return tasks
 
+    def generalization_splits(self, task: str) -> list[str]:
+        """Splits of a task that differ from training, or all of them if none does."""
+        splits = self.tasks[task]
+        return [split for split in splits if split != TEST] or splits
+
+    def task_score(self, task: str, row: str, seed: int | None) -> float | None:
+        """Return a row's mean score over `generalization_splits`, or None if the seed has no score on one of them."""
+        scores = []
+        for split in self.generalization_splits(task):
+            score = self.cell(task, split, row).scores.get(seed)
+            if score is None:
+                return None
+            scores.append(score)
+        return float(np.mean(scores))
+
+    def seeds(self, task: str, row: str) -> list[int | None]:
+        """Seeds with a `task_score`."""
+        first, *_ = self.generalization_splits(task)
+        return [seed for seed in self.cell(task, first, row).scores if self.task_score(task, row, seed) is not None]
+
     @cached_property
     def all_or_nothing(self) -> set[str]:
         """Tasks learned by some seeds of an encoding and not by others."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from megatape.lab.study.suite.analysis.differences import Difference, compare_with_reference, confidence
+from megatape.lab.study.suite.analysis.overall import OverallDifference, overall_differences
 from megatape.lab.study.suite.analysis.ranks import Ranks, rank_encodings
 from megatape.lab.study.suite.analysis.score_table import ALL_OR_NOTHING, CellKey, ScoreTable
 from megatape.lab.study.suite.scores.record import Record
@@ -38,6 +39,16 @@ class Summary:
     def comparisons(self) -> int:
         """Number of tested differences."""
         return sum(difference.is_tested for difference in self.differences.values())
+
+    @property
+    def discoveries(self) -> int:
+        """Number of differences found at the false discovery rate."""
+        return sum(difference.is_discovery for difference in self.differences.values())
+
+    @cached_property
+    def overall(self) -> dict[str, OverallDifference]:
+        """Differences from the reference over all tasks, by encoding."""
+        return overall_differences(self.scores)
 
     @cached_property
     def ranks(self) -> Ranks | None:

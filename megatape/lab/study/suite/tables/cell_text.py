@@ -40,9 +40,9 @@ def difference_text(difference: Difference | None) -> str:
     return f"{mean} ({points(low)} to {points(high)}), p {difference.p:.2g} {symbol}".strip()
 
 
-def points(difference: float) -> str:
-    """Format a difference in percentage points, with a sign. Values that round to zero become +0.0."""
-    return f"{round(100 * difference, 1) + 0:+.1f}"
+def points(difference: float, digits: int = 1) -> str:
+    """Format a difference in percentage points, with a sign. Values that round to zero are positive."""
+    return f"{round(100 * difference, digits) + 0:+.{digits}f}"
 
 
 def needed_text(difference: Difference | None) -> str:

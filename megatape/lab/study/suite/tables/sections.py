@@ -5,14 +5,22 @@ from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
 
-from megatape.data.synthetic.task import TEST
 from megatape.lab.study.suite.analysis.differences import Difference
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, POWER
+from megatape.lab.study.suite.analysis.overall import OverallDifference
 from megatape.lab.study.suite.analysis.ranks import Ranks
 from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable, TaskRow
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
-from megatape.lab.study.suite.tables.cell_text import BETTER, WORSE, difference_text, mark, mean_and_deviation, needed_text
+from megatape.lab.study.suite.tables.cell_text import (
+    BETTER,
+    WORSE,
+    difference_text,
+    mark,
+    mean_and_deviation,
+    needed_text,
+    points,
+)
 from megatape.utils.tables import Table, markdown
 from megatape.utils.units import plural
 
@@ -49,25 +57,33 @@ def summarize(records: Iterable[Record], not_run: Sequence[str]) -> str:
 
 
 def sections(summary: Summary, not_run: Sequence[str]) -> list[Section]:
-    """Return the results in display order: overview, ranks, each task, learning rates, missing parts."""
+    """Return the results in display order: overview, all tasks together, ranks, each task, learning rates, missing parts."""
     if not summary.scores.pairs:
         return [Section("Scores", "Nothing has been scored yet."), _not_run(not_run)]
     tasks = [_task(summary, task, splits) for task, splits in summary.scores.tasks.items()]
-    return [_overview(summary), _ranks(summary.ranks), *tasks, _learning_rates(summary.scores), _not_run(not_run)]
+    return [
+        _overview(summary),
+        _overall(summary.overall),
+        _ranks(summary.ranks),
+        *tasks,
+        _learning_rates(summary.scores),
+        _not_run(not_run),
+    ]
 
 
 def _overview(summary: Summary) -> Section:
     """Return the table of all tasks, one column each."""
     rows = []
     for row in [*summary.scores.encodings, *summary.scores.baselines]:
-        cells = [_overview_cell(summary, task, splits, row) for task, splits in summary.scores.tasks.items()]
+        cells = [_overview_cell(summary, task, row) for task in summary.scores.tasks]
         rows.append((row, cells))
     if summary.comparisons:
         tests = (
             f"{BETTER} or {WORSE} for each split on which an encoding is significantly better or worse than {REFERENCE}; "
             f"without one, the difference is not significant. Significant: p < {LEVEL} of the paired t-test over seeds, or of "
             f"the exact permutation test on a task that some seeds of an encoding learn and others do not, corrected by Holm's "
-            f"method for all {summary.comparisons:,} comparisons below."
+            f"method for all {summary.comparisons:,} comparisons below. At a false discovery rate of {LEVEL:.0%} "
+            f"(Benjamini and Hochberg), {summary.discoveries:,} of them differ."
         )
     else:
         tests = f"No difference could be tested: that takes two seeds of {REFERENCE} and of another encoding."
@@ -79,9 +95,9 @@ def _overview(summary: Summary) -> Section:
     return Section("Scores", text, [("All tasks", Table(["", *summary.scores.tasks], rows))])
 
 
-def _overview_cell(summary: Summary, task: str, splits: list[str], row: str) -> str:
+def _overview_cell(summary: Summary, task: str, row: str) -> str:
     """Format a row's mean score over the splits that differ from training, or over all splits if none does."""
-    others = [split for split in splits if split != TEST] or splits
+    others = summary.scores.generalization_splits(task)
     cells = [summary.scores.cell(task, split, row) for split in others]
     scored = [cell for cell in cells if cell.scores]
     if not scored:
@@ -193,10 +209,10 @@ def _ranks(ranks: Ranks | None) -> Section:
     if ranks.p < LEVEL:
         finding = "differences"
     text = (
-        f"Mean rank of each encoding over tasks, and of a task over its splits; 1 is the best "
-        f"({plural(len(ranks.pairs), 'split')}, {plural(num_tasks, 'task')}). The Friedman test finds {finding} "
-        f"(p = {ranks.p:.2g}). The critical difference of two mean ranks is {ranks.critical:.2f} "
-        f"(Nemenyi test, level {LEVEL})."
+        f"Mean rank of each encoding over {plural(num_tasks, 'task')}; 1 is the best. On a task, encodings are ranked by their "
+        f"mean score over the splits that differ from training ({plural(len(ranks.pairs), 'split')} in all). Friedman's "
+        f"statistic, with ranks permuted within tasks, finds {finding} (p = {ranks.p:.2g}). The critical difference of two "
+        f"mean ranks is {ranks.critical:.2f} (Nemenyi test, level {LEVEL})."
     )
     rows = []
     for row, rank in ranks.mean_ranks.items():
@@ -205,6 +221,29 @@ def _ranks(ranks: Ranks | None) -> Section:
     notes = [f"{row} is left out: not applicable to {plural(count, 'split')}" for row, count in ranks.left_out.items()]
     notes += [f"{task}, {split} is left out: not every encoding above has a score" for task, split in ranks.missing]
     return Section(title, text, [("Mean ranks", Table(["", "mean rank", "differs significantly from"], rows))], notes)
+
+
+def _overall(differences: dict[str, OverallDifference]) -> Section:
+    """Return the differences from the reference over all tasks."""
+    title = "Over all tasks"
+    if not differences:
+        return Section(title, f"No encoding shares a seed with {REFERENCE} on all tasks.")
+    text = (
+        f"Difference from {REFERENCE} in the mean score over all tasks, each the mean over its splits that differ from "
+        f"training, in percentage points. The {1 - LEVEL:.0%} t interval is over seeds, and not corrected for the number of "
+        f"encodings: other seeds on these tasks would give such differences. An interval between -1 and +1 shows that an "
+        f"encoding equals {REFERENCE} within one point on these tasks."
+    )
+    rows = []
+    for row, difference in differences.items():
+        interval = "one seed"
+        if difference.interval is not None:
+            low, high = difference.interval
+            interval = f"{points(low, 2)} to {points(high, 2)}"
+        rows.append((row, [points(difference.mean, 2), interval]))
+    return Section(
+        title, text, [(f"Difference from {REFERENCE}", Table(["", "difference", f"{1 - LEVEL:.0%} interval"], rows))]
+    )
 
 
 def _learning_rates(table: ScoreTable) -> Section:

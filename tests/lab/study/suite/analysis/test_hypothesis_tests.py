@@ -8,6 +8,7 @@ from scipy import stats
 
 from megatape.lab.study.suite.analysis.hypothesis_tests import (
     LEVEL,
+    benjamini_hochberg,
     exact_p,
     holm,
     paired_p,
@@ -275,12 +276,13 @@ QUANTILES = {2: 1.960, 3: 2.343, 4: 2.569, 5: 2.728, 6: 2.850, 7: 2.949, 8: 3.03
 
 
 def test_published_ranks() -> None:
-    scores = np.array([float(number) for number in DEMSAR.split()]).reshape(14, 1, 4)
+    scores = np.array([float(number) for number in DEMSAR.split()]).reshape(14, 4)
 
-    ranking = rank(list(scores))
+    ranking = rank(scores)
 
     assert ranking.means.tolist() == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=5e-4)
-    assert ranking.p == pytest.approx(stats.chi2.sf(9.28, 3), rel=1e-2)
+    # scipy corrects the chi-squared approximation for ties, and with 14 tasks the approximation is fair.
+    assert ranking.p == pytest.approx(stats.friedmanchisquare(*scores.T).pvalue, rel=0.25)
     assert ranking.critical == pytest.approx(1.25, abs=5e-3)
 
 
@@ -288,39 +290,55 @@ def test_published_ranks() -> None:
 def test_published_quantiles(methods: int, quantile: float) -> None:
     tasks = 6
 
-    ranking = rank([np.arange(methods)[None]] * tasks)
+    ranking = rank(np.array([np.arange(methods)] * tasks))
 
     expected = quantile * np.sqrt(methods * (methods + 1) / (6 * tasks))
     assert ranking.critical == pytest.approx(expected, rel=3e-4)
 
 
-def test_ranks_of_splits() -> None:
-    """Without ties, one split per task is scipy's Friedman test. Splits that repeat each other add nothing."""
-    scores = np.random.default_rng(0).uniform(size=(6, 4))
+def test_ranks_of_two_methods() -> None:
+    """If one of two methods is better on each of six tasks, 2 of the 2^6 equally likely orders are as extreme."""
+    ranking = rank(np.array([[1.0, 0.0]] * 6))
 
-    ranking = rank([split[None] for split in scores])
-    repeated = rank([np.stack([split] * 3) for split in scores])
+    assert ranking.p == pytest.approx(2 / 2**6, rel=0.15)
 
-    assert ranking.p == pytest.approx(stats.friedmanchisquare(*scores.T).pvalue)
-    assert repeated.means.tolist() == ranking.means.tolist()
-    assert repeated.p == ranking.p
-    assert repeated.critical == ranking.critical
+
+def test_ties_are_no_finding() -> None:
+    ranking = rank(np.ones((5, 3)))
+
+    assert ranking.means.tolist() == [2, 2, 2]
+    assert ranking.p == 1
 
 
 def test_false_findings_of_ranks() -> None:
-    """With equal methods, few tasks and splits that share most scores, each test has a finding in at most 5% of tables."""
-    trials = 500
-    tasks = 3
-    methods = 4
+    """With equal methods and few tasks, a level is reached about as often as it says: not more, and not much less."""
+    trials = 1000
     generator = np.random.default_rng(0)
-    rankings = []
-    for _ in range(trials):
-        common = generator.normal(size=(tasks, 1, methods))
-        own = generator.normal(size=(tasks, 3, methods))
-        rankings.append(rank(list(common + 0.5 * own)))
+    rankings = [rank(generator.normal(size=(5, 6))) for _ in range(trials)]
 
-    significant = [ranking.p < LEVEL for ranking in rankings]
+    for level in (LEVEL, 0.2):
+        significant = np.mean([ranking.p < level for ranking in rankings])
+        assert significant <= most(level, trials)
+        assert significant >= 2 * level - most(level, trials)
     separated = [np.ptp(ranking.means) >= ranking.critical for ranking in rankings]
-
-    assert np.mean(significant) <= most(LEVEL, trials)
     assert np.mean(separated) <= most(LEVEL, trials)
+
+
+def test_adjustment_for_the_false_discovery_rate() -> None:
+    p = np.random.default_rng(0).uniform(size=50)
+
+    assert benjamini_hochberg(p) == pytest.approx(stats.false_discovery_control(p))
+
+
+def test_share_of_false_discoveries() -> None:
+    """Of 80 equal and 20 different encodings, 4% of the findings are false on average: 5% of the share of equal ones."""
+    trials = 500
+    generator = np.random.default_rng(0)
+    false_shares = []
+    for _ in range(trials):
+        equal = generator.uniform(size=80)
+        different = 2 * stats.norm.sf(np.abs(generator.normal(3, 1, size=20)))
+        is_found = benjamini_hochberg(np.concatenate([equal, different])) < LEVEL
+        false_shares.append(is_found[:80].sum() / max(1, is_found.sum()))
+
+    assert np.mean(false_shares) == pytest.approx(0.8 * LEVEL, abs=0.01)
