@@ -11,7 +11,7 @@ from megatape.errors import UserError
 from megatape.reliability.signals import handled
 from megatape.utils.options import Count, option
 
-# Maximum share of the time spent reading the runs.
+# Maximum share of time spent reading the runs.
 MAX_BUSY_SHARE = 0.1
 
 
@@ -43,7 +43,7 @@ def run(options: Options) -> None:
     if options.once:
         console.print(monitor)
         return
-    # SIGTERM and SIGHUP raise KeyboardInterrupt like Ctrl-C, so that `Live` restores the terminal.
+    # Raise KeyboardInterrupt on SIGTERM and SIGHUP as on Ctrl-C, so that `Live` restores the terminal.
     interrupting = handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP)
     with (
         suppress(KeyboardInterrupt),
@@ -52,7 +52,7 @@ def run(options: Options) -> None:
     ):
         while True:
             started = time.monotonic()
-            monitor.look()
+            monitor.update()
             live.refresh()
             busy = time.monotonic() - started
             time.sleep(max(options.interval, busy / MAX_BUSY_SHARE))

@@ -1,1 +1,25 @@
-"""Pages about runs, data and suites: their contents, a template, JavaScript."""
+"""Pages about runs, data directories and suites, and the terminal view of runs.
+
+Reading
+run.py, load.py      a run directory: configuration, metrics, events, data indices
+
+The page about runs (page.py, assets/page.html), from top to bottom
+progress.py          state and headline numbers of each run; run_state.py judges the state
+curves.py            the charts; charts.py has their records, groups.py the groups of runs sharing a line
+history.py           events
+evaluations.py       tables and pictures of `megatape evaluate`
+positions.py         position views
+setup_tables.py      overview, data, differences between configurations
+
+Other views
+monitor.py           `megatape monitor`, in a terminal
+data_page.py         the page about a data directory
+suite_page.py        the page about a suite of synthetic tasks
+summary.py           the last lines of launch/quickstart.py
+
+Rendering
+template.py          fills in a template and embeds its scripts
+assets/base.html     frame of every page; page.html, data.html, suite.html extend it; table.html and legend.html are macros
+assets/chart.js      charts; layout.js places them, numbers.js formats numbers, view.js keeps zoom and choices, controls.js
+                     connects buttons and reloads; positions.js draws position views
+"""

@@ -1,4 +1,4 @@
-"""Tables that describe a data directory, and a page with them."""
+"""The page about a data directory, and its tables."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from megatape.utils.atomic import new_folder
 from megatape.utils.tables import Table
 from megatape.utils.units import format_bytes
 
-# Characters of the longest bar in a histogram.
+# Length of the longest bar in a histogram, in characters.
 BAR_CHARACTERS = 30
 
 
@@ -20,7 +20,7 @@ def write_data_report(contents: Contents, output: Path) -> Path:
 
     Args:
         contents: Contents of the data directory.
-        output: The new folder.
+        output: New folder.
 
     Returns:
         Path of the page.
@@ -56,7 +56,7 @@ def data_tables(contents: Contents) -> dict[str, Table]:
 def _overview(contents: Contents) -> Table:
     index = contents.index
     tokenizer = index.tokenizer
-    # Folders of earlier versions have no table of documents by input.
+    # Earlier versions did not count documents by input.
     not_written = ""
     if not index.ledger:
         not_written = ", ".join(f"{count:,} {reason}" for reason, count in index.counts.items())
@@ -128,7 +128,7 @@ def _lengths(bins: list[Bin]) -> Table:
     num_tokens = sum(bin.tokens for bin in bins)
     rows = []
     for bin in bins:
-        # Rounded up, so that every bin has a bar.
+        # Round up, so that every bin has a bar.
         bar_length = -(-BAR_CHARACTERS * bin.documents // most_documents)
         cells = [f"{bin.documents:,}", "█" * bar_length, f"{bin.tokens / num_tokens:.1%}"]
         rows.append((f"{bin.first:,} to {bin.last:,}", cells))

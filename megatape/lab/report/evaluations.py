@@ -1,4 +1,4 @@
-"""Results of evaluations: a table for each task and its settings, with the paper's values below, and pictures."""
+"""Evaluation results: a table for each task and its settings, followed by published values, and pictures."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from megatape.errors import MissingPath
 from megatape.lab.pictures import dark_version
-from megatape.lab.tasks.engine.result import Measure
+from megatape.lab.tasks.engine.result import Measure, PublishedRows
 from megatape.utils.files import read_regular
 from megatape.utils.json_files import read_json
 from megatape.utils.units import format_bytes
@@ -21,21 +21,38 @@ MAX_PICTURE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Model:
-    """The model of an evaluation."""
+    """The evaluated model in a results.json."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Results:
-    """The part of a results.json (megatape/lab/tasks/engine/evaluation.py) that the report shows."""
+    """The part of a results.json (megatape/lab/tasks/engine/record.py) shown in reports."""
 
     format: Literal[1]
     task: str
     model: Model
     settings: dict[str, Any]
     measures: list[Measure]
-    paper: dict[str, dict[str, float]]
+    paper: PublishedRows
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """Measures of a model, by name."""
+
+    model: str
+    measures: dict[str, Measure]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a model's results in base64, for light pages and, if it exists, for dark ones."""
+
+    model: str
+    light: str
+    dark: str | None
 
 
 @dataclass(frozen=True)
@@ -43,33 +60,33 @@ class Comparison:
     """Models evaluated by the same task with the same settings.
 
     Attributes:
-        task: Name of the task.
-        settings: Settings of the task.
-        rows: Name of each model, and its measures by name.
-        paper: Published values: row -> measure -> value.
-        pictures: Name of a model, and a picture in base64 for light and for dark pages, "" if the dark one is missing.
+        task: Task name.
+        settings: Task options.
+        rows: Measures of each model.
+        paper: Published values.
+        pictures: Pictures of the models' results.
     """
 
     task: str
     settings: dict[str, Any]
-    rows: list[tuple[str, dict[str, Measure]]] = field(default_factory=list)
-    paper: dict[str, dict[str, float]] = field(default_factory=dict)
-    pictures: list[tuple[str, str, str]] = field(default_factory=list)
+    rows: list[ModelRow] = field(default_factory=list)
+    paper: PublishedRows = field(default_factory=dict)
+    pictures: list[Picture] = field(default_factory=list)
 
     @property
     def columns(self) -> list[str]:
-        """Names of the measures, in the order of the first model that has them."""
-        return list(dict.fromkeys(name for _, measures in self.rows for name in measures))
+        """Measure names, in the order of their first model."""
+        return list(dict.fromkeys(name for row in self.rows for name in row.measures))
 
     @property
-    def comparable(self) -> dict[str, dict[str, float]]:
-        """Rows of the paper that have some of these measures."""
+    def comparable(self) -> PublishedRows:
+        """Published rows with any of these measures."""
         columns = set(self.columns)
         return {name: values for name, values in self.paper.items() if columns & values.keys()}
 
 
 def find_results(folders: Sequence[Path]) -> list[Path]:
-    """Find every results.json below the folders, without duplicates.
+    """Return every results.json below the folders, without duplicates.
 
     Raises:
         MissingPath: A folder is missing.
@@ -77,20 +94,20 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise MissingPath(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for folder in folders:
         for path in sorted(folder.rglob(RESULTS)):
             if path.is_file():
-                found[path.resolve()] = None
-    return list(found)
+                paths[path.resolve()] = None
+    return list(paths)
 
 
-def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
-    """Group results by task and settings, in the order of the tasks.
+def compare_results(paths: list[Path], notes: list[str]) -> list[Comparison]:
+    """Group results by task and settings, sorted by task.
 
     Args:
         paths: Files of results.
-        notes: Gets a line for each file that MegaTAPE did not write.
+        notes: Receives a line for each file that is not shown.
     """
     comparisons: dict[tuple[str, str], Comparison] = {}
     for path in paths:
@@ -101,7 +118,8 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
             continue
         key = (results.task, json.dumps(results.settings, sort_keys=True))
         comparison = comparisons.setdefault(key, Comparison(results.task, results.settings))
-        row = (results.model.name, {measure.name: measure for measure in results.measures})
+        model = results.model.name
+        row = ModelRow(model, {measure.name: measure for measure in results.measures})
         # A copy of the results, or the same evaluation in another folder.
         if row in comparison.rows:
             continue
@@ -109,26 +127,25 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
         comparison.paper.update(results.paper)
         # A picture of a single number shows nothing new.
         if len(results.measures) > 1:
-            for light, dark in _pictures(path.parent, notes):
-                comparison.pictures.append((results.model.name, light, dark))
+            comparison.pictures.extend(_pictures(path.parent, model, notes))
     return sorted(comparisons.values(), key=lambda comparison: comparison.task)
 
 
-def _pictures(folder: Path, notes: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the pictures in a folder in base64, each for light and for dark pages."""
+def _pictures(folder: Path, model: str, notes: list[str]) -> Iterator[Picture]:
+    """Yield the pictures in a folder."""
     files = {}
     for path in sorted(folder.glob("*.png")):
         if path.is_file():
-            files[path] = _encoded(path, notes)
-    dark = {dark_version(path) for path in files}
+            files[path] = _encode(path, notes)
+    dark_paths = {dark_version(path) for path in files}
     for path, light in files.items():
-        if light and path not in dark:
-            yield light, files.get(dark_version(path), "")
+        if light is not None and path not in dark_paths:
+            yield Picture(model, light, files.get(dark_version(path)))
 
 
-def _encoded(path: Path, notes: list[str]) -> str:
-    """Return a picture in base64. If it is too large, return "" and add a note."""
+def _encode(path: Path, notes: list[str]) -> str | None:
+    """Return a picture in base64. If it is too large, add a note and return None."""
     if path.stat().st_size <= MAX_PICTURE_BYTES:
         return base64.b64encode(read_regular(path)).decode()
     notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")
-    return ""
+    return None

@@ -1,10 +1,10 @@
-"""Reads run folders once, while the runs may be writing."""
+"""Reads run directories, whose runs may be writing to them."""
 
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from megatape.utils.json_lines import read_lines
 from megatape.utils.paths import real_paths
 from megatape.utils.url_secrets import mask_secrets_in_json
 
+# Columns of metrics shown in reports.
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")
 # Type of each required field of an event.
 EVENT_FIELDS = {"time": int | float, "event": str, "step": int, "detail": str}
@@ -27,32 +28,40 @@ MAX_NUMBER = 1e300
 MAX_STEP = 2**53
 
 
+class FileState(NamedTuple):
+    """State of a file to which a run appends. It differs after each new line."""
+
+    path: Path
+    modified_ns: int
+    size: int
+
+
 def load_runs(directories: Sequence[Path]) -> list[Run]:
-    """Read runs.
+    """Read run directories.
 
     Raises:
-        MissingPath: A folder is missing.
-        UserError: A folder holds no run, or is listed twice.
+        MissingPath: A directory is missing.
+        UserError: A directory holds no run, or is listed twice.
     """
     resolved = real_paths(directories)
     return [_load(RunFolder(directory), name) for directory, name in zip(resolved, _names(resolved), strict=True)]
 
 
-def seen(directories: Sequence[Path]) -> list[tuple[Path, int, int]]:
-    """Return path, time and size of the files to which runs append. They change when there is something new to show."""
-    files = []
+def file_states(directories: Sequence[Path]) -> list[FileState]:
+    """Return the states of metrics and events. They change when there is something new to show."""
+    states = []
     for directory in directories:
         folder = RunFolder(directory)
         for path in (folder.metrics, folder.events):
             if path.exists():
                 status = path.stat()
-                files.append((path, status.st_mtime_ns, status.st_size))
-    return files
+                states.append(FileState(path, status.st_mtime_ns, status.st_size))
+    return states
 
 
 def last_written(run: Run) -> float:
-    """Return the time of the last line of metrics or events in seconds, 0 before the first line."""
-    times = [time for _, time, _ in seen([run.folder.directory])]
+    """Return when the last line of metrics or events was written, in seconds since 1970. 0 before the first line."""
+    times = [state.modified_ns for state in file_states([run.folder.directory])]
     return max(times, default=0) / 1e9
 
 
@@ -70,9 +79,9 @@ def _load(folder: RunFolder, name: str) -> Run:
         selection = str(evaluated[-1].get("validation_selection", EARLIER_SELECTION))
         part_losses = _part_losses(evaluated[-1].get("validation_losses"))
     return Run(
-        name,
-        folder,
-        config,
+        name=name,
+        folder=folder,
+        config=config,
         metrics=_columns(entries),
         selection=selection,
         part_losses=part_losses,
@@ -82,28 +91,25 @@ def _load(folder: RunFolder, name: str) -> Run:
 
 
 def _names(directories: Sequence[Path]) -> list[str]:
-    """Name runs after their paths, without the parts that all paths have at the same place.
-
-    Runs in folders far apart have the names of their own folders, if these differ.
-    """
+    """Name runs after their paths, without common parts. Runs in distant folders are named after their directories."""
     if len(directories) == 1:
         return [directories[0].name]
     paths = [directory.parts for directory in directories]
     if len({len(parts) for parts in paths}) > 1:
         shared = os.path.commonpath([directory.parent for directory in directories])
         names = [os.path.relpath(directory, shared) for directory in directories]
-        own = [directory.name for directory in directories]
-        are_distinct = len(set(own)) == len(own)
+        last_parts = [directory.name for directory in directories]
+        are_distinct = len(set(last_parts)) == len(last_parts)
         are_far_apart = any(name.count(os.sep) > 1 for name in names)
         if are_far_apart and are_distinct:
-            return own
+            return last_parts
         return names
     columns = [column for column in zip(*paths, strict=True) if len(set(column)) > 1]
     return ["/".join(parts) for parts in zip(*columns, strict=True)]
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """Return the last line of metrics for each step, by step."""
+    """Return the last line of metrics for each step, in the order of steps."""
     entries = {}
     for _, entry in read_lines(path):
         if _is_step(entry.get("step")):
@@ -119,7 +125,7 @@ def _columns(entries: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _part_losses(recorded: Any) -> dict[str, float]:
-    """Return the losses by corpus and input in a line of metrics, without values that are not finite numbers."""
+    """Return the finite losses by corpus and input in a line of metrics."""
     if not isinstance(recorded, dict):
         return {}
     losses = {str(name): _number(loss) for name, loss in recorded.items()}
@@ -129,7 +135,8 @@ def _part_losses(recorded: Any) -> dict[str, float]:
 def _events(path: Path) -> list[Event]:
     events = []
     for _, entry in read_lines(path):
-        if all(isinstance(entry.get(key), kind) for key, kind in EVENT_FIELDS.items()):
+        is_valid = all(isinstance(entry.get(key), kind) for key, kind in EVENT_FIELDS.items())
+        if is_valid:
             # Earlier versions recorded URLs with their passwords.
             events.append(_event(mask_secrets_in_json(entry)))
     return events
@@ -144,7 +151,7 @@ def _event(entry: dict[str, Any]) -> Event:
 
 
 def _data(paths: Sequence[str]) -> dict[str, Index]:
-    """Read the indices of the data directories that exist, by path."""
+    """Read the indices of existing data directories: path -> index."""
     indices = {}
     for path in paths:
         with suppress(OSError, ValueError):

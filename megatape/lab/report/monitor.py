@@ -1,4 +1,4 @@
-"""A view of the state of runs in a terminal, with a panel for each run."""
+"""Terminal view of runs, with a panel for each run."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from megatape.errors import UserError, path_errors
-from megatape.lab.report.load import last_written, load_runs, seen
+from megatape.lab.report.history import history
+from megatape.lab.report.load import file_states, last_written, load_runs
 from megatape.lab.report.progress import Progress, progress
 from megatape.lab.report.run import STARTS, Run
 from megatape.lab.report.run_state import RunState, describe_age
-from megatape.lab.report.runs import describe_ranks, history
+from megatape.lab.report.setup_tables import describe_ranks
 from megatape.utils.units import format_bytes
 
-# Minimum width of a panel in characters. As many panels as fit the terminal are side by side.
+# Minimum panel width in characters. As many panels as fit are side by side.
 PANEL_WIDTH = 52
-# Number of the latest events that a panel lists.
+# Maximum number of events in a panel, the latest ones.
 NUM_EVENTS = 4
 COLORS = {
     RunState.TRAINING: "green",
@@ -33,72 +34,75 @@ COLORS = {
 
 
 class Monitor:
-    """A view of runs, for `rich` to show. Nothing is written to the runs' folders.
+    """A view of runs, rendered by `rich`. Writes nothing to the run directories.
 
     Args:
-        directories: Folders of the runs.
+        directories: Run directories.
 
     Raises:
-        MissingPath: There is no such folder.
-        UserError: A folder holds no run, or is given twice.
+        MissingPath: A directory is missing.
+        UserError: A directory holds no run, or is listed twice.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
-        self._fault = ""
+        # Why the view is not up to date, None if it is.
+        self._stale_reason: str | None = None
         self._panels = list[Panel]()
         with path_errors():
-            self._seen = seen(directories)
+            self._file_states = file_states(directories)
             self._runs = load_runs(directories)
 
-    def look(self) -> None:
-        """Read the runs again if their files have changed. If that fails, the view keeps its content and shows the error."""
+    def update(self) -> None:
+        """Read the runs again if their files have changed. If that fails, keep the content and show the error."""
         try:
-            now = seen(self._directories)
-            if now != self._seen or self._fault:
+            states = file_states(self._directories)
+            if states != self._file_states or self._stale_reason is not None:
                 self._runs = load_runs(self._directories)
-                self._seen = now
-            self._fault = ""
+                self._file_states = states
+            self._stale_reason = None
         except (OSError, UserError) as error:
-            self._fault = _stale(error)
+            self._stale_reason = _describe_stale(error)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the panels, which share the width."""
+        """Yield the panels, sharing the width."""
         num_fitting = options.max_width // PANEL_WIDTH
         num_columns = max(1, min(len(self._runs), num_fitting))
         width = options.max_width // num_columns
         try:
             states = progress(self._runs)
             self._panels = [_panel(run, state, width) for run, state in zip(self._runs, states, strict=True)]
-        except OSError as error:  # Panels show the age of files.
-            self._fault = _stale(error)
-        if self._fault:
-            yield _text(self._fault, "red")
+        except OSError as error:  # Rendering reads the age of files.
+            self._stale_reason = _describe_stale(error)
+        if self._stale_reason is not None:
+            yield _text(self._stale_reason, "red")
         yield Columns(self._panels, padding=0)
 
 
-def _stale(error: Exception) -> str:
+def _describe_stale(error: Exception) -> str:
     return f"what follows is not up to date: {error}"
 
 
 def _panel(run: Run, state: Progress, width: int) -> Panel:
     rows = Table.grid(padding=(0, 1))
     color = COLORS.get(state.state, "blue")
-    rows.add_row(_text(state.state, color), _text(state.note))
+    rows.add_row(_text(state.state, color), _text(state.note or ""))
     rows.add_row("", ProgressBar(total=1.0, completed=state.done, complete_style=color, finished_style=color))
-    for name, headline in state.figures.items():
-        note = _text(f"  {headline.note}", "dim")
-        rows.add_row(_text(name, "dim"), _text(headline.value, "bold") + note)
+    for name, headline in state.headlines.items():
+        note = headline.note or ""
+        value = headline.value or ""
+        rows.add_row(_text(name, "dim"), _text(value, "bold") + _text(f"  {note}", "dim"))
     for name, value in _facts(run):
         rows.add_row(_text(name, "dim"), _text(value))
     events = [line for line in history(run) if "checkpoint" not in line.event]
     for line in events[-NUM_EVENTS:]:
-        rows.add_row(_text(line.time[11:], "dim"), _text(f"{line.event} after step {line.steps}  {line.detail}"))
+        detail = line.detail or ""
+        rows.add_row(_text(line.time[11:], "dim"), _text(f"{line.event} after step {line.steps}  {detail}"))
     return Panel(rows, title=_text(run.name, "bold"), width=width, border_style=color)
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield name and value of memory, checkpoint, ranks and age, as far as they are known."""
+    """Yield names and values of memory, checkpoint, ranks and age, if known."""
     memory = run.last("peak_memory")
     if not np.isnan(memory):
         yield "memory", f"{format_bytes(memory)} at the peak, main rank"
@@ -106,7 +110,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         age = describe_age(path.stat().st_mtime)
         yield "checkpoint", f"{path.name}, {age}"
     ranks = describe_ranks(run)
-    if ranks:
+    if ranks is not None:
         yield "ranks", ranks
 
     slow_ranks: list[str] = []
@@ -124,6 +128,6 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Return text without control characters, because run folders may belong to another user."""
+    """Return text without control characters, because run directories may belong to another user."""
     printable = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)
     return Text(printable, style)

@@ -3,18 +3,38 @@
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from megatape.errors import UserError, path_errors
-from megatape.lab.report import curves, evaluations, positions, runs
+from megatape.lab.report import setup_tables
+from megatape.lab.report.curves import charts
+from megatape.lab.report.evaluations import compare_results, find_results
+from megatape.lab.report.groups import group_runs, make_clock
+from megatape.lab.report.history import history
 from megatape.lab.report.load import load_runs
+from megatape.lab.report.positions import load_positions
 from megatape.lab.report.progress import progress
 from megatape.lab.report.run_state import RunState
 from megatape.lab.report.template import CHART_SCRIPTS, GENERATOR, PAGE, fill
 from megatape.utils.atomic import new_folder, write_atomically
 from megatape.utils.files import open_regular
 
-# Maximum share of the time for rendering the page.
+# Maximum share of time spent rendering the page.
 MAX_RENDER_SHARE = 0.1
+
+
+class RenderedPage(NamedTuple):
+    """A page about runs.
+
+    Attributes:
+        text: HTML.
+        notes: Notes on files that are not shown, and on runs that are not comparable.
+        is_final: Whether all runs have finished.
+    """
+
+    text: str
+    notes: list[str]
+    is_final: bool
 
 
 @path_errors()
@@ -22,12 +42,12 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
     """Write index.html into a new folder.
 
     Args:
-        directories: Folders of runs.
-        evaluated: Folders of evaluations besides those below the runs.
-        output: The new folder.
+        directories: Run directories.
+        evaluated: Folders of evaluations, in addition to those inside the run directories.
+        output: New folder.
 
     Returns:
-        Path of the page, and notes on files that could not be shown and on runs that are not comparable.
+        Path of the page, and its notes (see RenderedPage).
 
     Raises:
         ExistingPath: `output` exists.
@@ -35,9 +55,9 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
         UserError: A folder holds no run.
     """
     with new_folder(output) as folder:
-        text, notes, _ = _page(directories, evaluated)
-        (folder / PAGE).write_text(text, encoding="utf-8")
-    return output / PAGE, notes
+        page = _render(directories, evaluated)
+        (folder / PAGE).write_text(page.text, encoding="utf-8")
+    return output / PAGE, page.notes
 
 
 def watch_report(
@@ -45,59 +65,66 @@ def watch_report(
 ) -> Iterator[tuple[Path, list[str]]]:
     """Write the page like `write_report`, repeatedly until all runs have finished.
 
-    An open page reloads itself. Nothing is written to the runs' folders. Ctrl-C ends the watch cleanly.
+    An open page reloads itself. Run directories are only read. Ctrl-C ends the watch cleanly.
 
     Args:
-        directories: Folders of runs.
-        evaluated: Folders of evaluations besides those below the runs.
-        output: A new folder, or the folder of an earlier page.
-        seconds: Time between two pages.
+        directories: Run directories.
+        evaluated: Folders of evaluations, in addition to those inside the run directories.
+        output: New folder, or the folder of an earlier page.
+        seconds: Time between updates.
 
     Yields:
-        Path of the page and notes (see `write_report`), after each page.
+        Path of the page and its notes, after each update.
 
     Raises:
         ExistingPath, MissingPath, UserError: See `write_report`. Errors after the first page are yielded as notes.
     """
-    page = output / PAGE
+    path = output / PAGE
     with path_errors():
-        text, notes, finished = _page(directories, evaluated, seconds)
-        if _is_page(page):
-            write_atomically(page, text.encode())
+        page = _render(directories, evaluated, seconds)
+        if _is_page(path):
+            write_atomically(path, page.text.encode())
         else:
             with new_folder(output) as folder:
-                (folder / PAGE).write_text(text, encoding="utf-8")
+                (folder / PAGE).write_text(page.text, encoding="utf-8")
     try:
-        yield page, notes
-        took = 0.0
-        while not finished:
-            time.sleep(max(seconds, took / MAX_RENDER_SHARE))
-            begun = time.monotonic()
+        yield path, page.notes
+        render_seconds = 0.0
+        while not page.is_final:
+            time.sleep(max(seconds, render_seconds / MAX_RENDER_SHARE))
+            started = time.monotonic()
             try:
-                text, notes, finished = _page(directories, evaluated, seconds)
+                page = _render(directories, evaluated, seconds)
             except (OSError, UserError) as error:
-                yield page, [f"the page stays as it was: {error}"]
+                yield path, [f"the page stays as it was: {error}"]
                 continue
-            write_atomically(page, text.encode())
-            took = time.monotonic() - begun
-            yield page, notes
+            write_atomically(path, page.text.encode())
+            render_seconds = time.monotonic() - started
+            yield path, page.notes
     except KeyboardInterrupt:
         pass
     finally:
-        write_atomically(page, text.replace(f' data-refresh="{seconds}"', "", 1).encode())
+        # Open pages stop reloading.
+        final_text = page.text.replace(f' data-refresh="{seconds}"', "", 1)
+        write_atomically(path, final_text.encode())
 
 
-def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float | None = None) -> tuple[str, list[str], bool]:
-    """Return the page, its notes (see `write_report`), and whether all runs have finished."""
-    loaded = load_runs(directories)
-    notes = runs.incomparable(loaded)
-    groups = curves.grouped(loaded)
+def _render(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float | None = None) -> RenderedPage:
+    """Read the runs and their evaluations, and render the page."""
+    runs = load_runs(directories)
+    notes = []
+    incomparable = setup_tables.note_if_incomparable(runs)
+    if incomparable is not None:
+        notes.append(incomparable)
+    comparisons = compare_results(find_results([*directories, *evaluated]), notes)
+    positions = load_positions(runs, notes)
+
+    groups = group_runs(runs)
     group_of = {}
     for number, group in enumerate(groups):
         for run in group.runs:
             group_of[run.name] = number
-    states = progress(loaded)
-    results = evaluations.find_results([*directories, *evaluated])
+    states = progress(runs)
     text = fill(
         "page.html",
         (*CHART_SCRIPTS, "positions.js"),
@@ -105,22 +132,23 @@ def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float
         groups=groups,
         group_of=group_of,
         progress=states,
-        overview=runs.overview(loaded),
-        data=runs.data_table(loaded),
-        differing=runs.differing(loaded),
-        runs=loaded,
-        charts=curves.charts(groups),
-        clocks=[curves.clock(group) for group in groups],
-        histories=[(run.name, runs.history(run)) for run in loaded],
-        comparisons=evaluations.compared(results, notes),
-        views=positions.position_views(loaded, notes),
+        overview=setup_tables.overview(runs),
+        data=setup_tables.data_table(runs),
+        differences=setup_tables.differences(runs),
+        runs=runs,
+        charts=charts(groups),
+        clocks=[make_clock(group) for group in groups],
+        histories=[(run.name, history(run)) for run in runs],
+        comparisons=comparisons,
+        views=positions,
         notes=notes,
     )
-    return text, notes, all(state.state is RunState.FINISHED for state in states)
+    is_final = all(state.state is RunState.FINISHED for state in states)
+    return RenderedPage(text, notes, is_final)
 
 
 def _is_page(path: Path) -> bool:
-    """Whether an earlier command wrote this page."""
+    """Whether MegaTAPE wrote this page."""
     try:
         with open_regular(path) as file:
             return f'<meta name="generator" content="{GENERATOR}">' in file.read(1000).decode(errors="replace")

@@ -1,42 +1,72 @@
-"""Position views of runs, in the form that positions.js draws."""
+"""Position views of runs, in the form drawn by positions.js."""
 
 import base64
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
-from megatape.lab.report.curves import rounded
+from megatape.lab.report.charts import rounded
 from megatape.lab.report.run import Run
 from megatape.training.position_views.view import PositionView
 
-# Maximum number of maps of all runs together, about 6 MB of the page.
+# Maximum number of maps for all runs together, about 6 MB of the page.
 MAX_MAPS = 2000
-# Maximum numbers of steps and layers of one run.
+# Maximum numbers of steps and layers per run.
 MAX_STEPS = 30
 MAX_LAYERS = 12
-# Quantile of a layer's values that gets the full color.
-FULL_COLOUR = 0.995
+# Quantile of a layer's values shown in full color.
+FULL_COLOR = 0.995
 
 
-def position_views(runs: list[Run], notes: list[str]) -> list[dict[str, Any]]:
-    """Return the entry of each run that kept position views.
+@dataclass(frozen=True)
+class RunPositions:
+    """Position views of a run, under the names read by positions.js.
+
+    Attributes:
+        run: Run name.
+        tokens: Tokens of the sample, as text.
+        places: Index of each token in the text.
+        steps: Steps with a view.
+        layers: Numbers of the layers shown, counting from 1.
+        limits: Absolute product shown in full color, by layer.
+        maps: By step and layer, the lower triangle of the products as int8 in base64. 127 is the layer's limit.
+        norms: Norm of the position tensors, by step and layer.
+        gains: Gains of the attention update, by step and layer.
+        by: Whether a gain belongs to a head or to another entry.
+    """
+
+    run: str
+    tokens: list[str]
+    places: list[int]
+    steps: list[int]
+    layers: list[int]
+    limits: list[float | None]
+    maps: list[list[str]]
+    norms: list[list[float | None]]
+    gains: list[list[list[float | None]]]
+    by: Literal["entry", "head"]
+
+
+def load_positions(runs: list[Run], notes: list[str]) -> list[RunPositions]:
+    """Load position views, for each run having any.
 
     Args:
-        runs: Runs of the page.
-        notes: Gets a line for each corrupted file.
+        runs: Runs on the page.
+        notes: Receives a line for each corrupted file.
     """
     with_views = [run for run in runs if run.folder.list_position_views()]
-    entries = []
+    loaded = []
     for run in with_views:
-        entry = _entry(run, MAX_MAPS // len(with_views), notes)
-        if entry is not None:
-            entries.append(entry)
-    return entries
+        positions = _load_run(run, MAX_MAPS // len(with_views), notes)
+        if positions is not None:
+            loaded.append(positions)
+    return loaded
 
 
-def _entry(run: Run, max_maps: int, notes: list[str]) -> dict[str, Any] | None:
-    """Return the entry of a run, or None if none of its position views can be read."""
+def _load_run(run: Run, max_maps: int, notes: list[str]) -> RunPositions | None:
+    """Load the position views of a run. Return None if none can be read."""
     views = _load_views(run, max_maps, notes)
     if not views:
         return None
@@ -47,33 +77,33 @@ def _entry(run: Run, max_maps: int, notes: list[str]) -> dict[str, Any] | None:
     # [steps, layers, tokens, tokens]
     maps = np.stack([view.products[layers] for view in views.values()]).astype(np.float32)
     # One scale for all steps of a layer. A few large values would leave the rest white.
-    limits = np.quantile(np.abs(maps), FULL_COLOUR, axis=(0, 2, 3), keepdims=True)
+    limits = np.quantile(np.abs(maps), FULL_COLOR, axis=(0, 2, 3), keepdims=True)
     limits[limits == 0] = 1
     levels = np.clip(np.rint(maps / limits * 127), -127, 127).astype(np.int8)
     rows, columns = np.tril_indices(len(last.tokens))
     triangles = levels[..., rows, columns]
 
     model = run.config.model
-    gains_by = "entry"
+    gains_by: Literal["entry", "head"] = "entry"
     if last.gains.shape[1] == model.num_heads and not model.encoding.startswith("tape_vector"):
         gains_by = "head"
-    return {
-        "run": run.name,
-        "tokens": last.tokens,
-        "places": last.places.tolist(),
-        "steps": list(views),
-        "layers": [layer + 1 for layer in layers],
-        "limits": _rounded_all(limits.ravel()),
-        "maps": [_encoded(step) for step in triangles],
-        "norms": [_rounded_all(view.norms) for view in views.values()],
-        "gains": [_rounded_rows(view.gains) for view in views.values()],
-        "by": gains_by,
-    }
+    return RunPositions(
+        run=run.name,
+        tokens=last.tokens,
+        places=last.places.tolist(),
+        steps=list(views),
+        layers=[layer + 1 for layer in layers],
+        limits=_rounded_all(limits.ravel()),
+        maps=[_encode_layers(step) for step in triangles],
+        norms=[_rounded_all(view.norms) for view in views.values()],
+        gains=[_rounded_rows(view.gains) for view in views.values()],
+        by=gains_by,
+    )
 
 
 def _load_views(run: Run, max_maps: int, notes: list[str]) -> dict[int, PositionView]:
-    """Load the position views of some steps of a run, by step."""
-    # Views of later steps were written before the run continued from an earlier step.
+    """Load position views of some steps of a run: step -> view."""
+    # Skip views of later steps, which are left over from before the run was rolled back.
     paths = {step: path for step, path in run.folder.list_position_views().items() if step <= run.last_step}
     steps = list(paths)
     num_layers = min(run.config.model.num_layers, MAX_LAYERS)
@@ -87,8 +117,8 @@ def _load_views(run: Run, max_maps: int, notes: list[str]) -> dict[int, Position
     return views
 
 
-def _encoded(layers: np.ndarray) -> list[str]:
-    """Encode the map of each layer in base64."""
+def _encode_layers(layers: np.ndarray) -> list[str]:
+    """Encode each layer's map in base64."""
     return [base64.b64encode(layer.tobytes()).decode() for layer in layers]
 
 
@@ -109,6 +139,6 @@ def _load(path: Path, notes: list[str]) -> PositionView | None:
 
 
 def _spread(count: int, at_most: int) -> list[int]:
-    """Return at most `at_most` evenly spaced indices below `count`, with the first and the last."""
-    places = np.linspace(0, count - 1, min(count, at_most))
-    return sorted({round(place) for place in places})
+    """Return at most `at_most` evenly spaced indices below `count`, including the first and the last."""
+    indices = np.linspace(0, count - 1, min(count, at_most))
+    return sorted({round(index) for index in indices})

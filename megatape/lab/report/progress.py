@@ -1,4 +1,4 @@
-"""Progress of runs: the headlines at the top of a page."""
+"""Progress of runs: state, and headline numbers at the top of a page."""
 
 import math
 from collections import Counter
@@ -11,15 +11,15 @@ from megatape.lab.report.run import Run
 from megatape.lab.report.run_state import RunState, describe_state, state_of
 from megatape.utils.units import format_count, format_duration, format_number, plural
 
-# Number of steps over which speed is measured.
+# Number of recent steps for measuring speed and mean loss.
 RECENT = 50
-# Events that need no mention.
+# Events not mentioned in the headline.
 UNMENTIONED = ("started", "finished")
-# Events whose names are nouns, with a plural.
+# Event kinds that are nouns with a plural.
 NOUNS = ("checkpoint", "spike", "rollback", "slow rank")
-# Headlines of losses -> their columns of metrics.
+# Headline of a loss -> column of metrics.
 LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}
-# Largest exponent whose power of e is shown.
+# Maximum exponent when computing a perplexity. exp overflows above 709.
 MAX_EXPONENT = 700.0
 
 
@@ -28,13 +28,13 @@ class Headline:
     """A headline number.
 
     Attributes:
-        value: Value as text, "" if it is unknown.
-        note: Context for the value, such as a mean or a total.
-        best: Whether the value is the best of several runs.
+        value: Value as text, None if unknown.
+        note: Context of the value, such as a mean or a total.
+        best: Whether the value is the best among several runs.
     """
 
-    value: str = ""
-    note: str = ""
+    value: str | None = None
+    note: str | None = None
     best: bool = False
 
 
@@ -43,38 +43,46 @@ class Progress:
     """Progress of a run.
 
     Attributes:
-        name: Name of the run.
-        state: State of the run.
-        note: Phrase about the state.
+        name: Run name.
+        state: Run state.
+        note: Phrase about the state, such as the remaining time.
         done: Share of finished steps, 0 to 1.
-        figures: Headlines by name.
+        headlines: Headlines by name.
     """
 
     name: str
     state: RunState
-    note: str
+    note: str | None
     done: float
-    figures: dict[str, Headline]
+    headlines: dict[str, Headline]
 
 
 def progress(runs: list[Run]) -> list[Progress]:
-    """Return the progress of each run. Headlines that no run has are omitted."""
-    found = [_progress(run) for run in runs]
+    """Return the progress of each run. Headlines unknown for all runs are omitted."""
+    states = [_progress(run) for run in runs]
     for name, column in LOSSES.items():
         best = _best_run(runs, column)
         if best is not None:
-            headlines = found[best].figures
+            headlines = states[best].headlines
             headlines[name] = replace(headlines[name], best=True)
-    known = [name for name in found[0].figures if any(one.figures[name].value for one in found)]
-    return [replace(one, figures={name: one.figures[name] for name in known}) for one in found]
+
+    known = []
+    for name in states[0].headlines:
+        if any(state.headlines[name].value is not None for state in states):
+            known.append(name)
+    shown = []
+    for state in states:
+        headlines = {name: state.headlines[name] for name in known}
+        shown.append(replace(state, headlines=headlines))
+    return shown
 
 
 def _best_run(runs: list[Run], column: str) -> int | None:
     """Return the index of the run with the lowest loss, or None if the runs are not comparable.
 
     Args:
-        runs: Runs, of which some may have no loss.
-        column: Column of metrics with the loss.
+        runs: Runs. Some may have no loss.
+        column: Column of metrics holding the loss.
     """
     losses = [run.last(column) for run in runs]
     samples: set[object] = set()
@@ -101,12 +109,7 @@ def _progress(run: Run) -> Progress:
 
 
 def _headlines(run: Run, pace: float) -> dict[str, Headline]:
-    """Return the headlines of a run by name.
-
-    Args:
-        run: The run.
-        pace: Seconds per step, NaN if unknown.
-    """
+    """Return the headlines of a run by name, given its seconds per step (NaN if unknown)."""
     validation_note = _best(run.metrics["step"], run.metrics["validation_loss"])
     return {
         "loss": Headline(_nats(run.last("loss")), _recent_mean(run.metrics["loss"])),
@@ -120,12 +123,12 @@ def _headlines(run: Run, pace: float) -> dict[str, Headline]:
     }
 
 
-def _recent_mean(losses: np.ndarray) -> str:
-    """Describe the mean of the recent finite losses, or return "" if there are fewer than two."""
+def _recent_mean(losses: np.ndarray) -> str | None:
+    """Describe the mean of recent finite losses. Return None if there are fewer than two."""
     recent = losses[-RECENT:]
     recent = recent[np.isfinite(recent)]
     if recent.size < 2:
-        return ""
+        return None
     return f"mean of {recent.size}: {recent.mean():.4f}"
 
 
@@ -145,15 +148,15 @@ def _speed(run: Run, pace: float) -> Headline:
 
 def _mfu(run: Run, pace: float) -> Headline:
     utilization = _utilization(run, pace)
-    value = ""
+    value = None
     if utilization is not None:
         value = f"{utilization:.1%}"
-    return Headline(value, run.environment.get("device", ""))
+    return Headline(value, run.environment.get("device"))
 
 
 def _time(run: Run) -> Headline:
     seconds = float(np.nansum(run.metrics["seconds"]))
-    value = ""
+    value = None
     if seconds:
         value = format_duration(seconds)
     steps = plural(run.last_step, "step")
@@ -161,7 +164,7 @@ def _time(run: Run) -> Headline:
 
 
 def _utilization(run: Run, pace: float) -> float | None:
-    """Return the model FLOPs utilization, or None if the device's peak is unknown."""
+    """Return the model FLOPs utilization, or None if the device's peak or the pace is unknown."""
     config = run.config
     gpu = find_gpu(run.environment.get("device", ""))
     ranks = run.environment.get("ranks", "")
@@ -175,24 +178,24 @@ def _utilization(run: Run, pace: float) -> float | None:
 
 
 def _sample_flops(run: Run) -> int | None:
-    """Return the FLOPs of training on one sample, as recorded or counted, or None if neither is possible."""
+    """Return the training FLOPs per sample, as recorded or counted. Return None if neither is possible."""
     recorded = run.environment.get("sample_flops", "")
     if recorded.isdecimal():
         return int(recorded)
     if run.missing_modules:
         return None
-    # It imports torch, which only runs of earlier versions need.
+    # Imported here because it imports torch, and only runs of earlier versions need it.
     from megatape.accounting.flops import forward_flops
 
     config = run.config
     return 3 * forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)
 
 
-def _best(steps: np.ndarray, losses: np.ndarray) -> str:
-    """Describe the best validation loss: its perplexity if it is the last one, or else its step."""
+def _best(steps: np.ndarray, losses: np.ndarray) -> str | None:
+    """Describe the best validation loss: its perplexity if it is the last one, otherwise its step."""
     finite = np.isfinite(losses)
     if not finite.any():
-        return ""
+        return None
     best = int(np.nanargmin(losses))
     if best == np.flatnonzero(finite)[-1]:
         perplexity = math.exp(min(MAX_EXPONENT, losses[best]))
@@ -201,6 +204,8 @@ def _best(steps: np.ndarray, losses: np.ndarray) -> str:
 
 
 def _events(run: Run) -> Headline:
+    if not run.events:
+        return Headline()
     counts = Counter(event.kind for event in run.events)
     notes = []
     for name, count in counts.items():
@@ -208,12 +213,10 @@ def _events(run: Run) -> Headline:
             notes.append(plural(count, name))
         elif name not in UNMENTIONED:
             notes.append(f"{count:,} {name}")
-    if not counts:
-        return Headline()
     return Headline(f"{counts.total():,}", ", ".join(notes))
 
 
-def _nats(value: float) -> str:
+def _nats(value: float) -> str | None:
     if math.isnan(value):
-        return ""
+        return None
     return f"{value:.4f}"

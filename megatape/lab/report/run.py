@@ -1,6 +1,7 @@
-"""A run of a report, and its events."""
+"""A run in a report, and its events."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from megatape.config import Config
 from megatape.data.shards.entries import Index
 from megatape.run_folder import RunFolder
 
-# Events at the start of a process, which record its environment.
+# Events recorded when a process starts, with its environment.
 STARTS = ("started", "resumed")
 
 
@@ -19,10 +20,10 @@ class Event:
 
     Attributes:
         time: Seconds since 1970.
-        kind: Kind of the event, such as "checkpoint".
+        kind: Kind of event, such as "checkpoint".
         step: Last step before the event.
         detail: Description.
-        environment: Environment of a start, as text by name; empty if it was not recorded.
+        environment: Environment recorded at a start, as text by name. Empty if not recorded.
     """
 
     time: float
@@ -32,19 +33,33 @@ class Event:
     environment: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Run:
-    """The folder of a run, which may still be training.
+class ValidationSamples(NamedTuple):
+    """Samples used in a run's evaluations. Runs with equal values have comparable validation losses.
 
     Attributes:
-        name: Name of the run, unique in a report.
+        data: The configuration's data section, as JSON.
+        num_samples: Number of samples.
+        selection: How the samples were selected.
+    """
+
+    data: str
+    num_samples: int
+    selection: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """Content of a run directory. The run may still be training.
+
+    Attributes:
+        name: Run name, unique in a report.
         folder: Paths of the run's files.
         config: Resolved configuration.
-        metrics: Column of COLUMNS -> float64 [steps], by step. Values that were not recorded are NaN.
-        selection: Selection of validation samples in the last evaluation (data/training/selection.py), empty before the first.
-        part_losses: Validation losses by corpus and input, as far as the last evaluation recorded them.
-        events: Events, in the order of their lines.
-        data: Path -> index of each data directory that exists.
+        metrics: Column (see COLUMNS in load.py) -> float64 [steps], by step. NaN if not recorded.
+        selection: How the last evaluation selected its samples (data/training/selection.py), empty before the first.
+        part_losses: Validation losses by corpus and input, if the last evaluation recorded them.
+        events: Events in the order of their lines.
+        data: Path -> index of each existing data directory.
     """
 
     name: str
@@ -58,7 +73,7 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """Number of the last recorded step, 0 before the first one."""
+        """Last recorded step, 0 before the first."""
         steps = self.metrics["step"]
         if not steps.size:
             return 0
@@ -66,31 +81,31 @@ class Run:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of the last start, as text by name; empty for runs of earlier versions."""
+        """Environment of the last start, as text by name. Empty for runs of earlier versions."""
         for event in reversed(self.events):
             if event.kind in STARTS:
                 return event.environment
         return {}
 
     @property
-    def evaluated(self) -> tuple[str, int, str]:
-        """Data, number and selection of the validation samples. Runs with equal values have comparable losses."""
-        return self.config.data.model_dump_json(), self.config.evaluation.samples, self.selection
+    def evaluated(self) -> ValidationSamples:
+        """Samples used in the run's evaluations."""
+        return ValidationSamples(self.config.data.model_dump_json(), self.config.evaluation.samples, self.selection)
 
     @property
     def unigram_entropy(self) -> float:
-        """Entropy of the data's tokens by their frequencies, in nats per target. NaN without data, and for mixtures."""
+        """Entropy of the token frequencies in the data, in nats per target. NaN without data, and for mixtures."""
         if self.config.data.mixture or not self.data:
             return np.nan
         return entropy(self.data[self.config.data.path])
 
     @property
     def missing_modules(self) -> list[str]:
-        """Modules of the run that this process has not imported. The model cannot be built without them."""
+        """Modules that the run imported and this process did not. The model cannot be built without them."""
         return imports.not_given(self.config.run.imports)
 
     def last(self, column: str) -> float:
-        """Return the last recorded value of a column, NaN if it has none."""
+        """Return the last recorded value in a column, NaN if there is none."""
         values = self.metrics[column]
         recorded = values[~np.isnan(values)]
         if not recorded.size:
@@ -99,12 +114,12 @@ class Run:
 
     @property
     def samples_left(self) -> int:
-        """Number of samples in the remaining steps, by the present batch sizes."""
+        """Number of samples in the remaining steps, at the configured batch sizes."""
         consumed = self.config.batches.consumed
         return consumed(self.config.training.steps) - consumed(self.last_step)
 
     def samples(self, step: int) -> int:
-        """Return the number of samples until a step, as recorded, or else by the present batch sizes."""
+        """Return the number of samples until a step, as recorded, or else at the configured batch sizes."""
         is_recorded = ~np.isnan(self.metrics["samples"])
         if not is_recorded.any():
             return self.config.batches.consumed(step)
@@ -114,6 +129,6 @@ class Run:
 
 
 def entropy(index: Index) -> float:
-    """Return the entropy of a data directory's tokens by their frequencies, in nats per target."""
+    """Return the entropy of a data directory's token frequencies, in nats per target."""
     splits = index.answers or index.splits
     return splits["train"].unigram_entropy

@@ -1,4 +1,4 @@
-"""State of a run, by its events and the age of its files."""
+"""State of a run, judged by its events and the age of its files."""
 
 import time
 from enum import StrEnum
@@ -7,15 +7,15 @@ from megatape.lab.report.load import last_written
 from megatape.lab.report.run import STARTS, Run
 from megatape.utils.units import format_duration
 
-# Maximum difference between clocks of hosts, in seconds, that is not reported.
+# Difference between clocks of hosts, in seconds, up to which nothing is reported.
 CLOCK_TOLERANCE = 10.0
-# A run is silent after this time, and after the time of this many steps, without a new line.
+# A run is silent if it has written no line for QUIET_SECONDS and for the duration of QUIET_STEPS steps.
 QUIET_SECONDS = 120.0
 QUIET_STEPS = 20
 
 
 class RunState(StrEnum):
-    """States of a run. The values are shown, and those of ends are names of events."""
+    """States of a run. Values are shown to readers; ENDS are also kinds of events."""
 
     NOT_BEGUN = "not begun"
     TRAINING = "training"
@@ -25,7 +25,7 @@ class RunState(StrEnum):
     FAILED = "failed"
 
 
-# States that a run has recorded as an event.
+# States recorded as an event.
 ENDS = (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
 
 
@@ -43,7 +43,7 @@ def state_of(run: Run, pace: float) -> RunState:
         return RunState.FINISHED
     if not kinds and not run.last_step:
         return RunState.NOT_BEGUN
-    # The first step may take long.
+    # Without a known pace, allow for a long first step.
     max_age = QUIET_SECONDS * QUIET_STEPS
     if pace > 0:
         max_age = max(QUIET_SECONDS, QUIET_STEPS * pace)
@@ -53,8 +53,8 @@ def state_of(run: Run, pace: float) -> RunState:
     return RunState.SILENT
 
 
-def describe_state(run: Run, state: RunState, pace: float) -> str:
-    """Return a phrase about the state of a run.
+def describe_state(run: Run, state: RunState, pace: float) -> str | None:
+    """Return a phrase about the state of a run, None if there is nothing to add.
 
     Args:
         run: The run.
@@ -71,14 +71,14 @@ def describe_state(run: Run, state: RunState, pace: float) -> str:
         return f"last step {describe_age(written)}"
     if state is RunState.FAILED and run.events:
         return run.events[-1].detail
-    return ""
+    return None
 
 
 def is_ahead(written: float) -> bool:
-    """Whether a file's time lies in the future, because the clocks of this machine and the file's host differ.
+    """Whether a file was written in the future, because this machine's clock and that of the file's host differ.
 
     Args:
-        written: Time in seconds since 1970.
+        written: Seconds since 1970.
     """
     return written > time.time() + CLOCK_TOLERANCE
 
@@ -87,7 +87,7 @@ def describe_age(written: float) -> str:
     """Describe the age of a file, such as "41 s ago", or how far its time is ahead of this machine's clock.
 
     Args:
-        written: Time in seconds since 1970.
+        written: Seconds since 1970.
     """
     age = time.time() - written
     if is_ahead(written):

@@ -13,7 +13,7 @@ from megatape.accounting.kv_cache import cache_bytes
 from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TEST
-from megatape.lab.report.curves import Chart, Series
+from megatape.lab.report.charts import Chart, Series
 from megatape.lab.report.template import CHART_SCRIPTS, fill
 from megatape.lab.study.comparison.variants import parse_variants
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL

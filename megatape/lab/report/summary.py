@@ -1,4 +1,4 @@
-"""Summary of a small run for the end of launch/quickstart.py: bits per byte, and an example of its text."""
+"""Summary of a small run, printed by launch/quickstart.py: bits per byte, and an example of generated text."""
 
 import gzip
 import math
@@ -9,31 +9,31 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.hf.loading.load import load_trained
 from megatape.run_folder import RunFolder, read_steps
 
-# Tokens of the example.
+# Numbers of tokens in the example.
 PROMPT_TOKENS = 64
 CONTINUATION_TOKENS = 24
-# Lines shown of the example's prompt and of each continuation.
+# Maximum numbers of lines shown.
 PROMPT_LINES = 3
 CONTINUATION_LINES = 4
 
 
 def summary(run: str, data: str, exported: str) -> str:
-    """Compare the model with the unigram and gzip on the validation text, and its continuation with the true one.
+    """Compare the model with token frequencies and gzip on the validation text, and its continuation with the true one.
 
     Args:
-        run: Folder of the run.
-        data: Its data directory.
-        exported: Folder of its exported model.
+        run: Run directory.
+        data: Data directory.
+        exported: Folder of the exported model.
     """
     return "\n".join([*figures(Path(run), Path(data)), *example(Path(data), Path(exported))])
 
 
 def figures(run: Path, data: Path) -> list[str]:
-    """Return lines with the bits per byte of the validation text, lower is better.
+    """Return lines comparing the bits per byte of validation text. Lower is better.
 
     Args:
-        run: Folder of the run.
-        data: Its data directory.
+        run: Run directory.
+        data: Data directory.
     """
     split = load_index(data).splits["validation"]
     stored = StoredSplit(data, "validation")
@@ -42,7 +42,7 @@ def figures(run: Path, data: Path) -> list[str]:
     losses = [step.get("validation_loss") for step in read_steps(RunFolder(run).metrics)]
     last_loss = [loss for loss in losses if loss is not None][-1]
 
-    # Bits per byte of one nat per token.
+    # Bits per byte for each nat per token.
     bits_per_byte = split.tokens / split.text_bytes / math.log(2)
     values = {
         "token frequencies": split.unigram_entropy * bits_per_byte,
@@ -56,11 +56,11 @@ def figures(run: Path, data: Path) -> list[str]:
 
 
 def example(data: Path, exported: Path) -> list[str]:
-    """Return paragraphs with the likeliest continuation of text from the middle of the validation split.
+    """Return lines with the greedy continuation of text from the middle of the validation split.
 
     Args:
-        data: Data directory of the run.
-        exported: Folder of its exported model.
+        data: Data directory.
+        exported: Folder of the exported model.
     """
     split = StoredSplit(data, "validation")
     tokenizer = split.tokenizer()

@@ -1,4 +1,4 @@
-"""Fills in the templates of pages. A page is self-contained: it loads nothing."""
+"""Renders the templates of pages. A page is self-contained: it loads nothing."""
 
 import re
 from datetime import UTC, datetime
@@ -14,24 +14,22 @@ from megatape.utils.url_secrets import mask_secrets
 
 ASSETS = files("megatape.lab.report") / "assets"
 PAGE = "index.html"
-# Scripts of a page with charts, in the order in which they need each other.
+# Scripts for pages with charts. Each needs those before it.
 CHART_SCRIPTS = ("view.js", "numbers.js", "layout.js", "chart.js", "controls.js")
 # Name in the head of every page.
 GENERATOR = "megatape"
-# A separator before a letter, after which a name or path may be broken.
+# Separator before a letter. Names and paths may be broken after it.
 BREAK = re.compile(r"((?<=\w)-|[./_=])(?=[^\W\d_])")
 
 
 def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = None, **values: Any) -> str:
-    """Fill in a template.
-
-    Surrogates, which represent bytes of file names that are not UTF-8, become escapes, so that the page can be encoded.
+    """Render a template.
 
     Args:
         template: File name of the template.
         scripts: File names of the page's scripts.
-        refresh: Seconds after which controls.js reloads the page, None for never.
-        values: Variables of the template. They are shown as text, never as HTML.
+        refresh: Seconds until controls.js reloads the page, None for never.
+        values: Variables of the template, shown as text, never as HTML.
     """
     environment = Environment(
         loader=FunctionLoader(asset),
@@ -42,7 +40,7 @@ def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = N
     )
     environment.filters["short"] = format_number
     environment.filters["breakable"] = breakable
-    # Serializes dataclasses.
+    # Serialize dataclasses as objects.
     environment.policies["json.dumps_kwargs"] = {"default": vars}
     text = environment.get_template(template).render(
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
@@ -54,15 +52,16 @@ def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = N
         scripts=[Markup(asset(script)) for script in scripts],
         **values,
     )
+    # Escape surrogates, which stand for bytes in file names that are not UTF-8.
     return mask_secrets(text).encode(errors="backslashreplace").decode()
 
 
 def breakable(text: str) -> Markup:
-    """Let a browser break a name or path after a separator before a letter, and nowhere else."""
+    """Let browsers break a name or path only after separators (see BREAK)."""
     escaped = str(escape(mask_secrets(text)))
     return Markup(BREAK.sub(r"\1<wbr>", escaped))
 
 
 def asset(name: str) -> str:
-    """Read a file of the pages' assets."""
+    """Read a file in assets/."""
     return (ASSETS / name).read_text(encoding="utf-8")

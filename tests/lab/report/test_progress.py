@@ -1,4 +1,4 @@
-"""The figures that a report opens on, against a run whose numbers are known."""
+"""The headlines that a report opens on, against a run whose numbers are known."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from megatape.accounting.flops import forward_flops
-from megatape.lab.report.curves import charts, clock, grouped
+from megatape.lab.report.curves import charts
+from megatape.lab.report.groups import group_runs, make_clock
 from megatape.lab.report.load import load_runs
 from megatape.lab.report.progress import Progress, progress
 from megatape.reliability.run_log import event_entry
@@ -23,8 +24,14 @@ def of(folder: RunFolder) -> Progress:
     return found
 
 
-def values(one: Progress) -> dict[str, str]:
-    return {name: figure.value for name, figure in one.figures.items()}
+def values(one: Progress) -> dict[str, str | None]:
+    return {name: headline.value for name, headline in one.headlines.items()}
+
+
+def number(one: Progress, name: str) -> float:
+    value = one.headlines[name].value
+    assert value is not None
+    return float(value)
 
 
 def select_first(folder: RunFolder) -> None:
@@ -37,7 +44,7 @@ def select_first(folder: RunFolder) -> None:
 
 def test_figures(data_directory: Path, tmp_path: Path) -> None:
     one = of(make_run(tmp_path / "run", data_directory))
-    assert one.state == "finished" and one.done == 1 and "MFU" not in one.figures
+    assert one.state == "finished" and one.done == 1 and "MFU" not in one.headlines
     assert values(one) | {"loss": "", "validation": ""} == {
         "loss": "",
         "validation": "",
@@ -46,8 +53,8 @@ def test_figures(data_directory: Path, tmp_path: Path) -> None:
         "time": "2 s",
         "events": "5",
     }
-    assert float(one.figures["validation"].value) == pytest.approx(float(one.figures["loss"].value) + 0.2, abs=1e-4)
-    assert one.figures["events"].note == "4 checkpoints" and one.figures["tokens"].note == "of 5.12K"
+    assert number(one, "validation") == pytest.approx(number(one, "loss") + 0.2, abs=1e-4)
+    assert one.headlines["events"].note == "4 checkpoints" and one.headlines["tokens"].note == "of 5.12K"
 
 
 def test_warm_up_of_the_batch_size(data_directory: Path, tmp_path: Path) -> None:
@@ -60,9 +67,9 @@ def test_warm_up_of_the_batch_size(data_directory: Path, tmp_path: Path) -> None
     lines = [line | {"samples": 4 * min(line["step"], 10) + 8 * max(0, line["step"] - 10)} for line in lines]
     folder.metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert (values(of(folder))["tokens"], values(of(folder))["tokens/s"]) == ("3.84K", "2.56K")
-    (group,) = grouped(load_runs([folder.directory]))
-    times, (speed,) = clock(group), [chart for chart in charts([group]) if chart.title == "Throughput"]
-    assert [times["tokens"][times["steps"].index(step)] for step in (0, 10, 20)] == [0, 1280, 3840]
+    (group,) = group_runs(load_runs([folder.directory]))
+    times, (speed,) = make_clock(group), [chart for chart in charts([group]) if chart.title == "Throughput"]
+    assert [times.tokens[times.steps.index(step)] for step in (0, 10, 20)] == [0, 1280, 3840]
     assert [speed.series[0].y[step - 1] for step in (1, 10, 11, 20)] == [1280, 1280, 2560, 2560]
     cut(folder, 10)
     assert values(of(folder))["tokens/s"] == "1.28K" and of(folder).note == "2 s left"
@@ -74,9 +81,9 @@ def test_a_batch_size_that_was_changed(data_directory: Path, tmp_path: Path) -> 
     raw = json.loads(folder.config.read_text())
     raw["training"] |= {"global_batch_size": 16, "steps": 30}
     folder.config.write_text(json.dumps(raw))
-    assert (of(folder).figures["tokens"].value, of(folder).figures["tokens"].note) == ("5.12K", "of 10.2K")
-    (group,) = grouped(load_runs([folder.directory]))
-    assert clock(group)["tokens"][-1] == 5120
+    assert (of(folder).headlines["tokens"].value, of(folder).headlines["tokens"].note) == ("5.12K", "of 10.2K")
+    (group,) = group_runs(load_runs([folder.directory]))
+    assert make_clock(group).tokens[-1] == 5120
 
 
 def test_moving_average(data_directory: Path, tmp_path: Path) -> None:
@@ -84,14 +91,14 @@ def test_moving_average(data_directory: Path, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / f"{seed}", data_directory, seed=seed, ema=seed > 1) for seed in (1, 2, 3000)]
     runs = load_runs([folder.directory for folder in folders])
     without, best, other = progress(runs)
-    assert [one.figures["EMA"].best for one in (without, best, other)] == [False, True, False]
-    assert without.figures["EMA"].value == "" and "EMA" not in of(folders[0]).figures
-    expected = float(best.figures["validation"].value) - 0.1
-    assert float(best.figures["EMA"].value) == pytest.approx(expected, abs=1e-4)
-    (drawn,) = (chart for chart in charts(grouped(runs[1:2])) if chart.title == "Loss of the moving average")
+    assert [one.headlines["EMA"].best for one in (without, best, other)] == [False, True, False]
+    assert without.headlines["EMA"].value is None and "EMA" not in of(folders[0]).headlines
+    expected = number(best, "validation") - 0.1
+    assert number(best, "EMA") == pytest.approx(expected, abs=1e-4)
+    (drawn,) = (chart for chart in charts(group_runs(runs[1:2])) if chart.title == "Loss of the moving average")
     assert [series.x for series in drawn.series] == [[5, 10, 15, 20]]
     assert drawn.series[0].y[-1] == pytest.approx(expected, abs=1e-4)
-    assert all("average" not in chart.title for chart in charts(grouped(runs[:1])))
+    assert all("average" not in chart.title for chart in charts(group_runs(runs[:1])))
 
 
 def test_utilization(data_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +111,9 @@ def test_utilization(data_directory: Path, tmp_path: Path, monkeypatch: pytest.M
         append_lines(folder.events, [event_entry("resumed", 20, "") | environment])
         (run,) = load_runs([folder.directory])
         flops = 3 * forward_flops(run.config.model, run.config.data.sequence_length) * run.config.training.global_batch_size
-        assert ("MFU" in of(folder).figures) == expected, device
+        assert ("MFU" in of(folder).headlines) == expected, device
         if expected:
-            assert of(folder).figures["MFU"].value == f"{flops / 0.1 / 989e12 / 2:.1%}"
+            assert of(folder).headlines["MFU"].value == f"{flops / 0.1 / 989e12 / 2:.1%}"
 
 
 def test_best_of_several(data_directory: Path, tmp_path: Path) -> None:
@@ -118,13 +125,13 @@ def test_best_of_several(data_directory: Path, tmp_path: Path) -> None:
     folders.append(make_run(tmp_path / "new", data_directory))
     cut(folders[-1], 0)
     found = progress(load_runs([folder.directory for folder in folders]))
-    assert [[one.figures[name].best for one in found] for name in ("loss", "validation")] == [[False, True, False, False]] * 2
+    assert [[one.headlines[name].best for one in found] for name in ("loss", "validation")] == [[False, True, False, False]] * 2
     select_first(folders[0])
     found = progress(load_runs([folder.directory for folder in folders]))
-    assert [[one.figures[name].best for one in found] for name in ("loss", "validation")] == [
+    assert [[one.headlines[name].best for one in found] for name in ("loss", "validation")] == [
         [False, True, False, False],
         [False] * 4,
     ]
     other = folders[0].config
     other.write_text(other.read_text().replace('"sequence_length": 32', '"sequence_length": 16'))
-    assert not any(one.figures["loss"].best for one in progress(load_runs([folder.directory for folder in folders])))
+    assert not any(one.headlines["loss"].best for one in progress(load_runs([folder.directory for folder in folders])))

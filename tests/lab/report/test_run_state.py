@@ -12,13 +12,13 @@ from megatape.reliability.run_log import event_entry
 from megatape.utils.json_lines import append_lines
 from tests.helpers.runs.report_folders import cut, make_run
 
-CASES: dict[str, tuple[int, list[str], float, str]] = {  # state -> steps, events, age in seconds, note
+CASES: dict[str, tuple[int, list[str], float, str | None]] = {  # state -> steps, events, age in seconds, note
     "training": (12, [], 0, "1 s left"),
     "silent": (12, [], 3600, "last step 1 h ago"),
-    "stopped": (12, ["stopped"], 3600, ""),
+    "stopped": (12, ["stopped"], 3600, None),
     "failed": (12, ["stopped", "resumed", "failed"], 0, "why failed"),
-    "finished": (20, ["finished"], 3600, ""),
-    "not begun": (0, [], 0, ""),
+    "finished": (20, ["finished"], 3600, None),
+    "not begun": (0, [], 0, None),
 }
 
 

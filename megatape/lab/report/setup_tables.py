@@ -1,27 +1,24 @@
-"""Tables of runs: overview, data, differences of their configurations, and history."""
+"""Tables about the setup of runs: overview, data, differences between configurations."""
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from megatape.config.differences import fields, plain
 from megatape.data.shards.entries import Index
 from megatape.imports import options_for
-from megatape.lab.report.run import Event, Run, entropy
+from megatape.lab.report.run import Run, entropy
 from megatape.utils.tables import Table
 from megatape.utils.units import format_bytes, plural
 
-# Events that are shown as one line if several follow each other.
-COLLAPSED = ("checkpoint",)
-# Descriptions of selections of validation samples.
+# Selection of validation samples -> description of the samples.
 SELECTED = {"first": "the first {}", "spread": "{}, evenly spaced"}
 
 
 def overview(runs: list[Run]) -> Table:
-    """Return the overview, with a column for each run."""
+    """Return the overview table, with a column for each run."""
     return Table.of_columns({run.name: _overview(run) for run in runs})
 
 
@@ -47,7 +44,7 @@ def _overview(run: Run) -> dict[str, str]:
         "steps": f"{run.last_step:,} of {training.steps:,}",
         "validation samples": _evaluated_samples(run),
         "validation loss of parts": ", ".join(parts),
-        "ranks": describe_ranks(run),
+        "ranks": describe_ranks(run) or "",
         "device": environment.get("device", ""),
         "attention": environment.get("attention", ""),
         "code": code,
@@ -60,7 +57,7 @@ def _overview(run: Run) -> dict[str, str]:
 
 
 def _software(environment: dict[str, str]) -> str:
-    """List the names and recorded versions of software."""
+    """Return names and recorded versions of software."""
     versions = environment.get("python/torch/deepspeed", "").split("/")
     known = []
     for name, version in zip(("Python", "torch", "DeepSpeed"), versions, strict=False):
@@ -70,29 +67,29 @@ def _software(environment: dict[str, str]) -> str:
 
 
 def _evaluated_samples(run: Run) -> str:
-    """Describe the validation samples of the run's evaluations; empty before the first one."""
+    """Describe a run's validation samples. Empty before the first evaluation."""
     count = f"{run.config.evaluation.samples:,}"
     if run.config.data.mixture:
         count += " of each corpus"
     return SELECTED.get(run.selection, "").format(count)
 
 
-def incomparable(runs: Sequence[Run]) -> list[str]:
-    """Return a note if runs on the same data were evaluated on different validation samples, in a list."""
-    measured = [run for run in runs if run.selection]
-    data = {run.evaluated[0] for run in measured}
-    if len(data) == len({run.evaluated for run in measured}):
-        return []
-    samples = "; ".join(f"{run.name}: {_evaluated_samples(run)}" for run in measured)
-    return [f"validation losses are not comparable: runs were evaluated on different samples ({samples})"]
+def note_if_incomparable(runs: Sequence[Run]) -> str | None:
+    """Return a note if runs on the same data were evaluated on different validation samples."""
+    evaluated = [run for run in runs if run.selection]
+    data = {run.evaluated.data for run in evaluated}
+    if len(data) == len({run.evaluated for run in evaluated}):
+        return None
+    samples = "; ".join(f"{run.name}: {_evaluated_samples(run)}" for run in evaluated)
+    return f"validation losses are not comparable: runs were evaluated on different samples ({samples})"
 
 
 def _parameters(run: Run) -> dict[str, str]:
-    """Return the rows on the model's parameters, which cannot be counted without the run's modules."""
+    """Return the rows about parameters, which cannot be counted without the run's modules."""
     if run.missing_modules:
         rows = ("trained", "of embedding and head", "of the position encoding")
         return {"parameters": f"not counted: add {options_for(run.missing_modules)}"} | dict.fromkeys(rows, "")
-    # It imports torch, which the monitor does not need.
+    # Imported here because it imports torch, which the monitor does not need.
     from megatape.accounting.parameters import count_parameters, count_trainable
 
     model = run.config.model
@@ -110,12 +107,12 @@ def _parameters(run: Run) -> dict[str, str]:
     }
 
 
-def describe_ranks(run: Run) -> str:
-    """Describe the ranks and hosts of the last start. Empty for runs of earlier versions, which did not record them."""
+def describe_ranks(run: Run) -> str | None:
+    """Describe the ranks and hosts of the last start. None for runs of earlier versions, which did not record them."""
     ranks = run.environment.get("ranks", "")
     hosts = run.environment.get("hosts", "1")
     if not ranks.isdecimal():
-        return ""
+        return None
     text = plural(int(ranks), "rank")
     if hosts.isdecimal() and hosts != "1":
         host_count = plural(int(hosts), "host")
@@ -124,38 +121,33 @@ def describe_ranks(run: Run) -> str:
 
 
 def data_table(runs: list[Run]) -> Table:
-    """Return the table of data directories, with a column for each."""
-    users: dict[str, list[Run]] = {}
+    """Return a table with a column for each data directory."""
+    runs_by_path: dict[str, list[Run]] = {}
     for run in runs:
         for path in run.config.data.paths:
-            users.setdefault(path, []).append(run)
-    return Table.of_columns({path: _data(path, users[path]) for path in users})
+            runs_by_path.setdefault(path, []).append(run)
+    return Table.of_columns({path: _data(path, users) for path, users in runs_by_path.items()})
 
 
-def _data(path: str, users: list[Run]) -> dict[str, str]:
-    """Describe a data directory.
-
-    Args:
-        path: Path of the data directory.
-        users: Runs on it.
-    """
-    index = users[0].data.get(path)
-    names = ", ".join(run.name for run in users)
+def _data(path: str, runs: list[Run]) -> dict[str, str]:
+    """Describe a data directory and the runs using it."""
+    index = runs[0].data.get(path)
+    names = ", ".join(run.name for run in runs)
     if index is None:
         unknown = ("training", "validation", "vocabulary", "unigram entropy")
         return {"source": "not found here", **dict.fromkeys(unknown, ""), "runs": names}
     return {
         "source": ", ".join(f"{name} {value}" for name, value in index.source.items()),
-        "training": _contained(index, "train"),
-        "validation": _contained(index, "validation"),
+        "training": _split_size(index, "train"),
+        "validation": _split_size(index, "validation"),
         "vocabulary": f"{index.tokenizer.vocab_size:,}",
         "unigram entropy": _nats(entropy(index)),
         "runs": names,
     }
 
 
-def _contained(index: Index, name: str) -> str:
-    """Describe the size of the learned part of a split: documents, or the answers of examples."""
+def _split_size(index: Index, name: str) -> str:
+    """Describe a split's size: documents, or examples with their answers."""
     split = index.splits[name]
     tokens = plural(split.tokens, "token")
     answers = index.answers.get(name)
@@ -166,8 +158,8 @@ def _contained(index: Index, name: str) -> str:
     return f"{documents}, {tokens}, {format_bytes(split.text_bytes)}"
 
 
-def differing(runs: list[Run]) -> Table:
-    """Return the table of the configuration's fields on which the runs differ, with their values."""
+def differences(runs: list[Run]) -> Table:
+    """Return a table of the configuration fields in which the runs differ."""
     values = []
     paths: dict[str, None] = {}
     for run in runs:
@@ -194,54 +186,3 @@ def _nats(value: float) -> str:
     if math.isnan(value):
         return ""
     return f"{value:.4f} nats"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One event of the history, or several consecutive events of the same kind.
-
-    Attributes:
-        time: Time, or first and last time.
-        event: Kind of the event, or their number and kind.
-        steps: Step, or first and last step.
-        detail: Detail of a single event.
-    """
-
-    time: str
-    event: str
-    steps: str
-    detail: str
-
-
-def history(run: Run) -> list[Line]:
-    """Return the events of a run, in order."""
-    spans: list[list[Event]] = []
-    for event in run.events:
-        is_collapsed = event.kind in COLLAPSED
-        if spans and is_collapsed and spans[-1][-1].kind == event.kind:
-            spans[-1].append(event)
-        else:
-            spans.append([event])
-    return [_line(span) for span in spans]
-
-
-def _line(span: list[Event]) -> Line:
-    first = span[0]
-    last = span[-1]
-    if len(span) == 1:
-        return Line(_clock(first.time), first.kind, f"{first.step:,}", first.detail)
-    steps = f"{first.step:,} to {last.step:,}"
-    begin = _clock(first.time)
-    end = _clock(last.time)
-    is_same_day = begin[:10] == end[:10]
-    if is_same_day:
-        end = end[11:]
-    events = plural(len(span), first.kind)
-    return Line(f"{begin} to {end}", events, steps, "")
-
-
-def _clock(seconds: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError, OSError):
-        return "?"
