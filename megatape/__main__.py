@@ -1,13 +1,13 @@
 """Program `megatape COMMAND ...`.
 
-It runs as a script, as `python -m megatape`, or by this file's path (for launchers), and the scripts of launch/ and data_prep/
-import it. It takes the current directory and the folder of the script off sys.path before other modules are imported.
+It runs as a script, as `python -m megatape`, or by this file's path (for launchers). The scripts in launch/ and data_prep/
+import it. Before importing other modules, it takes the current directory and the script's folder off sys.path.
 """
 
 import os
 import sys
 
-if not __package__:  # this file was started by its path
+if not __package__:  # started by this file's path
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 from megatape.search_path import drop_start_folders

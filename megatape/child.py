@@ -2,8 +2,8 @@
 
     python -P PATH/child.py [--import MODULE]... [MODULE [WORD ...]]
 
-Imports the modules given with --import, and calls the function `main` of MODULE with the words. The path of this file is enough
-to find the package (utils/python_process.py).
+Imports the modules after --import, and calls `main` in MODULE with the words. Running this file by its path is enough to find
+the package (utils/python_process.py).
 """
 
 import os

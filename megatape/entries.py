@@ -1,7 +1,7 @@
-"""Types of the entries in the tables of megatape/registry.py.
+"""Types of registry entries.
 
-An entry says where a part is defined and which settings it supports. It is read without importing the part. An entry claims
-nothing by default: a setting that needs a claim is refused until the entry makes it.
+An entry says where a part is defined and which settings it supports, so that both are known without importing the part. By
+default it claims no support: a setting that needs a claim is an error until the entry makes it.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class Entry:
     """A named part.
 
     Attributes:
-        target: Where the part is defined, as "package.module:attribute".
-        description: Phrase for help texts, tables and model cards.
+        target: Location of the definition, "package.module:attribute".
+        description: Phrase for help, tables and model cards.
     """
 
     target: str
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether MegaTAPE itself defines the part."""
+        """Whether the part is MegaTAPE's own."""
         return self.target.startswith("megatape.")
 
 
@@ -41,15 +41,15 @@ class EncodingTraits:
         rotates: Whether it rotates pairs of a head's channels. Then model.rotary_fraction works, and head_dim must be even.
         scalable: Whether model.scaling may rescale its frequencies.
         shiftable: Whether training.num_shifted_groups may divide its attention into groups.
-        divides_heads: Whether its per-head weights follow sequence-parallel ranks, by EncodingModule.local_heads. Needed for
+        divides_heads: Whether its per-head weights follow sequence-parallel ranks, using EncodingModule.local_heads. Needed for
             parallel.sp above 1.
-        whole_samples: Reason why attention with it needs all tokens of a sample on one rank, which rules out parallel.cp above
-            1; "" if the tokens of a sample may be on several context-parallel ranks.
+        whole_samples: Reason why attention needs all tokens of a sample on one rank, ruling out parallel.cp above 1; "" if a
+            sample may be split across context-parallel ranks.
         by_layer: Whether layers apply it, so that model.nope_every may leave some layers without it.
         reads_scores: Whether its positions depend on the scores, which model.attention_scale would change.
-        sliced: Whether it divides the hidden state into a slice for each key/value head, so hidden_size must be a multiple.
-        paired_embedding: Whether it adds pairs of a sine and a cosine to the embedding, so hidden_size must be even.
-        max_positions: Upper limit of model.max_positions, or None if there is none.
+        sliced: Whether it slices the hidden state by key/value head, so hidden_size must be a multiple of their number.
+        paired_embedding: Whether it adds sine and cosine pairs to the embedding, so hidden_size must be even.
+        max_positions: Upper limit for model.max_positions, None for no limit.
     """
 
     rotates: bool = False
@@ -70,19 +70,19 @@ class EncodingEntry(EncodingTraits, Entry):
 
     @classmethod
     def with_traits(cls, target: str, description: str, traits: EncodingTraits) -> Self:
-        """Return the entry of an encoding that has the same traits as others."""
+        """Return an entry with shared traits."""
         return cls(target, description, **vars(traits))
 
 
 @dataclass(frozen=True)
 class FamilyEntry(Entry):
-    """An architecture of transformers: a subclass of megatape.hf.families.family.Family.
+    """An architecture in transformers: a subclass of megatape.hf.families.family.Family.
 
     Attributes:
-        encodings: Position encodings that it supports; None for all.
-        attention_bias: Values of model.attention_bias that it supports.
-        qk_norm: Values of model.qk_norm that it supports.
-        normalizations: Values of model.normalization that it supports.
+        encodings: Supported position encodings, None for all.
+        attention_bias: Supported values of model.attention_bias.
+        qk_norm: Supported values of model.qk_norm.
+        normalizations: Supported values of model.normalization.
         switches: Whether it supports model.logit_softcap, nope_every, rotary_fraction and attention_scale.
         whole_heads: Whether hidden_size must be a multiple of num_heads.
         windows: Whether it supports model.sliding_window.
@@ -99,10 +99,10 @@ class FamilyEntry(Entry):
 
 @dataclass(frozen=True)
 class ConfigurableEntry(Entry):
-    """A part with a section of its own in the configuration.
+    """A part with its own configuration section.
 
     Attributes:
-        options: Type of the section, as "package.module:class".
+        options: Type of the section, "package.module:class".
     """
 
     options: str
@@ -116,17 +116,16 @@ class ConfigurableEntry(Entry):
 class OptimizerEntry(ConfigurableEntry):
     """An optimizer: a function that takes parameter groups and its section, and returns a torch optimizer.
 
-    Its section is a subclass of megatape.config.OptimizerConfig. One that updates whole matrices is a subclass of
-    megatape.optim.matrices.MatrixOptimizer; its `state` is that of the other weights.
+    Its section is a subclass of megatape.config.OptimizerConfig. An optimizer that updates whole matrices is a subclass of
+    megatape.optim.matrices.MatrixOptimizer; its `state` is for all other weights.
 
     Attributes:
-        state: Names of the float32 tensors that it keeps for each element of a weight, in torch's state_dict and in
-            checkpoints.
-        counts_steps: Whether it also keeps `step`, the number of steps, beside these tensors.
-        matrix_state: Function from the shape of a whole matrix to the shapes of the tensors that it keeps for the matrix, by
-            name; as "package.module:function", or None if it updates no whole matrices.
-        matrix_flops: Function from the shape of a whole matrix to the FLOPs of its update, as "package.module:function". Ranks
-            divide matrices by it, and plans estimate time by it. None: ranks divide matrices by their elements.
+        state: Names of its float32 tensors with one number per weight, in torch's state_dict and in checkpoints.
+        counts_steps: Whether it also keeps `step`, the number of steps.
+        matrix_state: "package.module:function" that maps a whole matrix's shape to the shapes of its state tensors by name;
+            None if it updates no whole matrices.
+        matrix_flops: "package.module:function" that maps a whole matrix's shape to the FLOPs of its update, for distributing
+            matrices over ranks and estimating time. None: matrices are distributed by their elements.
     """
 
     state: tuple[str, ...] = ()
@@ -135,7 +134,7 @@ class OptimizerEntry(ConfigurableEntry):
     matrix_flops: str | None = None
 
     def matrix_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each float32 tensor that it keeps for a whole matrix of this shape, by name.
+        """Return the shapes of the float32 state tensors for a whole matrix, by name.
 
         Raises:
             UserError: The entry has no `matrix_state`.
@@ -145,7 +144,7 @@ class OptimizerEntry(ConfigurableEntry):
         return resolve_name(self.matrix_state)(shape)
 
     def update_flops(self, shape: tuple[int, ...]) -> int:
-        """Return the FLOPs of the update of a whole matrix of this shape, 0 if they are not known."""
+        """Return the FLOPs of updating a whole matrix, 0 if unknown."""
         if self.matrix_flops is None:
             return 0
         return resolve_name(self.matrix_flops)(shape)
@@ -153,21 +152,17 @@ class OptimizerEntry(ConfigurableEntry):
 
 @dataclass(frozen=True)
 class ScheduleEntry(ConfigurableEntry):
-    """A decay of the learning rate: a function of progress and its section.
-
-    Its section is a megatape.config.ScheduleConfig or a subclass.
-    """
+    """A learning-rate decay: a function of progress and its section, a megatape.config.ScheduleConfig or a subclass."""
 
     options: str = "megatape.config:ScheduleConfig"
 
 
 @dataclass(frozen=True)
 class SinkEntry(Entry):
-    """A receiver of metrics: a subclass of megatape.training.sinks.sink.Sink.
+    """A destination for metrics: a subclass of megatape.training.sinks.sink.Sink.
 
     Attributes:
-        package: Package that it needs besides those of every installation, which an extra of the same name installs; "" for
-            none.
+        package: Additional package that it needs, installed by an extra of the same name; "" for none.
     """
 
     package: str = ""

@@ -1,6 +1,6 @@
-"""The user's own modules, which add entries to the tables of megatape/registry.py when they are imported.
+"""The user's own modules, which add entries to the tables of megatape/registry.py when imported.
 
-Only the option --import imports a module. Configurations, checkpoints and exports record which modules were given, and never
+Only the option --import imports a module. Configurations, checkpoints and exports record which modules were used, but never
 import them.
 """
 
@@ -17,15 +17,15 @@ from megatape.errors.text_checks import check_line, check_word
 
 OPTION = "--import"
 
-# Imported modules: name -> the same module as the command line spells it.
-_given: dict[str, str] = {}
+# Imported modules: name -> spelling on the command line.
+_spelling_by_name: dict[str, str] = {}
 
 
 def import_given(text: str) -> None:
-    """Import a module, once.
+    """Import a module.
 
     Args:
-        text: Name of a module that Python finds, or path of a .py file, whose name without .py becomes that of the module.
+        text: Module name, or path of a .py file, whose name without .py becomes the module's.
 
     Raises:
         UserError: The module or file does not exist, or a file has the name of another module.
@@ -35,18 +35,11 @@ def import_given(text: str) -> None:
         _import_file(name, Path(text))
     else:
         _import_module(name, text)
-    _given[name] = text
+    _spelling_by_name[name] = text
 
 
 def import_leading(words: list[str]) -> list[str]:
-    """Import the modules that `arguments` of another process names at the beginning of its words.
-
-    Args:
-        words: Words of the command line.
-
-    Returns:
-        The remaining words.
-    """
+    """Import the modules at the beginning of a child's command line (see `arguments`), and return the remaining words."""
     while words[:1] == [OPTION]:
         import_given(words[1])
         words = words[2:]
@@ -54,12 +47,12 @@ def import_leading(words: list[str]) -> list[str]:
 
 
 def given() -> tuple[str, ...]:
-    """Return the imported modules, as the command line spells them."""
-    return tuple(_given.values())
+    """Return the imported modules as spelled on the command line."""
+    return tuple(_spelling_by_name.values())
 
 
 def arguments() -> list[str]:
-    """Return the words by which another command imports the same modules."""
+    """Return the command-line words for importing the same modules in another process."""
     words = []
     for text in given():
         words += [OPTION, text]
@@ -67,13 +60,13 @@ def arguments() -> list[str]:
 
 
 def files() -> list[Path]:
-    """Return the files of the modules that were given by path."""
+    """Return the files of modules imported by path."""
     return [Path(text) for text in given() if text.endswith(".py")]
 
 
 def search_folders() -> list[str]:
-    """Return the folders outside of this environment in which Python finds the modules that were given by name."""
-    packages = {name.partition(".")[0] for name, text in _given.items() if name == text}
+    """Return the folders outside this environment where Python finds the modules imported by name."""
+    packages = {name.partition(".")[0] for name, text in _spelling_by_name.items() if name == text}
     folders: list[str] = []
     for package in sorted(packages):
         spec = sys.modules[package].__spec__
@@ -87,17 +80,17 @@ def search_folders() -> list[str]:
 
 
 def not_given(recorded: object) -> list[str]:
-    """Return the modules recorded in a file that were not imported, as the file spells them.
+    """Return the modules recorded in a file but not imported.
 
-    A value that is not a list of names counts as an empty list: the file's own check reports it.
+    A value that is not a list of names counts as an empty list, because checking the file reports it.
     """
     if not isinstance(recorded, list | tuple):
         return []
-    return [name for name in recorded if isinstance(name, str) and _module_name(name) not in _given]
+    return [name for name in recorded if isinstance(name, str) and _module_name(name) not in _spelling_by_name]
 
 
 def options_for(modules: Iterable[str]) -> str:
-    """Return the options that import modules, quoted for a shell."""
+    """Return the options for importing modules, quoted for a shell."""
     options = [f"{OPTION} {shlex.quote(check_line(name))}" for name in modules]
     return " ".join(options)
 
@@ -106,11 +99,11 @@ def check_given(recorded: object, origin: object) -> None:
     """Check that the modules recorded in a file were imported.
 
     Args:
-        recorded: The modules. A value that is not a list of names is left to the file's own check.
-        origin: The file.
+        recorded: Recorded modules. A value that is not a list of names passes, because checking the file reports it.
+        origin: File, for the message.
 
     Raises:
-        UserError: The file was made with modules that the command was not given.
+        UserError: A module was not imported.
     """
     missing = not_given(recorded)
     if missing:
@@ -121,9 +114,9 @@ def check_given(recorded: object, origin: object) -> None:
 
 
 def file_hashes() -> dict[str, str]:
-    """Return the sha256 of the file of each imported module, by the module's name."""
+    """Return the sha256 of each imported module's file, by module name."""
     hashes = {}
-    for name in _given:
+    for name in _spelling_by_name:
         file = getattr(sys.modules[name], "__file__", None)
         if file:
             hashes[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()

@@ -1,7 +1,7 @@
-"""Modules and names of version 0.1 under their old names, for users' own files.
+"""Keeps version 0.1's names of modules and definitions working, for users' own files.
 
-`import megatape.parallel.mesh` gives the module megatape.distributed.mesh, and warns with the name to write instead. A module
-with renamed definitions has `__getattr__ = old_names(__name__)` at its end. CHANGELOG.md lists the moves.
+`import megatape.parallel.mesh` imports megatape.distributed.mesh, and warns with the new name. A module with renamed
+definitions has `__getattr__ = old_names(__name__)` at its end. CHANGELOG.md lists the moves.
 """
 
 TYPE_CHECKING = False
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# Package of version 0.1 -> module in it -> its present name. "*" stands for all other modules of the package.
+# Package in version 0.1 -> module in it -> present name. "*" stands for all other modules in the package.
 MOVED = {
     "megatape": {
         "files": "megatape.utils.files",
@@ -121,7 +121,7 @@ MOVED = {
     "megatape.tasks.engine": {"*": "megatape.lab.tasks.engine.*"},
 }
 
-# Module of today -> name of a definition in version 0.1 -> its present module and name.
+# Present module -> name of a definition in version 0.1 -> present module and name.
 RENAMED = {
     "megatape.attention.backend": {
         "Mask": "megatape.attention.backend:DocumentStarts",
@@ -174,9 +174,9 @@ RENAMED = {
 
 
 def old_names(module: str) -> "Callable[[str], object]":
-    """Return the `__getattr__` of a module with renamed or moved definitions.
+    """Return the `__getattr__` for a module with renamed or moved definitions.
 
-    Assign it inside `if not TYPE_CHECKING`: type checkers would take every attribute of the module to exist.
+    Assign it inside `if not TYPE_CHECKING`: otherwise type checkers believe that every attribute exists.
     """
 
     def __getattr__(name: str) -> object:
@@ -194,7 +194,7 @@ def old_names(module: str) -> "Callable[[str], object]":
 
 
 def current_name(module: str) -> str:
-    """Return the present name of a module: another one than `module` if it has moved since version 0.1."""
+    """Return the present name of a module, which differs from `module` if it has moved since version 0.1."""
     package, _, name = module.rpartition(".")
     moves = MOVED.get(package, {})
     if name in moves:
@@ -205,15 +205,15 @@ def current_name(module: str) -> str:
 
 
 class OldNames:
-    """Finder that gives a moved module under its old name, and an empty package in the place of one that is gone.
+    """Finds moved modules under their old names, and empty packages in place of removed ones.
 
-    It comes last in sys.meta_path, so it is only asked about modules that are nowhere else. Its methods import what they need:
-    this module is imported before the current directory leaves the search path (megatape/search_path.py).
+    It comes last in sys.meta_path, so Python only asks it about modules that are nowhere else. Its methods import what they
+    need, because this module is imported before the current directory leaves the search path (megatape/search_path.py).
     """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
-        """Return the spec of a module that has moved, or None."""
+        """Return the spec of a moved module, or None."""
         from importlib.machinery import ModuleSpec
         from importlib.util import find_spec
 
@@ -226,7 +226,7 @@ class OldNames:
 
 
 class EmptyPackage:
-    """Loader of a package without modules of its own."""
+    """Loader for a package without own modules."""
 
     @staticmethod
     def create_module(spec: "ModuleSpec") -> None:
@@ -238,27 +238,23 @@ class EmptyPackage:
 
 
 class MovedModule:
-    """Loader that gives a moved module, which is the same object under both names.
-
-    Args:
-        new_name: Present name of the module.
-    """
+    """Loader for a moved module, which is the same object under both names."""
 
     def __init__(self, new_name: str) -> None:
         self.new_name = new_name
         self.spec: ModuleSpec | None = None
 
     def create_module(self, spec: "ModuleSpec") -> "ModuleType":
-        """Import the module, and warn about its old name."""
+        """Import the module, and warn about the old name."""
         import warnings
         from importlib import import_module
 
         module = import_module(self.new_name)
-        # Python gives every module that it loads a new spec. Remember the true one.
+        # Python gives every loaded module a new spec. Remember the true one.
         self.spec = module.__spec__
         warnings.warn(f"{spec.name} has moved: import {self.new_name} instead", FutureWarning, stacklevel=2)
         return module
 
     def exec_module(self, module: "ModuleType") -> None:
-        """Give the module its own spec back. Its code has already run."""
+        """Restore the module's spec. Its code has already run."""
         module.__spec__ = self.spec

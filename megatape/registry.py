@@ -1,8 +1,8 @@
-"""Tables of everything that a configuration or a command selects by name: one line for each part.
+"""Tables of everything that a configuration or a command selects by name, with one line per part.
 
-To add a part, write its file and its line here (the table in CONTRIBUTING.md). A program outside of this package adds its
-entries when it starts (examples/add_encoding.py). Nothing here imports torch, so checking a configuration or printing help does
-not either. The types of the entries are in megatape/entries.py.
+To add a part, write its file and its line here (see the table in CONTRIBUTING.md). A program outside this package adds its
+entries when starting (examples/add_encoding.py). Nothing here imports torch, so neither does checking a configuration or
+printing help. megatape/entries.py has the types of entries.
 """
 
 from dataclasses import replace
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from megatape.entries import EncodingEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry, ScheduleEntry, SinkEntry
 from megatape.moved_modules import old_names
 
-# Traits of encodings that rotate each token on its own.
+# Traits of encodings that rotate each token independently.
 _ROTATION = EncodingTraits(rotates=True, divides_heads=True, whole_samples="", by_layer=True, reads_scores=False)
-# Traits of encodings that turn channels of each token on its own, without pairs.
+# Traits of encodings that turn each token's channels independently, without pairs.
 _POLAR = EncodingTraits(divides_heads=True, whole_samples="", by_layer=True, reads_scores=False)
-# Traits of encodings that no layer applies.
+# Traits of encodings that layers do not apply.
 _NO_LAYER = EncodingTraits(divides_heads=True, whole_samples="", by_layer=False, reads_scores=False)
-# Traits of encodings that bias the scores by distance.
+# Traits of encodings that bias scores by distance.
 _BIAS = EncodingTraits(
     divides_heads=True, whole_samples="the ring of ranks computes no bias on scores", by_layer=True, reads_scores=False
 )
-# Traits of encodings that sum up or multiply what they compute from the content, along the sequence.
+# Traits of encodings that accumulate sums or products of content along the sequence.
 _SUM = EncodingTraits(
     divides_heads=True,
     whole_samples="the ranks do not exchange what it sums up along the sequence",
@@ -111,14 +111,14 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "nope": EncodingEntry.with_traits("megatape.encodings.nope:NoPE", "no position encoding (NoPE)", _NO_LAYER),
 }
 
-# Normalizations of the hidden state and of query and key heads: modules whose arguments are the number of channels,
-# model.norm_eps and the tensor axis.
+# Normalizations of the hidden state and of query and key heads: modules that take the number of channels, model.norm_eps and
+# the tensor axis.
 NORMALIZATIONS: dict[str, Entry] = {
     "rms": Entry("megatape.nn.norm:RMSNorm", "root mean square normalization (RMSNorm)"),
 }
 
-# Architectures of exported and imported models, by the model_type of their config.json. Exports use the first one that has all
-# parts of the model, unless export.family names another.
+# Architectures of exported and imported models, by the model_type in their config.json. Exporting uses the first one that has
+# all parts of the model, unless export.family names another.
 FAMILIES: dict[str, FamilyEntry] = {
     "llama": FamilyEntry(
         "megatape.hf.families.llama:Llama",
@@ -165,7 +165,7 @@ FAMILIES: dict[str, FamilyEntry] = {
     ),
 }
 
-# Functions of megatape/hf that training calls. They are loaded by name, because training does not import hf.
+# Functions in megatape/hf that training calls. They are loaded by name, because training does not import hf.
 INITIAL_WEIGHTS = Entry("megatape.hf.model_folder:open_weights", "opens the weights of training.init_from")
 EXPORT_CHECK = Entry("megatape.hf.families:export_obstacle", "says why the model of a run cannot be exported")
 
@@ -197,7 +197,7 @@ SCHEDULES: dict[str, ScheduleEntry] = {
     ),
 }
 
-# Schedules of earlier versions, which runs that began with them resume. They are not offered.
+# Schedules of earlier versions, for resuming their runs. New runs are not offered these.
 LEGACY_SCHEDULES: dict[str, ScheduleEntry] = {
     "cosine_restarts": ScheduleEntry(
         "megatape.optim.legacy_schedules:cosine_restarts",
@@ -211,7 +211,7 @@ LEGACY_SCHEDULES: dict[str, ScheduleEntry] = {
     ),
 }
 
-# Callbacks of runs, subclasses of megatape.training.callbacks.callback.Callback. These three are part of every run.
+# Callbacks, subclasses of megatape.training.callbacks.callback.Callback. These three are part of every run.
 CALLBACKS: dict[str, Entry] = {
     "metrics": Entry("megatape.training.callbacks.metrics:Metrics", "passing metrics on to the sinks"),
     "position_views": Entry("megatape.training.callbacks.position_views:PositionViews", "files of the position tensors"),
@@ -226,7 +226,7 @@ SINKS: dict[str, SinkEntry] = {
     "trackio": SinkEntry("megatape.training.sinks.trackers:Trackio", "Trackio", "trackio"),
 }
 
-# Value of training.attention that selects the first backend that supports the model and works.
+# Value of training.attention for the first backend that supports the model and works.
 AUTO = "auto"
 
 # Attention backends in order of preference.
@@ -339,8 +339,8 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
     ),
 }
 
-# Component -> table of the settings that it does not support (megatape/config/limits.py), in a file that imports no torch. The
-# first limit that a configuration violates is its error.
+# Component -> table of settings that it does not support (megatape/config/limits.py), in a file that imports no torch. The
+# first violated limit is the error that users see.
 LIMITS: dict[str, str] = {
     "positions": "megatape.model.limits:LENGTH_LIMITS",
     "ZeRO": "megatape.config.distribution_limits:ZERO_LIMITS",

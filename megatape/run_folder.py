@@ -1,19 +1,19 @@
-"""Layout of a run's folder: every path that a run, its Slurm job or its comparison writes.
+"""Layout of a run directory: every path that a run, its Slurm job or its comparison writes.
 
-lease.json              process that trains here, while it does (megatape/reliability/lease/lease.py)
+lease.json              process training here (megatape/reliability/lease/lease.py)
 config.json             resolved configuration
 metrics.jsonl           one object per step
 events.jsonl            one object per event: starts, checkpoints, stops, failures
 positions/              step-00000100.safetensors and so on (megatape/training/position_views/view.py)
 tensorboard/            the same metrics for TensorBoard
-checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py), and checkpoints that were moved aside:
+checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py), and checkpoints moved aside:
                         step-00000100.corrupted/, and step-00000100.rewound/ until the next checkpoint is complete
 latest                  path of the last checkpoint that the run wrote or continued from
 profile/                rank0.json and so on, traces of profiled steps
-hangs/                  rank0.txt and so on: stacks of a rank's threads when another rank hung, its traceback when one failed
-wandb.json, trackio.json  ids of the run in these trackers; wandb/ holds the local files of Weights & Biases
+hangs/                  rank0.txt and so on: a rank's thread stacks when another rank hung, its traceback when one failed
+wandb.json, trackio.json  ids of the run in these trackers; wandb/ has Weights & Biases' local files
 logs/, submissions/     logs of Slurm jobs, and the code and configuration that they run
-log.txt                 output of a run that `megatape study compare` started
+log.txt                 output of a run started by `megatape study compare`
 outcome.json            results of such a run; outcome+yarn.json: with scaled frequencies
 """
 
@@ -26,18 +26,14 @@ from typing import Any
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_lines import read_lines
 
-# Suffix of checkpoints that were moved aside because they failed verification.
+# Suffix of checkpoints moved aside for failing verification.
 CORRUPTED = ".corrupted"
-# Suffix of checkpoints that were moved aside because the run rolled back to an earlier one.
+# Suffix of checkpoints moved aside because the run rolled back to an earlier one.
 ROLLED_BACK = ".rewound"
 
 
 class _RunPath:
-    """Path inside a run's folder.
-
-    Args:
-        name: Path relative to the folder.
-    """
+    """Path inside a run directory."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,12 +44,12 @@ class _RunPath:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Folder of a run, which may be empty or not exist yet.
+    """A run directory, which may be empty or not exist yet.
 
     Attributes:
-        directory: Path of the folder.
-        lease, config, metrics, events, positions, latest, tensorboard, checkpoints, job_logs, submissions, log: Paths in the
-            folder, see above.
+        directory: Path of the run directory.
+        lease, config, metrics, events, positions, latest, tensorboard, checkpoints, job_logs, submissions, log: Paths inside
+            it, see above.
     """
 
     directory: Path
@@ -71,33 +67,33 @@ class RunFolder:
     log = _RunPath("log.txt")
 
     def tracker(self, name: str) -> Path:
-        """Return the path of a tracker's record: the run's id in the tracker, and the last step that was written."""
+        """Return the path of a tracker's record: the run's id in the tracker, and the last step written."""
         return self.directory / f"{name}.json"
 
     def trace(self, rank: int) -> Path:
-        """Return the path of a rank's trace of profiled steps."""
+        """Return the path of a rank's profiler trace."""
         return self.directory / "profile" / f"rank{rank}.json"
 
     def stacks(self, rank: int) -> Path:
-        """Return the path of a rank's stacks: of its threads when another rank hung, or its traceback when a rank failed."""
+        """Return the path of a rank's thread stacks when another rank hung, or its traceback when a rank failed."""
         return self.directory / "hangs" / f"rank{rank}.txt"
 
     def outcome(self, scaling: str | None) -> Path:
-        """Return the path of the results with this kind of model.scaling, None for those without scaling."""
+        """Return the path of the results with a kind of model.scaling, None for no scaling."""
         if not scaling:
             return self.directory / "outcome.json"
         return self.directory / f"outcome+{scaling}.json"
 
     def checkpoint(self, step: int) -> Path:
-        """Return the folder of the checkpoint written after this step."""
+        """Return the folder of a step's checkpoint."""
         return self.checkpoints / f"step-{step:08d}"
 
     def position_view(self, step: int) -> Path:
-        """Return the path of the position view written by the evaluation after this step."""
+        """Return the path of the position view from the evaluation after a step."""
         return self.positions / f"step-{step:08d}.safetensors"
 
     def list_position_views(self) -> dict[int, Path]:
-        """Return the position views by step: step -> path."""
+        """Return the paths of all position views by step."""
         views = {}
         for path in self.positions.glob("step-*.safetensors"):
             step = path.stem.removeprefix("step-")
@@ -106,7 +102,7 @@ class RunFolder:
         return dict(sorted(views.items()))
 
     def list_checkpoints(self) -> list[Path]:
-        """Return the folders with the name of a complete checkpoint, newest first. Their content may be corrupted."""
+        """Return the folders named like complete checkpoints, newest first. Their content may be corrupted."""
         checkpoints = []
         for path in self.checkpoints.glob("step-*"):
             if path.is_dir() and path.name.removeprefix("step-").isdecimal():
@@ -119,20 +115,18 @@ class RunFolder:
 
 
 def named_step(checkpoint: Path) -> int:
-    """Return the step in the name of a checkpoint."""
+    """Return the step in a checkpoint's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def read_metrics(path: Path) -> dict[int, str]:
-    """Read the lines of metrics.jsonl.
-
-    Lines that are not metrics are skipped: a process may have been killed while writing, or a disk may have been full.
+    """Read metrics.jsonl, skipping torn lines that a killed process or a full disk has left.
 
     Args:
         path: The file. If it is missing, there are no lines.
 
     Returns:
-        Step -> its line, in the order of steps. If a step has several lines, the last one counts.
+        Step -> its last line, in the order of steps.
     """
     lines = {}
     for text, entry in read_lines(path):
@@ -143,6 +137,6 @@ def read_metrics(path: Path) -> dict[int, str]:
 
 
 def read_steps(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the metrics in metrics.jsonl, one object for each step, in the order of steps."""
+    """Yield the metrics of each step in metrics.jsonl, in order."""
     for line in read_metrics(path).values():
         yield json.loads(line)

@@ -18,8 +18,8 @@ PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  #
 def named_folders() -> list[str]:
     """Return the folders that the user has put on PYTHONPATH.
 
-    Empty entries, the result of `PYTHONPATH=$PYTHONPATH:FOLDER`, are skipped. Python reads them as the current directory, which
-    the user hardly means. On several hosts, the `deepspeed` command puts the current directory first; it is skipped as well.
+    Empty entries, as after `PYTHONPATH=$PYTHONPATH:FOLDER`, are skipped. Python reads them as the current directory, which
+    users hardly mean. On several hosts, the `deepspeed` command puts the current directory first, which is skipped as well.
     """
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     is_on_several_hosts = os.environ.get("CROSS_SIZE", "1") != "1"
@@ -31,8 +31,8 @@ def named_folders() -> list[str]:
 def drop_start_folders() -> None:
     """Remove the current directory and the script's folder from the beginning of sys.path, also for child processes.
 
-    Folders that the user names on PYTHONPATH stay. Programs call this before they import other modules. The package itself may
-    come from a dropped folder: it finds its own modules without sys.path.
+    Folders on the user's PYTHONPATH stay. Programs call this before importing other modules. The package itself may come from a
+    dropped folder, because it finds its own modules without sys.path.
     """
     current = _current_directory()
     script = os.path.join(current, sys.argv[0])
@@ -51,7 +51,7 @@ def drop_start_folders() -> None:
 
 
 def _current_directory() -> str:
-    """Return the current directory, "" if it was removed."""
+    """Return the current directory, or "" if it was removed."""
     try:
         return os.getcwd()
     except OSError:

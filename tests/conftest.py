@@ -65,7 +65,7 @@ def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     modules_before = set(sys.modules)
     path_before = [*sys.path]
     monkeypatch.setattr(sys, "path", [*path_before])
-    monkeypatch.setattr(imports, "_given", {})
+    monkeypatch.setattr(imports, "_spelling_by_name", {})
     yield
     own_folders = [Path(folder) for folder in sys.path if folder not in path_before]
     own_names = []

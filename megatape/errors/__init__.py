@@ -1,4 +1,4 @@
-"""Errors that a user sees as one line, the exit status of a command, and the wording of advice."""
+"""Errors that commands show as one line, exit statuses, and the wording of advice."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Conversion of other errors into errors that a user sees as one line."""
+"""Converts other errors into UserErrors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from megatape.errors.user_errors import ExistingPath, MissingPath, PathError, Us
 
 @contextmanager
 def path_errors() -> Iterator[None]:
-    """Turn OSErrors of a block or, as a decorator, of a function into PathErrors. It opens paths given by the user."""
+    """Turn OSErrors of a block into PathErrors. Also a decorator, for functions that open the user's paths."""
     try:
         yield
     except OSError as error:
@@ -24,9 +24,9 @@ def content_errors(
     """Turn errors of a block that reads the user's content into UserErrors "FAULT (ERROR): REMEDY".
 
     Args:
-        fault: Description of the fault, and where it is.
-        remedy: Advice, in the imperative.
-        kinds: Types of the errors. UserError is a ValueError, too.
+        fault: What is wrong, and where.
+        remedy: Advice in the imperative.
+        kinds: Exception types to convert. UserError is a ValueError, too.
     """
     try:
         yield
@@ -38,8 +38,8 @@ def path_error(error: OSError, text: str | None = None) -> PathError:
     """Return a PathError of the same kind as an OSError, with the same errno.
 
     Args:
-        error: The OSError.
-        text: Message, by default that of the OSError, with advice about a file in place of a folder.
+        error: Original error.
+        text: Message. By default the original one, with advice if a file is in place of a folder.
     """
     if text is None:
         text = str(error)
@@ -47,7 +47,7 @@ def path_error(error: OSError, text: str | None = None) -> PathError:
             text += ": a file is where a folder is needed: move it, or give another name"
     kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}
     kind = kinds.get(type(error), PathError)
-    found = kind(text)
-    found.errno = error.errno
-    found.everywhere = getattr(error, "everywhere", False)
-    return found
+    converted = kind(text)
+    converted.errno = error.errno
+    converted.everywhere = getattr(error, "everywhere", False)
+    return converted

@@ -4,23 +4,23 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """How a training run ended, on which `megatape supervise` and the batch script act. docs/faults.md has the same table.
+    """How a training run ended. `megatape supervise` and the batch script act on it; docs/faults.md has the same table.
 
-    Every other status means that a rank died, too: 134, 137 or 139 of a process killed by a signal, and 256 minus the signal's
-    number, such as 247, where DeepSpeed's launcher reports one.
+    All other statuses mean that a rank died, too: 134, 137 or 139 after a signal, or 256 minus the signal's number, such as
+    247, from DeepSpeed's launcher.
     """
 
-    # All steps are done, or a user at the keyboard asked for the end.
+    # All steps are done, or a user at the keyboard stopped the run.
     DONE = 0
-    # A rank died, hung, ran out of memory after a first step, or had an internal error. Restarted while the run advances.
+    # A rank died, hung, ran out of memory after its first step, or had an internal error. Restarted while the run advances.
     DIED = 1
-    # Arguments, configuration, files, or too little memory for a first step. Not restarted.
+    # Arguments, configuration, files, or too little memory for the first step. Not restarted.
     USER_ERROR = 2
     # Loss or weights are not finite. Not restarted.
     DIVERGED = 3
     # The last checkpoint could not be written (EX_IOERR of sysexits.h). Restarted after a pause.
     NOT_SAVED = 74
-    # A scheduler asked for the end and a checkpoint was written (EX_TEMPFAIL of sysexits.h). Resumed.
+    # A scheduler stopped the run, and a checkpoint was written (EX_TEMPFAIL of sysexits.h). Resumed.
     UNFINISHED = 75
-    # A user at the keyboard asked for the end before the first step. Not restarted.
+    # A user at the keyboard stopped the run before its first step. Not restarted.
     INTERRUPTED = 130

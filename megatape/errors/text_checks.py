@@ -1,4 +1,4 @@
-"""Checks of texts that become part of a script, a command line or a file."""
+"""Checks text that becomes part of a script, a command line or a file. Each check returns the text."""
 
 import re
 
@@ -6,25 +6,19 @@ from megatape.errors import UserError
 
 
 def check_line(text: str) -> str:
-    """Check a value that becomes part of a line of a script, a host file or the environment.
-
-    Returns:
-        The text.
+    """Check a value that becomes part of a line in a script, a host file or the environment.
 
     Raises:
         UserError: The text has a control character, such as a line break, after which a shell would read another command.
     """
-    found = re.search(r"[\x00-\x1f\x7f-\x9f]", text)
-    if found:
-        raise UserError(f"{text!r} has the control character {found[0]!r}: remove it")
+    control_character = re.search(r"[\x00-\x1f\x7f-\x9f]", text)
+    if control_character:
+        raise UserError(f"{text!r} has the control character {control_character[0]!r}: remove it")
     return text
 
 
 def check_word(text: str) -> str:
-    """Check a value, such as a path, that becomes a word of a command line.
-
-    Returns:
-        The text.
+    """Check a value that becomes a word of a command line, such as a path.
 
     Raises:
         UserError: The text begins with "-" like an option, or has a control character.
@@ -35,14 +29,11 @@ def check_word(text: str) -> str:
 
 
 def check_text(text: str, what: str) -> str:
-    """Check a text given by the user, which has lone surrogates if it was not in the encoding of the terminal.
+    """Check a text from the user. It has lone surrogates if it was not in the terminal's encoding.
 
     Args:
         text: The text.
         what: Name of the text in the error.
-
-    Returns:
-        The text.
 
     Raises:
         UserError: The text is not valid UTF-8.

@@ -1,12 +1,12 @@
-"""Errors that a user sees as one line."""
+"""Errors that commands show as one line."""
 
 from megatape.errors.exit_status import ExitStatus
 
 
 class UserError(ValueError):
-    """An error that the user can correct. It says what is wrong, where, with which value, and what to do.
+    """An error that the user can correct. The message says what is wrong, where, with which value, and what to do.
 
-    Commands show it in one line. Any other exception is a fault of the program or the machine and keeps its traceback. The text
+    Commands show it in one line. Any other exception is a fault in the program or machine, and keeps its traceback. The message
     is the only argument, so that ranks can exchange it.
 
     Attributes:
@@ -23,43 +23,43 @@ class ConfigError(UserError):
 
 
 class CheckpointError(UserError):
-    """A checkpoint cannot be used here, though its content may be intact: another version wrote it, or its base is missing."""
+    """A checkpoint cannot be used, though its content may be intact: another version wrote it, or its base is missing."""
 
 
 class RecordError(UserError):
-    """A record of fine-tuning data does not match its format. It is counted and skipped."""
+    """A fine-tuning record does not match its format. It is counted and skipped."""
 
 
 class RankMismatch(UserError):
-    """Ranks were given different things, or one of them cannot begin. Raised on all ranks."""
+    """Ranks got different arguments, files or versions, or one of them cannot start. Raised on all ranks."""
 
     everywhere = True
 
 
 class OutOfMemory(UserError):
-    """A rank ran out of memory, or would run out of it in its first step."""
+    """A rank ran out of memory, or would in its first step."""
 
 
 class LeaseLost(UserError):
-    """Another run has taken over the run's folder, because this one gave no sign of life."""
+    """Another run has taken over the run directory, because this one gave no sign of life."""
 
 
 class DataError(UserError):
-    """A rank could not read its samples: a shard is missing or was changed, or its file system is away. Raised on all ranks."""
+    """A rank cannot read its samples: a shard is missing or changed, or the file system is away. Raised on all ranks."""
 
     status = ExitStatus.DIED
     everywhere = True
 
 
 class TrainingDiverged(UserError):
-    """Loss, gradient norm or weights have become NaN or infinite, or differ between replicas. Raised on all ranks."""
+    """Loss, gradient norm or weights are not finite, or differ between replicas. Raised on all ranks."""
 
     status = ExitStatus.DIVERGED
     everywhere = True
 
 
 class PathError(OSError, UserError):
-    """A path or address given by the user cannot be read or written. It keeps the errno of its cause."""
+    """A path or address from the user cannot be read or written. It keeps its cause's errno."""
 
 
 class MissingPath(FileNotFoundError, PathError):
@@ -71,7 +71,7 @@ class ExistingPath(FileExistsError, PathError):
 
 
 class NotSaved(PathError):
-    """The last steps of a run are in no checkpoint, because none could be written. Raised on all ranks."""
+    """A run's last steps are lost, because no checkpoint could be written. Raised on all ranks."""
 
     status = ExitStatus.NOT_SAVED
     everywhere = True

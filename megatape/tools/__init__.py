@@ -1,5 +1,5 @@
 """Tools around a run: planner/ estimates speed and memory, cluster/ submits, checks and restarts jobs.
 
-ledger.py proves the samples that a run has trained on, branch.py lets a run decay from a checkpoint, and average.py averages
-checkpoints. Training imports none of these.
+ledger.py proves which samples a run has trained on, branch.py continues a checkpoint with a learning-rate decay, and average.py
+averages checkpoints. Training imports none of these.
 """

@@ -1,4 +1,4 @@
-"""Average of checkpoints: a checkpoint with the mean of the weights of others."""
+"""Averages checkpoints: a new checkpoint with the mean of their weights."""
 
 import os
 from collections.abc import Sequence
@@ -27,20 +27,20 @@ from megatape.zero.kinds import EMA, WEIGHT
 def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> Average:
     """Write the average of checkpoints into a new folder.
 
-    Everything but the weights comes from the newest checkpoint: a run or a branch that continues from the average has its
-    optimizer state, and the data after it. A moving average of weights (optimizer.ema_decay) starts again from the averaged
+    Everything but the weights comes from the newest checkpoint, so a run or branch continuing from the average has its
+    optimizer state and the data after it. A moving average of weights (optimizer.ema_decay) starts again from the averaged
     weights.
 
     Args:
         readers: Verified checkpoints, at least two.
-        weighting: "uniform", or "linear": 1, 2, 3 and so on from the oldest to the newest.
-        out: Folder to write. Must not exist. It appears only when it is complete.
+        weighting: "uniform", or "linear": 1, 2, 3 and so on from oldest to newest.
+        out: Folder to create. It must not exist, and only appears when complete.
 
     Returns:
-        The entry about the average in state.json.
+        The average's entry in state.json.
 
     Raises:
-        UserError: The checkpoints are not of one run and of different steps, or the folder exists.
+        UserError: The checkpoints are not from different steps of one run, or the folder exists.
     """
     readers = sorted(readers, key=lambda reader: reader.step)
     newest = readers[-1]
@@ -86,17 +86,13 @@ def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> A
 
 
 def _mean(name: str, readers: Sequence[CheckpointReader], shares: Sequence[float]) -> Tensor:
-    """Return the weighted mean of a parameter, summed in float64 and rounded once."""
+    """Return a parameter's weighted mean, summed in float64 and rounded once."""
     total: Any = sum(share * reader.tensor(name).double() for reader, share in zip(readers, shares, strict=True))
     return total.float()
 
 
 def _check_pair(one: CheckpointReader, other: CheckpointReader) -> None:
-    """Check that two checkpoints have different steps, and are of one run or of branches of one.
-
-    Raises:
-        UserError: They have no average. The message has every reason.
-    """
+    """Raise a UserError with every reason why two checkpoints are not from different steps of one run or its branches."""
     reasons = []
     for field in differences(one.config, other.config):
         if field.rule in IMMUTABLE:
@@ -121,7 +117,7 @@ def _check_pair(one: CheckpointReader, other: CheckpointReader) -> None:
 
 
 def _base_hashes(reader: CheckpointReader) -> Any:
-    """Return what identifies the base model of a checkpoint, None without one."""
+    """Return the hashes of a checkpoint's base model, None without one."""
     record = reader.manifest.base
     if not record:
         return None

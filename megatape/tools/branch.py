@@ -1,4 +1,4 @@
-"""Branch of a run: the same run until a checkpoint, then a decay of the learning rate, in a folder of its own."""
+"""Branches of a run: the same run up to a checkpoint, then a learning-rate decay, in a separate run directory."""
 
 import os
 from pathlib import Path
@@ -15,23 +15,23 @@ from megatape.utils.files import link_file, sync
 
 @path_errors()
 def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None) -> Config:
-    """Create the folder of a run that continues a checkpoint with a decay of the learning rate, and then ends.
+    """Create the run directory of a branch: it continues a checkpoint with a learning-rate decay, and then ends.
 
-    The folder has the checkpoint (as hard links, if the file system supports them) and the metrics until its step. So the run
-    resumes there, and the ledger proves it, as if it had been configured with the decay from the start.
+    The directory has the checkpoint (as hard links, if the file system supports them) and the metrics up to its step. So the
+    branch resumes there, and the ledger proves it, as if the run had been configured with the decay from the start.
 
     Args:
         reader: Verified checkpoint.
         decay_tokens: Length of the decay, rounded up to whole steps.
-        out: Folder to create. Must not exist. By default a folder next to the run's, named after the first and last step of
-            the decay.
+        out: Run directory to create. It must not exist. By default it lies next to the run's, named after the first and last
+            step of the decay.
 
     Returns:
-        The configuration of the new run.
+        Configuration of the branch.
 
     Raises:
-        UserError: The learning rate after the checkpoint is not at its peak, the folder exists, or `out` is None and the run's
-            folder is missing.
+        UserError: The learning rate after the checkpoint is not at its peak, the directory exists, or `out` is None and the
+            run directory is missing.
     """
     average = reader.state.average
     if average is not None:
@@ -60,17 +60,7 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
 
 
 def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Path | None) -> Config:
-    """Return the configuration of a checkpoint's run with a decay after it. Earlier steps keep their learning rate.
-
-    Args:
-        reader: Verified checkpoint.
-        decay_tokens: Length of the decay, rounded up to whole steps.
-        origin: Folder of the checkpoint's run.
-        out: Folder of the new run, or None for the default.
-
-    Raises:
-        UserError: The learning rate after the checkpoint is not at its peak.
-    """
+    """Return the configuration of the branch. Steps before the checkpoint keep their learning rate."""
     config = reader.config
     batches = config.batches
     fraction = config.schedule.in_fractions(config.tokens).warmup_fraction
@@ -100,15 +90,7 @@ def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Pa
 
 
 def _check_at_peak(reader: CheckpointReader, warmup_steps: int) -> None:
-    """Check that every step between warm-up and checkpoint, and the next one, has the peak learning rate.
-
-    Args:
-        reader: Verified checkpoint.
-        warmup_steps: Number of warm-up steps.
-
-    Raises:
-        UserError: A step has a lower one.
-    """
+    """Raise a UserError unless the learning rate stays at its peak from the warm-up to the step after the checkpoint."""
     step = reader.step
     config = reader.config
     peak = config.optimizer.learning_rate

@@ -1,4 +1,4 @@
-"""Proof of the samples that a run has trained on: its recorded steps, compared with the order of its data."""
+"""Proves which samples a run has trained on, by comparing its recorded steps with the order of its data."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ from megatape.run_folder import RunFolder, read_steps
 
 @dataclass
 class CorpusUsage:
-    """Samples of one corpus that a run has consumed.
+    """Samples that a run has consumed from one corpus.
 
     Attributes:
-        size: Number of samples in the corpus.
-        taken: Number of samples consumed in all epochs.
+        size: Samples in the corpus.
+        taken: Samples consumed in all epochs.
         seen: bool [samples], whether each sample was used in the current epoch.
     """
 
@@ -31,11 +31,7 @@ class CorpusUsage:
     seen: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
     def take(self, index: int) -> None:
-        """Record a sample. So an epoch of `size` samples has each of them once.
-
-        Raises:
-            UserError: The current epoch already has the sample.
-        """
+        """Record a sample. Raise a UserError if the current epoch already has it."""
         if self.taken % self.size == 0:
             self.seen = np.zeros(self.size, bool)
         if self.seen[index]:
@@ -56,15 +52,7 @@ class CorpusUsage:
 
 @dataclass
 class SkippedSteps:
-    """Steps in a row that were skipped for the same reason.
-
-    Attributes:
-        first_step: Number of the first step.
-        last_step: Number of the last step.
-        first_sample: Number of the first sample.
-        last_sample: Number of the last sample.
-        reason: The reason.
-    """
+    """Consecutive steps skipped for the same reason, with their range of samples."""
 
     first_step: int
     last_step: int
@@ -81,13 +69,13 @@ class SkippedSteps:
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """Line of metrics.jsonl, as far as it is proved.
+    """The part of a line of metrics.jsonl that the ledger proves.
 
     Attributes:
-        step: Number of the step.
-        samples: Number of samples consumed until then. It is an integer unless the file was changed.
-        digest: Digest of the step's samples. None if none was recorded.
-        skip_reason: Reason why the step was skipped. None if it was not.
+        step: Step number.
+        samples: Samples consumed so far, an integer unless the file was changed.
+        digest: Digest of the step's samples, None if none was recorded.
+        skip_reason: Reason for skipping the step, None if it was not skipped.
     """
 
     step: int
@@ -97,22 +85,22 @@ class RecordedStep:
 
     @classmethod
     def of_entry(cls, entry: dict[str, Any]) -> Self:
-        """Return the step of a JSON object."""
+        """Return the step in a JSON object."""
         return cls(entry["step"], entry.get("samples"), entry.get("digest"), entry.get("skipped") or None)
 
 
 class Ledger:
-    """Recorded steps of a run, checked one after the other.
+    """Checks the recorded steps of a run one after the other.
 
     Args:
-        metrics: File of the steps, for messages.
-        data: Training data of the run.
+        metrics: metrics.jsonl, for messages.
+        data: Training data.
 
     Attributes:
-        step: Number of the last checked step.
-        num_samples: Number of samples consumed until then.
-        num_digests: Number of steps with a recorded digest.
-        corpora: Consumed samples by name of the corpus.
+        step: Last checked step.
+        num_samples: Samples consumed so far.
+        num_digests: Steps with a recorded digest.
+        corpora: Consumed samples by corpus.
         skipped: Skipped steps.
     """
 
@@ -129,8 +117,8 @@ class Ledger:
         """Check the next recorded step.
 
         Raises:
-            UserError: Steps are missing, samples do not follow those of the step before, a sample comes for the second time in
-                an epoch, or the digest differs.
+            UserError: Steps are missing, samples do not follow the previous step's, a sample repeats within an epoch, or the
+                digest differs.
         """
         step = recorded.step
         if step != self.step + 1:
@@ -193,15 +181,15 @@ class Ledger:
 
 
 def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
-    """Follow all recorded steps of a run through the order of its data, and yield the lines of a report.
+    """Check all recorded steps of a run against the order of its data, and yield the lines of a report.
 
     Args:
-        directory: Folder of the run.
-        overrides: Changes `section.key=value` of its configuration.
+        directory: Run directory.
+        overrides: Changes to its configuration, as `section.key=value`.
 
     Raises:
-        FileNotFoundError: A file of the data is missing.
-        UserError: The folder holds no run, or a step differs from the order.
+        FileNotFoundError: A data file is missing.
+        UserError: The directory holds no run, or a step differs from the order.
     """
     folder = RunFolder(directory)
     if not folder.config.is_file():

@@ -1,4 +1,4 @@
-"""Outputs that are complete or absent: new folders, replaced files, renaming, and errors of a full disk."""
+"""Outputs that are either complete or absent: new folders, replaced files, renaming."""
 
 import os
 import shutil
@@ -16,13 +16,10 @@ from megatape.utils.retries import retry_transient_errors
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Create a folder for the block to fill. It is renamed to `output` after the block, or removed if the block fails.
-
-    Args:
-        output: Folder to create.
+    """Create a folder for the block to fill. It gets the name `output` after the block, or is removed if the block fails.
 
     Raises:
-        FileExistsError: `output` exists when the block begins or ends.
+        FileExistsError: `output` exists before or after the block.
     """
     check_absent(output)
     folder = temporary_name(output)
@@ -38,10 +35,10 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or a folder, and replace an existing file of the new name.
+    """Rename a file or folder, replacing an existing file.
 
-    The client of a file server may report an error for a successful rename: the answer was lost, and the repeated request finds
-    nothing to rename. So the error is ignored if `target` then is the renamed file.
+    A network file system may report an error for a successful rename: the answer was lost, and the repeated request finds
+    nothing to rename. So the error is ignored if `target` is the renamed file.
 
     Args:
         source: File or folder.
@@ -63,18 +60,18 @@ def rename(source: Path, target: Path) -> None:
 
 
 def check_absent(output: Path) -> None:
-    """Raise FileExistsError if there is anything of this name."""
+    """Raise FileExistsError if anything has this name."""
     if output.exists() or output.is_symlink():
         raise ExistingPath(f"{output} exists: remove it or choose another name")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file, so that a process killed meanwhile leaves either the old or the new content.
+    """Create or replace a file, so that a killed process leaves either the old or the new content.
 
     The file keeps its mode and, if this user may change owners, its owner. So a private file stays private.
 
     Args:
-        path: File to write. It is created if needed.
+        path: File to write.
         content: New content.
 
     Raises:
@@ -82,7 +79,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     partial = temporary_name(path)
     before = None
-    # A link to a file has the mode of that file.
+    # A link gets the mode of the file that it points to.
     with suppress(OSError):
         before = path.stat()
     mode = DEFAULT_MODE

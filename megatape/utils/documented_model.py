@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class DocumentedModel(BaseModel):
-    """Base of models whose docstrings describe their fields in a section "Attributes"."""
+    """Base of pydantic models that take their fields' descriptions from the docstring's section "Attributes"."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -19,11 +19,7 @@ class DocumentedModel(BaseModel):
 
 
 def split_docstring(kind: type) -> tuple[str, dict[str, str]]:
-    """Split the docstring of a class at its section "Attributes".
-
-    Returns:
-        The text before the section, and the descriptions in it by name, each on one line.
-    """
+    """Split a class docstring into the text before "Attributes:", and the descriptions by name, each on one line."""
     docstring = inspect.cleandoc(kind.__doc__ or "")
     text, _, attributes = docstring.partition("\n\nAttributes:\n")
     descriptions: dict[str, str] = {}

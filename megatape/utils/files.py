@@ -1,6 +1,6 @@
-"""Files with untrusted names and contents: opening, creating, linking and syncing them.
+"""Opens, creates, links and syncs files with untrusted names and contents.
 
-Outputs never replace existing files and follow no links.
+Outputs never replace existing files and never follow links.
 """
 
 import errno
@@ -26,12 +26,9 @@ NO_OUTPUT = "a link, a pipe or a device, through which nothing is written: remov
 def open_regular(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file for reading.
 
-    Args:
-        path: File to open.
-
     Raises:
         OSError: The file cannot be opened.
-        UserError: The path is a pipe or a device, which may never end.
+        UserError: The path is a pipe or device, which may never end.
     """
 
     def open_at_once(name: str, flags: int) -> int:
@@ -45,26 +42,23 @@ def open_regular(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the content of a file. Raises OSError, or UserError for a pipe or a device, which may never end."""
+    """Return the content of a file. Raises the same errors as `open_regular`."""
     with open_regular(path) as file:
         return file.read()
 
 
 def create_file(path: Path, mode: int = DEFAULT_MODE) -> IO[bytes]:
-    """Create a file for writing.
+    """Create a file, and return it open for writing.
 
-    File names in an output folder may be untrusted, such as those of a downloaded index. So an existing file is never replaced,
-    and a symbolic link is not followed.
+    File names in an output folder may be untrusted, for example from a downloaded index. So existing files are never replaced,
+    and links are not followed.
 
     Args:
         path: File to create. It must not exist.
-        mode: Permissions, before the umask is applied.
-
-    Returns:
-        The open file.
+        mode: Permissions before applying the umask.
 
     Raises:
-        ExistingPath: A file, a folder or a link has this name.
+        ExistingPath: A file, folder or link has this name.
         OSError: The file cannot be created.
     """
     try:
@@ -79,10 +73,7 @@ def _existing_output(path: Path) -> ExistingPath:
 
 @contextmanager
 def open_in_place(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading and appending, and create it if it is missing. A symbolic link is not followed.
-
-    Args:
-        path: The file.
+    """Open a file for reading and appending, and create it if it is missing.
 
     Raises:
         PathError: `path` is a link, a pipe or a device.
@@ -102,11 +93,11 @@ def open_in_place(path: Path) -> Iterator[IO[bytes]]:
 
 
 def without_links(name: str | Path, flags: int) -> int:
-    """Open a file unless the last part of its path is a symbolic link. An `opener` for `open`.
+    """Open a file unless it is a symbolic link. An `opener` for `open`.
 
     Args:
         name: Path of the file.
-        flags: Flags of `os.open`.
+        flags: Flags for `os.open`.
 
     Returns:
         File descriptor.
@@ -123,7 +114,7 @@ def create_private(path: Path, content: bytes) -> None:
 
     Args:
         path: File to create.
-        content: Content of the file.
+        content: Content to write.
 
     Raises:
         ExistingPath: The name is taken, for example by a link that another user has planted.
@@ -134,7 +125,7 @@ def create_private(path: Path, content: bytes) -> None:
 
 
 def file_system_time(folder: Path) -> float:
-    """Return the present time in seconds since the epoch, by the clock of the file system that has `folder`."""
+    """Return the time by the clock of `folder`'s file system, in seconds since the epoch."""
     probe = temporary_name(folder / "clock")
     try:
         probe.touch()
@@ -154,10 +145,10 @@ def sync(path: Path) -> None:
 
 
 def link_file(source: str | Path, target: str | Path) -> None:
-    """Give a file another name, or copy it where the file system has no links between the two folders.
+    """Hard-link a file, or copy it if the file system has no links between the two folders.
 
-    If `source` is a symbolic link, `target` becomes a name or a copy of the linked file. Relative links, such as those in the
-    hub's cache, would be broken in another folder.
+    If `source` is a symbolic link, this links or copies the file it points to. A relative link, as in the hub's cache, would
+    break in another folder.
 
     Args:
         source: File, or link to a file.
@@ -165,7 +156,7 @@ def link_file(source: str | Path, target: str | Path) -> None:
 
     Raises:
         UserError: `source` is a folder, a pipe or a device, or a link to one.
-        ExistingPath: A file, a folder or a link has the name `target`.
+        ExistingPath: A file, folder or link has the name `target`.
         OSError: `source` is missing, or `target` cannot be written.
     """
     target = Path(target)
@@ -179,13 +170,7 @@ def link_file(source: str | Path, target: str | Path) -> None:
 
 
 def check_regular(path: Path) -> Path:
-    """Check that a path is a file, or a link to a file.
-
-    Args:
-        path: Path to check.
-
-    Returns:
-        Path of the file, with links resolved.
+    """Check that a path is a file or a link to one, and return it with links resolved.
 
     Raises:
         UserError: The path is a folder, a pipe or a device, or a link to one.
@@ -195,12 +180,12 @@ def check_regular(path: Path) -> Path:
     mode = original.lstat().st_mode
     if stat.S_ISREG(mode):
         return original
-    found = "a pipe or a device"
+    kind = "a pipe or a device"
     if stat.S_ISDIR(mode):
-        found = "a folder"
+        kind = "a folder"
     if path.is_symlink():
-        found = f"a link to {found}"
-    raise UserError(f"{path}: {found}, not a file: replace it by the original file")
+        kind = f"a link to {kind}"
+    raise UserError(f"{path}: {kind}, not a file: replace it by the original file")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Untrusted JSON files: reading and encoding them within limits."""
+"""Reads untrusted JSON files, and encodes JSON within the same limits."""
 
 import json
 from collections.abc import Callable
@@ -8,24 +8,24 @@ from typing import Any
 from megatape.errors import UserError
 from megatape.utils.files import open_regular
 
-# Maximum size of a file. Only the index and the plan of a data directory may be larger.
+# Maximum file size. Only a data directory's index and plan may be larger.
 MAX_JSON_BYTES = 64 * 2**20
-# Maximum depth of nested JSON. Ours has less than ten levels, and Python's parser gives up near a thousand.
+# Maximum nesting depth. Our files have less than ten levels, and Python's parser gives up near a thousand.
 MAX_DEPTH = 64
 
 
 def read_json(path: Path, unique_keys: bool = False, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Return the value of a JSON file.
+    """Return the value in a JSON file.
 
     Args:
-        path: The file.
-        unique_keys: Whether to refuse objects with a duplicate key.
-        max_bytes: Maximum size of the file.
+        path: File to read.
+        unique_keys: Whether to refuse objects with duplicate keys.
+        max_bytes: Maximum file size.
 
     Raises:
         OSError: The file cannot be read.
-        JSONDecodeError: It is not JSON.
-        UserError: It is too large, a pipe or a device, nested more than MAX_DEPTH levels deep, or has a duplicate key.
+        JSONDecodeError: The file is not JSON.
+        UserError: The file is too large, too deeply nested, a pipe or a device, or has a duplicate key.
     """
     with open_regular(path) as file:
         content = file.read(max_bytes + 1)
@@ -35,15 +35,15 @@ def read_json(path: Path, unique_keys: bool = False, max_bytes: int = MAX_JSON_B
 
 
 def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
-    """Return the value of a JSON text.
+    """Return the value in a JSON text.
 
     Args:
         text: JSON text.
-        unique_keys: Whether to refuse objects with a duplicate key. Otherwise the last value of a key counts.
+        unique_keys: Whether to refuse objects with duplicate keys. Otherwise a key's last value counts.
 
     Raises:
         JSONDecodeError: The text is not JSON. This is a ValueError.
-        UserError: The text is nested more than MAX_DEPTH levels deep, or an object has a duplicate key.
+        UserError: The text is nested more than MAX_DEPTH levels deep, or has a duplicate key.
     """
     hook = None
     if unique_keys:
@@ -57,15 +57,7 @@ def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
 
 
 def check_depth(value: Any, max_depth: int = MAX_DEPTH) -> None:
-    """Check the nesting depth of a JSON value.
-
-    Args:
-        value: JSON value.
-        max_depth: Maximum number of levels.
-
-    Raises:
-        UserError: The value is nested deeper.
-    """
+    """Raise a UserError if a JSON value is nested more than `max_depth` levels deep."""
     level = [value]
     for _ in range(max_depth + 1):
         containers = [value for value in level if isinstance(value, dict | list | tuple)]
@@ -87,20 +79,17 @@ def json_content(
     max_bytes: int = MAX_JSON_BYTES,
     default: Callable[[Any], Any] | None = None,
 ) -> bytes:
-    """Encode a JSON file within the limits of `read_json`.
+    """Encode the content of a JSON file within the limits of `read_json`.
 
     Args:
         value: Value to encode.
-        name: Name of the file in error messages.
+        name: File name in error messages.
         indent: Spaces per level, None for a single line.
         max_bytes: Maximum size that the reader accepts.
         default: Converts values of types that JSON does not have.
 
-    Returns:
-        Content of the file.
-
     Raises:
-        UserError: The value is too deeply nested or too large to be read again.
+        UserError: The value is too large or too deeply nested to be read again.
         TypeError: The value contains a type that is neither JSON's nor converted.
     """
     try:
@@ -114,10 +103,10 @@ def json_content(
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object with these keys and values. Raises UserError for a duplicate key."""
-    found: dict[str, Any] = {}
+    """Build an object. Raise a UserError for a duplicate key."""
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in values:
             raise UserError(f"duplicate key {key} in one object")
-        found[key] = value
-    return found
+        values[key] = value
+    return values

@@ -1,4 +1,4 @@
-"""Files with a JSON object a line. They grow while other processes read them, and a killed process may leave them torn."""
+"""Files with one JSON object per line. They grow while others read them, and a killed process may leave a torn line."""
 
 import json
 import os
@@ -11,22 +11,19 @@ from megatape.errors import UserError
 from megatape.utils.files import open_in_place, open_regular
 from megatape.utils.full_disk import named_if_full
 
-# Maximum size of a line with JSON. Longer lines are skipped. Our lines have less than a tenth of this.
+# Maximum line size. Longer lines are skipped. Our lines are less than a tenth of this.
 MAX_LINE_BYTES = 2**20
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every line with a JSON object of at most MAX_LINE_BYTES, and the object. A missing file has no lines.
-
-    Args:
-        path: File to read.
+    """Yield each line and its JSON object, skipping other lines and those above MAX_LINE_BYTES. A missing file has no lines.
 
     Raises:
         OSError: The file cannot be read.
-        UserError: The file is a pipe or a device, which may never end.
+        UserError: The file is a pipe or device, which may never end.
     """
     with suppress(FileNotFoundError), open_regular(path) as file:
-        # Whether the next part begins a line, instead of continuing one that is too long.
+        # Whether the next part starts a line, instead of continuing one that is too long.
         begins_line = True
         while part := file.readline(MAX_LINE_BYTES):
             is_whole_line = begins_line and len(part) < MAX_LINE_BYTES
@@ -43,11 +40,11 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def json_line(entry: dict[str, Any], path: Path) -> bytes:
-    """Encode an object as a line of a file for `read_lines`.
+    """Encode an object as a line for `read_lines`.
 
     Args:
         entry: Object to encode.
-        path: Path of the file, for error messages.
+        path: File, for error messages.
 
     Raises:
         UserError: The line would be too long to be read again.
@@ -59,15 +56,15 @@ def json_line(entry: dict[str, Any], path: Path) -> bytes:
 
 
 def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = True) -> None:
-    """Add a line for each object.
+    """Append one line per object, creating the file if needed.
 
     Args:
-        path: The file, which is created if needed.
-        entries: The objects.
-        durable: The lines are on disk when this returns, and other hosts see them on a shared file system.
+        path: File to extend.
+        entries: Objects to write.
+        durable: Whether to return only once the lines are on disk, where other hosts see them on a shared file system.
 
     Raises:
-        OSError: The file cannot be written. Some of the lines may be in it.
+        OSError: The file cannot be written. It may have some of the lines.
         PathError: The file is a link, a pipe or a device.
         UserError: A line is too long for `read_lines`. Nothing was written.
     """

@@ -1,4 +1,4 @@
-"""Locks of files between processes."""
+"""File locks between processes."""
 
 import fcntl
 import os
@@ -12,17 +12,17 @@ from megatape.utils.files import open_in_place
 
 @contextmanager
 def locked(path: Path, wait: bool = True, remove: bool = False) -> Iterator[IO[bytes]]:
-    """Hold a lock for this process and the children that inherit the file.
+    """Hold a lock for this process and the children inheriting the file.
 
-    No filelock, which huggingface_hub brings: its release ends the lock of such children, too.
+    The package filelock would not do: when released, it ends the lock of such children, too.
 
     Args:
-        path: The lock's file, which is created with its folder if needed.
-        wait: Wait while another process holds the lock.
-        remove: Remove the file at the end. All users of a lock must pass the same value.
+        path: Lock file, created with its folder if needed.
+        wait: Whether to wait while another process holds the lock.
+        remove: Whether to remove the file at the end. All users of a lock must pass the same value.
 
     Raises:
-        BlockingIOError: Another process holds the lock, unless `wait`.
+        BlockingIOError: Another process holds the lock, and `wait` is False.
         PathError: `path` is a link, a pipe or a device.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def locked(path: Path, wait: bool = True, remove: bool = False) -> Iterator[IO[b
 
 
 def _has_name(file: IO[bytes], path: Path) -> bool:
-    """Whether `path` still is the name of an open file."""
+    """Whether `path` is still the name of an open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

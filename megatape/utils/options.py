@@ -1,6 +1,6 @@
-"""Typed options of commands and evaluation tasks. Parser, help and documentation are made from them.
+"""Typed options of commands and evaluation tasks, described in the docstrings of their classes.
 
-Descriptions of fields stand in the docstring of their class.
+Parser, help and documentation are generated from them.
 """
 
 import shlex
@@ -19,46 +19,39 @@ Value = TypeVar("Value")
 
 
 def split_commas(value: Any) -> Any:
-    """Split a text such as "1,8" at its commas. Other values are returned unchanged."""
+    """Split a text such as "1,8" at its commas. Return other values unchanged."""
     if isinstance(value, str):
         return value.split(",")
     return value
 
 
 def check_words(text: str) -> str:
-    """Check that a shell can split a text into words.
-
-    Returns:
-        The text, unchanged.
-
-    Raises:
-        ValueError: A quotation does not end.
-    """
+    """Return the text if a shell can split it into words. Raise a ValueError if a quotation does not end."""
     shlex.split(text)
     return text
 
 
-# Command line of another program.
+# Another program's command line.
 Words = Annotated[str, AfterValidator(check_words)]
-# Positive number of nodes, seconds, bytes and other things.
+# Positive number of nodes, seconds, bytes and the like.
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-# Values with commas between them.
+# Values separated by commas.
 Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]
 
 
 @dataclass(frozen=True)
 class ArgumentForm:
-    """Form of an option on the command line.
+    """How to give an option on the command line.
 
     Attributes:
-        metavar: Placeholder for the value in the usage. None: the name of the option, or its choices.
-        positional: Whether it is given without a flag.
+        metavar: Placeholder for the value in the usage. None: the option's name or choices.
+        positional: Whether it has no flag.
         repeatable: Whether it is a list, with one value each time it is given.
-        flag: Flag, if it is not the name of the field.
-        nargs: Number of values, as argparse takes it. None: by the type.
-        const: Value of an option that is given without one, with nargs "?".
+        flag: Flag, if it is not the field's name.
+        nargs: argparse's number of values. None: by the type.
+        const: Value if the option is given without one, for nargs "?".
         completions: Names that shells complete, if the type does not list the values.
-        hidden: Whether it is a value that the program sets, and no option.
+        hidden: Whether only the program sets it, so it is no option.
     """
 
     metavar: str | None = None
@@ -78,25 +71,25 @@ def option(
     ge: float | None = None,
     **form: Any,
 ) -> Any:
-    """Declare an option. An option without a default is required.
+    """Declare an option, which is required if it has no default.
 
-    The docstring of the class describes the option by a phrase for the help and the documentation, without its default.
+    Describe it in the class docstring by a phrase without the default. Help and documentation show it.
 
     Args:
         default: Value if the option is not given.
-        description: Description in place of the docstring's, if it is computed.
+        description: Computed description, instead of the docstring's.
         ge: Minimum value.
         form: Attributes of ArgumentForm.
 
     Returns:
-        A pydantic field, to be assigned or used in `Annotated`.
+        A pydantic field, to assign or to use in `Annotated`.
     """
     extra: Any = {"form": ArgumentForm(**form)}
     return Field(default, description=description, ge=ge, json_schema_extra=extra)
 
 
 def form_of(field: FieldInfo) -> ArgumentForm:
-    """Return the form of a field on the command line, as `option` declared it."""
+    """Return the form that `option` declared for a field."""
     extra: Any = field.json_schema_extra
     if not isinstance(extra, dict):
         return ArgumentForm()
@@ -105,15 +98,15 @@ def form_of(field: FieldInfo) -> ArgumentForm:
 
 
 class CommandOptions(DocumentedModel):
-    """Base of the options of all commands.
+    """Base class of all commands' options.
 
-    Each field is an option, which the docstring of its class describes, unless it is declared with `option(hidden=True)`.
+    Each field is an option described in its class docstring, unless it is declared with `option(hidden=True)`.
 
     Attributes:
         at_most_one: Groups of fields that exclude each other.
-        exactly_one: Groups of fields that exclude each other, one of which is required.
-        resumable: Whether an interrupted command continues when it is run again.
-        lists: Lists that the help shows below the options: heading -> name -> description.
+        exactly_one: Groups of fields of which exactly one is required.
+        resumable: Whether running an interrupted command again continues it.
+        lists: Lists below the options in the help: heading -> name -> description.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
@@ -141,7 +134,7 @@ def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
 
     Args:
         kind: Type of the options.
-        values: Values by name, as text or with their types. Unknown names are ignored.
+        values: Values by name, as text or typed. Unknown names are ignored.
 
     Raises:
         UserError: A value is missing, has another type or is out of bounds. The message begins with the field's name.

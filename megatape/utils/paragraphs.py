@@ -1,7 +1,7 @@
-"""Paragraphs of a long output, which functions yield while the rest is computed."""
+"""Paragraphs of long output, which functions yield as soon as they are computed."""
 
 
 class Line(str):
-    """Paragraph of one line, such as the result of a model. Adjacent ones are printed without an empty line between them."""
+    """One-line paragraph, such as a model's result. Adjacent ones are printed without an empty line between them."""
 
     __slots__ = ()

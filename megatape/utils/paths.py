@@ -1,4 +1,4 @@
-"""Names and paths of files: untrusted names, temporary names, and folders without links."""
+"""File names and paths: untrusted names, temporary names, and folders without links."""
 
 import os
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ def _check_file_name(name: str) -> str:
     return name
 
 
-# Name of a file in a folder. It is no path that leads elsewhere.
+# File name inside a folder, never a path leading elsewhere.
 FileName = Annotated[str, AfterValidator(_check_file_name)]
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a new name in the same folder, for a file or folder that is renamed to `path` once it is complete."""
+    """Return a new name in the same folder, for output that is renamed to `path` once complete."""
     return path.with_name(f"{path.name}.{token_hex(8)}.tmp")
 
 
 def real_paths(folders: Sequence[Path]) -> list[Path]:
-    """Return the paths of folders without links. Raises UserError if one is given twice."""
-    # Not Path.resolve, which raises no OSError for a loop of links.
+    """Resolve all links in the paths of folders. Raise a UserError if one is given twice."""
+    # Unlike Path.resolve, realpath reports a loop of links.
     paths = [Path(os.path.realpath(folder)) for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:

@@ -1,4 +1,4 @@
-"""Folder in /tmp that only this user can write, for caches of compiled code."""
+"""Folder in /tmp that only this user can write to, for caches of compiled code."""
 
 import atexit
 import logging
@@ -13,13 +13,13 @@ LOG = logging.getLogger(__name__)
 
 
 def private_folder(is_first: bool = True) -> Path | None:
-    """Return /tmp/megatape-UID, or a new folder for this process if another user may have written there.
+    """Return /tmp/megatape-UID, created if needed, or a new folder for this process if another user may have written there.
 
-    The folder is created if needed. Any user can create a folder, a link or a file of this name in /tmp, and code in it would
-    run as this user. The new folder is removed when the process ends.
+    Any user can create a folder, a link or a file of this name in /tmp, and code in it would run as this user. The new folder
+    is removed when the process ends.
 
     Args:
-        is_first: Whether this process warns of an untrusted folder. The other processes on its host find the same one.
+        is_first: Whether this process warns about an untrusted folder, because it is the first one on its host.
 
     Returns:
         The folder, or None if there is no folder for temporary files.
@@ -27,32 +27,32 @@ def private_folder(is_first: bool = True) -> Path | None:
     name = f"megatape-{os.getuid()}"
     try:
         folder = Path(gettempdir(), name)
-        fault = _fault(folder)
-        if not fault:
+        reason = _reason_for_distrust(folder)
+        if reason is None:
             return folder
-        own = Path(mkdtemp(prefix=f"{name}-"))
+        new_folder = Path(mkdtemp(prefix=f"{name}-"))
     except OSError as error:
         LOG.debug("there is no folder for temporary files: %s", error)
         return None
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    atexit.register(shutil.rmtree, new_folder, ignore_errors=True)
     level = logging.DEBUG
     if is_first:
         level = logging.WARNING
     remedy = "remove it, or let its owner do so"
-    LOG.log(level, "%s %s: kernels are compiled again at each start, in %s; %s", folder, fault, own, remedy)
-    return own
+    LOG.log(level, "%s %s: kernels are compiled again at each start, in %s; %s", folder, reason, new_folder, remedy)
+    return new_folder
 
 
-def _fault(folder: Path) -> str:
-    """Create the folder if needed, and return the reason why it is not trusted, or "" if it is."""
+def _reason_for_distrust(folder: Path) -> str | None:
+    """Create the folder if needed. Return why it is not trusted, or None if it is."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     # Not stat, because another user may have planted a link.
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         return "is not a folder"
-    if found.st_uid != os.getuid():
-        return f"belongs to user {found.st_uid}"
-    if found.st_mode & 0o077:
-        return f"has mode {stat.S_IMODE(found.st_mode):o} instead of 700, so others may have written there"
-    return ""
+    if status.st_uid != os.getuid():
+        return f"belongs to user {status.st_uid}"
+    if status.st_mode & 0o077:
+        return f"has mode {stat.S_IMODE(status.st_mode):o} instead of 700, so others may have written there"
+    return None

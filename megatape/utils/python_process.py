@@ -1,4 +1,4 @@
-"""Commands and environments of Python child processes that import nothing from the current directory (search_path.py)."""
+"""Commands and environments for Python child processes that import nothing from the current directory (search_path.py)."""
 
 import os
 import sys
@@ -14,38 +14,34 @@ from megatape.search_path import PACKAGE_FOLDER, SAFE_PATH, named_folders
 PROGRAM = Path(PACKAGE_FOLDER, "megatape", "child.py")
 _ENVIRONMENT_LOCK = threading.Lock()
 
-# Option of prctl(2), on Linux only: the signal that a process gets when its parent ends.
+# Linux-only option of prctl(2): the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
 
 
 def python_command(*words: str) -> list[str]:
-    """Return the command that calls `main` of a module of this package, after importing the modules of --import.
+    """Return the command that imports the user's modules and calls `main` in one of our modules.
 
     Args:
-        words: Name of the module and arguments of its function `main`; or further modules, each after --import.
+        words: Module name and arguments for its function `main`; or further modules, each after --import.
     """
     return [sys.executable, "-P", str(PROGRAM), *arguments(), *words]
 
 
 def child_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a child process that is or starts a Python process.
-
-    Args:
-        changes: Variables to set in a copy of this process's environment.
-    """
+    """Return a copy of this process's environment, with `changes`, for a child that is or starts a Python process."""
     environment = os.environ | (changes or {}) | {SAFE_PATH: "1"}
     _set_search_path(environment, search_folders())
     return environment
 
 
 def launcher_environment(words: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a command that starts this package, by a script or as a module (`deepspeed --module megatape`).
+    """Return the environment for a command that starts this package, by a script or by `deepspeed --module megatape`.
 
-    If the user has exported an empty PYTHONSAFEPATH, the command keeps it: a script of the user's may import its neighbors.
+    If the user has exported an empty PYTHONSAFEPATH, the command keeps it: the user's script may import its neighbors.
 
     Args:
-        words: Command and arguments. Scripts of a clone find its package, but `--module megatape` needs the clone on PYTHONPATH
-            if the package is not installed.
+        words: Command and arguments. A clone's scripts find their package, but `--module megatape` needs the clone on
+            PYTHONPATH if the package is not installed.
     """
     environment = child_environment()
     if search_path.KEEPS_START_FOLDERS:
@@ -57,7 +53,7 @@ def launcher_environment(words: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def safe_start() -> Iterator[None]:
-    """Set PYTHONSAFEPATH for processes that multiprocessing starts inside the block. They inherit this environment."""
+    """Set PYTHONSAFEPATH for processes that multiprocessing starts inside the block."""
     with _ENVIRONMENT_LOCK:
         before = os.environ.get(SAFE_PATH)
         os.environ[SAFE_PATH] = "1"
@@ -71,7 +67,7 @@ def safe_start() -> Iterator[None]:
 
 
 def _set_search_path(environment: dict[str, str], folders: list[str]) -> None:
-    """Set PYTHONPATH to these folders, followed by those that the user has named."""
+    """Set PYTHONPATH to these folders, followed by the user's own."""
     folders = list(dict.fromkeys([*folders, *named_folders()]))
     environment.pop("PYTHONPATH", None)
     if folders:
@@ -79,7 +75,7 @@ def _set_search_path(environment: dict[str, str], folders: list[str]) -> None:
 
 
 def _is_installed() -> bool:
-    """Whether a new Python process finds this package without the folder that this process started in."""
+    """Whether a new Python process finds this package from any folder."""
     for finder in sys.meta_path:
         spec = finder.find_spec("megatape", None)
         if spec is not None:

@@ -1,4 +1,4 @@
-"""Temporary replacement of an attribute, for libraries that offer no argument in its place."""
+"""Replaces an attribute temporarily, for libraries that offer no argument for it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +10,15 @@ def replaced_attribute(owner: Any, name: str, value: object) -> Iterator[None]:
     """Replace an attribute inside the block.
 
     Args:
-        owner: Module, class or object that has the attribute.
-        name: Name of the attribute.
+        owner: Module, class or object.
+        name: Attribute.
         value: Replacement.
 
     Raises:
-        AttributeError: There is no such attribute.
+        AttributeError: The attribute does not exist.
     """
     getattr(owner, name)
-    # Not the result of getattr: it would bind methods, and might be inherited.
+    # Take the earlier value from vars, because getattr would bind methods and include inherited attributes.
     is_own = name in vars(owner)
     earlier = vars(owner).get(name)
     setattr(owner, name, value)

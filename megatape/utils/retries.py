@@ -1,4 +1,4 @@
-"""Retries of errors that a shared file system reports while a server or the network is away."""
+"""Retries after errors that a shared file system reports while a server or the network is away."""
 
 import errno
 import logging
@@ -8,14 +8,14 @@ from typing import TypeVar
 
 LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
-# Errors of a shared file system while a server or the network is away.
+# Errors that a shared file system reports while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 # Seconds between attempts.
 WAITS = (1.0, 2.0, 4.0, 8.0)
 
 
 def is_transient(error: OSError) -> bool:
-    """Whether the file system reports an error that may be temporary."""
+    """Whether an error may be temporary."""
     return error.errno in TRANSIENT
 
 
@@ -24,18 +24,18 @@ def retry_transient_errors(
     is_retried: Callable[[OSError], bool] = is_transient,
     warn: Callable[[str], object] = LOG.warning,
 ) -> Result:
-    """Call a function again, after a wait, while it raises transient errors.
+    """Call a function, retrying after a wait while it raises transient errors.
 
     Args:
-        work: The function.
+        work: Function to call.
         is_retried: Whether an OSError is worth another attempt.
         warn: Prints a line before each wait.
 
     Returns:
-        The function's value.
+        Result of the function.
 
     Raises:
-        OSError: Any other one at once, and the one that remains after all WAITS.
+        OSError: The error is not transient, or remains after all WAITS.
     """
     for wait in WAITS:
         try:

@@ -1,4 +1,4 @@
-"""Versions of the software that this process runs, equal on all ranks of a run."""
+"""Versions of this process's software, which must be equal on all ranks."""
 
 import hashlib
 import platform
@@ -10,8 +10,8 @@ from megatape.utils.project_files import PACKAGE
 
 
 def package_version() -> str:
-    """Return the version of this package. In a clone, the commit follows."""
-    # The package may only be on PYTHONPATH.
+    """Return this package's version, with the commit if it is a clone."""
+    # The package may be on PYTHONPATH without being installed.
     text = "not installed"
     with suppress(PackageNotFoundError):
         text = version("megatape")
@@ -25,7 +25,7 @@ def package_version() -> str:
 
 
 def source_hash() -> str:
-    """Return the sha256 of the package's Python files. It is equal on two hosts only if both run the same code."""
+    """Return the sha256 of all Python files in the package, for checking that hosts run the same code."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         name = str(path.relative_to(PACKAGE))
@@ -35,5 +35,5 @@ def source_hash() -> str:
 
 
 def versions() -> str:
-    """Return the versions of Python, torch and DeepSpeed, separated by slashes."""
+    """Return the versions of Python, torch and DeepSpeed, joined by slashes."""
     return f"{platform.python_version()}/{version('torch')}/{version('deepspeed')}"

@@ -9,10 +9,10 @@ from tabulate import tabulate
 
 @dataclass(frozen=True)
 class Table:
-    """Table of texts.
+    """Table of text cells.
 
     Attributes:
-        header: Names of the columns, "" for the column of labels.
+        header: Column names, "" for the column of labels.
         rows: Label and cells of each row.
     """
 
@@ -21,10 +21,10 @@ class Table:
 
     @classmethod
     def of_columns(cls, columns: dict[str, dict[str, str]]) -> Self:
-        """Create a table from its columns. Rows without any text are skipped.
+        """Create a table from columns, skipping empty rows.
 
         Args:
-            columns: Cells by name of the column and label of the row. All columns have the same labels.
+            columns: Column name -> row label -> cell. All columns have the same labels.
         """
         first_column = next(iter(columns.values()))
         rows: list[tuple[str, list[str]]] = []
@@ -36,10 +36,10 @@ class Table:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table. Cells of unknown origin stay in their columns: bars are escaped, and a cell is one line.
+    """Return a Markdown table. Untrusted cells stay in their columns, because bars are escaped and line breaks removed.
 
     Args:
-        header: Names of the columns.
+        header: Column names.
         rows: Cells of each row.
     """
     escaped_header = [_escape(cell) for cell in header]
@@ -50,7 +50,6 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _escape(cell: str) -> str:
-    """Return a cell on one line, with escaped bars."""
     line = " ".join(cell.split())
     return line.replace("|", "\\|")
 
@@ -60,7 +59,7 @@ def columns(rows: Iterable[Sequence[str]], header: Sequence[str] = (), align: Se
 
     Args:
         rows: Cells of each row.
-        header: Names of the columns, none by default.
+        header: Column names, none by default.
         align: `left` or `right` for each column, left by default.
     """
     return tabulate(

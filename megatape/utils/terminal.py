@@ -1,4 +1,4 @@
-"""Lines of this package's loggers on the terminal: stream, color, and the rank that prints them."""
+"""Prints this package's log on the terminal: which stream, color and rank."""
 
 import logging
 import os
@@ -10,21 +10,21 @@ from typing import TextIO
 
 from megatape.utils.url_secrets import mask_secrets
 
-# Escape sequences of ANSI terminals.
+# ANSI escape sequences.
 BOLD = "\x1b[1m"
 RED = "\x1b[31m"
 YELLOW = "\x1b[33m"
 RESET = "\x1b[0m"
 COLORS = {logging.WARNING: YELLOW, logging.ERROR: RED}
-# Loss in the line of a step.
+# Loss in a step's line.
 LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")
 
 
 class LineHandler(logging.Handler):
-    """Prints each line at once: information on the main rank to the standard output, all else to the standard error.
+    """Prints each line at once: the main rank's information to standard output, all else to standard error.
 
-    A line that cannot be written is lost without an error: the terminal or the reader of a pipe may have gone, or the disk may
-    be full. A warning of another rank begins with its number. Errors name their rank themselves.
+    A line that cannot be written is lost without an error: the terminal or a pipe's reader may have gone, or the disk may be
+    full. A warning from another rank begins with its number. Errors name their rank themselves.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -47,7 +47,7 @@ class LineHandler(logging.Handler):
 
 
 def _colored(text: str, level: int) -> str:
-    """Return a line with the color of its level. If it has none, the loss is bold."""
+    """Color a line by its level. If the level has no color, make the loss bold."""
     color = COLORS.get(level)
     if color is None:
         return LOSS.sub(rf"{BOLD}\g<0>{RESET}", text)
@@ -62,7 +62,7 @@ def has_color(stream: TextIO) -> bool:
 
 
 def show_lines(verbose: bool = False) -> None:
-    """Print the log of this package. Commands call this; other programs configure `logging` themselves.
+    """Print this package's log. Commands call this; other programs configure `logging` themselves.
 
     Args:
         verbose: Whether to show where user errors were raised.
@@ -77,7 +77,7 @@ def show_lines(verbose: bool = False) -> None:
 
 
 def print_at_once(text: str) -> None:
-    """Write to the standard error without buffers or locks. The text is lost if that is stuck for a second."""
+    """Write to standard error without buffers or locks. The text is lost if standard error is stuck for a second."""
     stderr = 2
     _, writable, _ = select.select([], [stderr], [], 1.0)
     with suppress(OSError):

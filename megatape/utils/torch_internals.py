@@ -1,7 +1,7 @@
 """All private names of torch that this package uses, as of version 2.13.0.
 
-Functions import slow modules when they are called. tests/utils/test_torch_internals.py calls each function, so another version
-of torch fails with the missing name. It also finds private names in other files.
+Slow modules are imported inside functions. tests/utils/test_torch_internals.py calls each function, so another torch version
+fails with the missing name, and finds private names in other files.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def fake_group(name: str, size: int) -> dist.ProcessGroup:
     """Return a process group whose backend sends nothing.
 
     Args:
-        name: Name of the group.
+        name: Group name.
         size: Number of ranks. This process is rank 0, and the others do not exist.
     """
     group = dist.ProcessGroup(dist.HashStore(), 0, size)
@@ -50,13 +50,13 @@ def fake_group(name: str, size: int) -> dist.ProcessGroup:
 
 
 def set_default_timeout(timeout: timedelta) -> None:
-    """Set the default timeout of process groups. torch's own is 10 minutes for NCCL and 30 for gloo."""
+    """Set the process groups' default timeout. torch's is 10 minutes for NCCL and 30 for gloo."""
     distributed_c10d.default_pg_timeout = timeout
     distributed_c10d.default_pg_nccl_timeout = timeout
 
 
 def clone_default_store() -> dist.Store:
-    """Return the store of the ranks' rendezvous, over a new connection."""
+    """Connect to the rendezvous store a second time."""
     return distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -67,7 +67,7 @@ def count_collectives(description: str) -> tuple[int, int]:
         description: Description of the process groups to count separately.
 
     Returns:
-        Number in all other groups, and number in groups with this description.
+        Count in all other groups, and count in groups with this description.
     """
     others = 0
     described = 0
@@ -116,7 +116,7 @@ def fused_rms_norm_backward(
 
 @contextmanager
 def fused_on_shapes() -> Iterator[None]:
-    """Let dispatch modes see attention and `fused_rms_norm` as one operator on the meta device, instead of their parts."""
+    """Let dispatch modes on the meta device see attention and `fused_rms_norm` as one operator each."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
         # This operator supports grouped queries without the argument.
@@ -139,17 +139,17 @@ def fused_on_shapes() -> Iterator[None]:
 
 
 def prefer_attention_kernels(order: list[SDPBackend]) -> None:
-    """Set the order in which scaled_dot_product_attention tries its kernels."""
+    """Set the order of kernels that scaled_dot_product_attention tries."""
     torch._C._set_sdp_priority_order([kernel.value for kernel in order])  # type: ignore[attr-defined]
 
 
 def attention_kernel(q: Tensor, k: Tensor, v: Tensor) -> SDPBackend:
-    """Return the kernel that causal scaled_dot_product_attention selects for these tensors."""
+    """Return the kernel that causal scaled_dot_product_attention would select."""
     return SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=True))
 
 
 def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Return x weight^T in bfloat16, for FP8 matrices with the same scale."""
+    """Return x weight^T in bfloat16 for FP8 matrices with the same scale."""
     return torch._scaled_mm(x, weight.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
@@ -184,20 +184,20 @@ def has_cpp_compiler() -> bool:
 
 
 def limit_recompilations() -> None:
-    """Compile a function for at most 64 shapes. Different lengths in training and evaluation soon reach torch's limit of 8."""
+    """Compile a function for at most 64 shapes. Training and evaluating at several lengths soon reaches torch's limit of 8."""
     torch._dynamo.config.recompile_limit = 64
 
 
 def fail_beyond_recompile_limit() -> None:
-    """Raise an error beyond the limit of recompilations. Otherwise torch would run the function uncompiled."""
+    """Raise an error beyond the recompilation limit, instead of running the function uncompiled."""
     torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def aot_backend(compiler: Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]) -> Any:
-    """Return a backend of torch.compile that calls a compiler with the same graphs as Inductor's.
+    """Return a torch.compile backend that passes Inductor's graphs to a compiler.
 
     Args:
-        compiler: Called with the graph of the forward or of the backward pass, and its example inputs.
+        compiler: Called with a forward or backward graph and its example inputs.
     """
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd

@@ -1,4 +1,4 @@
-"""Readable numbers and times."""
+"""Formats numbers and times for people."""
 
 import math
 import time
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def format_bytes(number: float) -> str:
-    """Format a number of bytes in a suitable unit."""
+    """Format bytes in a suitable unit."""
     if number < 1024:
         return f"{number:,.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -20,7 +20,7 @@ def format_count(number: float, units: Sequence[str] = ("", "K", "M", "B", "T"))
     """Format a number with three digits, such as 1.37B.
 
     Args:
-        number: Number of parameters, tokens or other things.
+        number: Parameters, tokens and the like.
         units: Units for one, a thousand, a million and so on.
     """
     power = 0
@@ -34,9 +34,9 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     """Return a number with its noun, such as "1 node" or "2,048 nodes".
 
     Args:
-        number: Number of things.
-        noun: Noun in the singular.
-        nouns: Noun in the plural; by default the singular with an s.
+        number: The number.
+        noun: Singular.
+        nouns: Plural, by default the singular with an s.
     """
     if number == 1:
         return f"1 {noun}"
@@ -46,7 +46,7 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 
 
 def format_range(low: float, high: float) -> str:
-    """Format a range with three digits, such as "5.98 to 14.5". Numbers from 1,000 on are rounded to integers."""
+    """Format a range with three digits, such as "5.98 to 14.5". Numbers above 1,000 are rounded to integers."""
     texts = []
     for number in (low, high):
         if number >= 1000:
@@ -75,11 +75,11 @@ def format_duration(seconds: float) -> str:
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """Format a number. Numbers from 10,000 on are rounded to integers, and NaN is an empty text.
+    """Format a number with some significant digits. From 10,000 on, round it to an integer. NaN is "".
 
     Args:
-        value: Number.
-        digits: Number of digits.
+        value: The number.
+        digits: Significant digits.
     """
     if math.isnan(value):
         return ""

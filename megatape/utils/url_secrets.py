@@ -1,7 +1,4 @@
-"""Hides passwords and signatures in URLs when text leaves the process: files of a run, terminals, pages, trackers.
-
-The process itself keeps using the original URL.
-"""
+"""Hides passwords and signatures in URLs when text leaves the process, for a run's files, terminals, pages or trackers."""
 
 import re
 from typing import Any
@@ -9,38 +6,24 @@ from typing import Any
 MASK = "***"
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>\\]+", re.IGNORECASE)
 # Chained URLs (`zip://a::https://...`) and lists have several.
-# A password may have slashes and other characters that end a host elsewhere; digits before one of them are a port.
+# A password may contain slashes and other characters that would end a host. Digits before one of them are a port.
 PASSWORD = re.compile(r"(\w[\w+.-]*://[^/:@?#]*):(?!:|\d+(?:[/?#]|$))\S*@")
-# A user name without a password is a token for web servers, but not a secret for ssh.
+# A user name without a password is a token on web servers, but not a secret for ssh.
 TOKEN = re.compile(r"(https?://)[^/:@?#]+@", re.IGNORECASE)
-# Parameters of S3, Google Cloud Storage, Azure, CloudFront and web servers with tokens. Pages separate them with &amp;.
+# Parameters used by S3, Google Cloud Storage, Azure, CloudFront and web servers with tokens. Pages separate them with &amp;.
 SECRET_NAMES = "sig|token|key|secret|pass|pw|cred|auth|policy|session|jwt|hmac|hdn|code"
 SECRET_PARAMETER = re.compile(rf"([?&;#][^=&;#\s]*(?:{SECRET_NAMES})[^=&;#\s]*=)[^&;#\s]+", re.IGNORECASE)
 
 
 def mask_secrets(text: str) -> str:
-    """Replace passwords, tokens and signatures in the URLs of a text by MASK.
-
-    Args:
-        text: Any text, such as a message or a page.
-
-    Returns:
-        The text. Masking it again changes nothing.
-    """
+    """Replace passwords, tokens and signatures in a text's URLs by MASK. Masking again changes nothing."""
     if "://" not in text:
         return text
-    return URL.sub(lambda found: _mask_url(found[0]), text)
+    return URL.sub(lambda match: _mask_url(match[0]), text)
 
 
 def mask_secrets_in_json(value: Any) -> Any:
-    """Mask all strings in a JSON value.
-
-    Args:
-        value: JSON value. Its keys are masked, too. Tuples become lists, as in JSON.
-
-    Returns:
-        The value with masked strings.
-    """
+    """Mask all strings in a JSON value, including keys. Tuples become lists."""
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, dict):
@@ -51,7 +34,7 @@ def mask_secrets_in_json(value: Any) -> Any:
 
 
 def is_masked(url: str) -> bool:
-    """Whether a URL is the result of `mask_secrets`, and therefore useless for reading."""
+    """Whether a URL has been masked, so nothing can be read from it."""
     return "://" in url and MASK in url and mask_secrets(url) == url
 
 

@@ -1,4 +1,4 @@
-"""JSON values as types, and the first fault of one that has another type, in one line."""
+"""Converts JSON values to types, and describes the first mismatch in one line."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from megatape.errors import UserError
 
-# Maximum number of characters of a value in a message.
+# Maximum characters of a value in a message.
 SHOWN_CHARACTERS = 80
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
@@ -17,14 +17,14 @@ Result = TypeVar("Result")
 
 
 def as_type(value: Any, kind: type[Result]) -> Result:
-    """Return a JSON value as a type, whose fields have the types that it declares.
+    """Convert a JSON value to a type, checking all fields.
 
     Args:
         value: Result of `read_json` or `parse_json`.
-        kind: A dataclass, a model of pydantic, or a type made of them.
+        kind: Dataclass, pydantic model, or a type made of them.
 
     Raises:
-        UserError: A field is missing or has another type. The message has one line, and names the first such field.
+        UserError: A field is missing or has another type. The one-line message names the first such field.
     """
     try:
         return _adapter(kind).validate_python(value)
@@ -33,21 +33,20 @@ def as_type(value: Any, kind: type[Result]) -> Result:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Describe the first fault of an error: its field, what is wrong, and a short value."""
+    """Describe the first entry of an error: field, what is wrong, and a short value."""
     fault = error.errors(include_url=False)[0]
     field = ".".join(map(str, fault["loc"]))
     return describe_fault(fault, field)
 
 
 def describe_fault(fault: Mapping[str, Any], field: str) -> str:
-    """Describe a fault of a pydantic.ValidationError in one line, such as "steps: must be at least 1, got 0".
+    """Describe an entry of `ValidationError.errors()` in one line, such as "steps: must be at least 1, got 0".
+
+    Our own validators' errors keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
 
     Args:
-        fault: An entry of `ValidationError.errors()`.
-        field: Name of the field, empty for the whole value.
-
-    Returns:
-        The line. Errors of our validators keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
+        fault: The entry.
+        field: Field name, "" for the whole value.
     """
     value = fault["input"]
     if fault["type"] == "value_error":
@@ -61,7 +60,6 @@ def describe_fault(fault: Mapping[str, Any], field: str) -> str:
 
 
 def _describe_own_error(message: str, value: Any, field: str) -> str:
-    """Return the line of an error that a validator of ours has raised."""
     if not field:
         return message
     if isinstance(value, dict | list | tuple):
@@ -70,7 +68,7 @@ def _describe_own_error(message: str, value: Any, field: str) -> str:
 
 
 def _in_plain_words(message: str) -> str:
-    """Return a message of pydantic in the words of JSON."""
+    """Translate pydantic's message into the words of JSON."""
     message = message.replace("Input should be", "must be")
     message, _, _ = message.partition(" or instance of")
     message = message.replace("a valid dictionary", "an object")
@@ -78,7 +76,6 @@ def _in_plain_words(message: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a short text for a value."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list | tuple):

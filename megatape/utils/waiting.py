@@ -1,19 +1,16 @@
-"""Waits for something that another process does."""
+"""Waits for other processes."""
 
 import time
 from collections.abc import Callable
 
 
 def wait_until(is_met: Callable[[], bool], timeout: float, interval: float) -> bool:
-    """Call a function until it returns True.
+    """Call a function until it returns True. Return False after the timeout.
 
     Args:
-        is_met: The function.
-        timeout: Seconds after which no further call begins.
+        is_met: Function to call.
+        timeout: Seconds after which to stop.
         interval: Seconds between calls.
-
-    Returns:
-        Whether it returned True.
     """
     deadline = time.monotonic() + timeout
     while not is_met():

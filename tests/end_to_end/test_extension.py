@@ -221,7 +221,7 @@ def test_nothing_is_imported_because_a_file_names_it(own: list[Path], config: Pa
     recorded = load_config(config).model_dump()
     assert recorded["run"]["imports"] == tuple(map(str, own))
     assert shared_values(load_config(config))["run.imports"] == [str(path) for path in own]
-    imports._given.clear()
+    imports._spelling_by_name.clear()
     marker = tmp_path / "imported"
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
     recorded["run"]["imports"] = [str(tmp_path / "evil.py"), str(own[0])]

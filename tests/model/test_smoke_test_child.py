@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def test_a_crash_is_left_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process running the test survives, even if a user's module registers the backend."""
     monkeypatch.setitem(BACKENDS, "crashing", BACKENDS["blocked"])  # removed after the test
-    monkeypatch.setattr("megatape.imports._given", {})
+    monkeypatch.setattr("megatape.imports._spelling_by_name", {})
     import_given("tests.helpers.models.crashing_backend")
     need = AttentionRequirements("cpu", False, "none", 16, torch.float32, masked=False)
     trial = BackendTrial(2, 16, 40, CPU)

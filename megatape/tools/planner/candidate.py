@@ -14,12 +14,7 @@ from megatape.tools.planner.speed import plan_speed
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run on a cluster. Memory and speed are planned when they are first read.
-
-    Attributes:
-        layout: Ranks of the run, and their workload.
-        cluster: Cluster of the run.
-    """
+    """A run on a cluster. Memory and speed are planned when first read."""
 
     layout: TrainingLayout
     cluster: PlannedCluster
@@ -31,8 +26,8 @@ class Candidate:
 
     @cached_property
     def fits(self) -> bool:
-        """Whether all memory suffices, with the margin of advised settings."""
-        # Memory without activations is fast to plan, and often too large already.
+        """Whether all memory suffices, with a margin."""
+        # Planning without activations is fast, and often exceeds the memory already.
         state = plan_state(self.layout)
         without_activations = memory_requirements(state, self.cluster)
         return without_activations.fits_with_margin and self.requirements.fits_with_margin
@@ -44,17 +39,17 @@ class Candidate:
 
     @property
     def stage(self) -> int:
-        """Stage of ZeRO."""
+        """ZeRO stage."""
         return self.layout.zero.stage
 
     @property
     def data_bytes(self) -> int:
-        """Bytes that a rank sends per step to other ranks that train the same weights."""
+        """Bytes per step that a rank sends to other ranks training the same weights."""
         return plan_traffic(self.layout).sent[RankGroup.REPLICAS].total()
 
     @property
     def complexity(self) -> int:
-        """Number of techniques in use for dividing or saving memory."""
+        """Number of techniques in use for sharding or saving memory."""
         parallel = self.layout.workload.parallel
         zero = self.layout.zero
         techniques = [

@@ -8,19 +8,14 @@ Value = TypeVar("Value")
 
 
 class Case(Enum):
-    """Case of an estimate: the lowest or the highest speed that a run should reach."""
+    """Case of an estimate: the lowest or highest speed to expect."""
 
     BAD = "bad"
     GOOD = "good"
 
 
 class ByCase(NamedTuple, Generic[Value]):
-    """A value that differs by case.
-
-    Attributes:
-        bad: Value in the bad case.
-        good: Value in the good case.
-    """
+    """A value that differs by case."""
 
     bad: Value
     good: Value
@@ -33,17 +28,12 @@ class ByCase(NamedTuple, Generic[Value]):
 
 
 class Range(NamedTuple):
-    """A range of numbers.
-
-    Attributes:
-        low: Lowest number.
-        high: Highest number.
-    """
+    """A range of numbers."""
 
     low: float
     high: float
 
     @property
     def middle(self) -> float:
-        """Geometric mean of the limits, which is as many times above the lowest number as it is below the highest."""
+        """Geometric mean of the limits."""
         return sqrt(self.low * self.high)

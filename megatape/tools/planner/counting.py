@@ -1,4 +1,4 @@
-"""Counts the operations of code that runs on shapes."""
+"""Counts the operations of code running on shapes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,11 +22,7 @@ def count() -> Iterator[Work]:
 
 
 class _Operators(TorchDispatchMode):
-    """Counts every operator as it is dispatched.
-
-    Attributes:
-        work: Operations until now.
-    """
+    """Counts every dispatched operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,18 +34,18 @@ class _Operators(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if func.namespace in COUNTED_NAMESPACES:
-            found = operation(func, args, kwargs, out)
-            if found is not None:
-                self.work[found] += 1
+            kernel = operation(func, args, kwargs, out)
+            if kernel is not None:
+                self.work[kernel] += 1
         return out
 
 
 def run_backward(outputs: Any, weights: nn.Module, args: list[Any]) -> None:
-    """Run the backward pass of a function.
+    """Run a function's backward pass.
 
     Args:
         outputs: Outputs of the function.
-        weights: Module with the weights that the function uses.
+        weights: Module with the function's weights.
         args: Arguments of the function.
     """
     differentiable = [out for out in tensors_of(outputs) if out.grad_fn is not None]

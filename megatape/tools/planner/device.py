@@ -15,12 +15,7 @@ from megatape.tools.planner.work import step_work
 
 
 def device_seconds(layout: TrainingLayout, gpu: Gpu) -> ByCase[DeviceTime]:
-    """Return the time of a step without exchanges between GPUs.
-
-    Args:
-        layout: Ranks of the run, and their workload.
-        gpu: GPU of the rank.
-    """
+    """Return the time of a step on a GPU, without exchanges between GPUs."""
     work = scaled(step_work(layout.workload), layout.micro_batches)
     work.update(optimizer_work(plan_state(layout)))
     matrix_updates = Operation(Kernel.PRODUCT, plan_matrices(layout).flops, 0)
@@ -29,7 +24,7 @@ def device_seconds(layout: TrainingLayout, gpu: Gpu) -> ByCase[DeviceTime]:
 
 
 def optimizer_work(memory: Memory) -> Work:
-    """Return the work of the optimizer, which reads its state and the gradients, and writes its state."""
+    """Return the optimizer's work: reading its state and the gradients, and writing its state."""
     state_bytes = memory.device.get(MemoryPart.MASTER_WEIGHTS, 0.0) + memory.device.get(MemoryPart.MOMENTS, 0.0)
     gradient_bytes = memory.device.get(MemoryPart.GRADIENTS, 0.0)
     return Counter({Operation(Kernel.FUSED, 0, 2 * state_bytes + gradient_bytes): 1})

@@ -1,4 +1,4 @@
-"""Roofline of a GPU: each operation takes the longer of its arithmetic and its bytes, at the rates that busy GPUs reach."""
+"""Roofline model: each operation takes as long as its arithmetic or its bytes, at the rates that busy GPUs reach."""
 
 import math
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from megatape.tools.planner.rates import EAGER_SLOWDOWN, FUSED_EFFICIENCY, MEMOR
 
 
 class DeviceTime(NamedTuple):
-    """Time of the work of one GPU in seconds.
+    """Seconds of one GPU's work.
 
     Attributes:
-        compute_bound: Time of the operations that arithmetic limits.
-        memory_bound: Time of the operations that memory limits.
+        compute_bound: Operations limited by arithmetic.
+        memory_bound: Operations limited by memory bandwidth.
     """
 
     compute_bound: float
@@ -22,19 +22,18 @@ class DeviceTime(NamedTuple):
 
 
 def device_times(work: Work, gpu: Gpu) -> ByCase[DeviceTime]:
-    """Return the time that operations take one after the other."""
+    """Return the time of running operations one after the other."""
     return ByCase(_seconds(work, gpu, Case.BAD), _seconds(work, gpu, Case.GOOD))
 
 
 def middle(times: ByCase[DeviceTime]) -> DeviceTime:
-    """Return the estimate between the bad and the good case: the geometric mean of each part."""
+    """Return the geometric mean of the bad and the good case, for each part."""
     compute_bound = math.sqrt(times.bad.compute_bound * times.good.compute_bound)
     memory_bound = math.sqrt(times.bad.memory_bound * times.good.memory_bound)
     return DeviceTime(compute_bound, memory_bound)
 
 
 def _seconds(work: Work, gpu: Gpu, case: Case) -> DeviceTime:
-    """Return the time of operations in one case."""
     bandwidth = gpu.memory_bandwidth * MEMORY_EFFICIENCY.of(case)
     compute_bound = 0.0
     memory_bound = 0.0

@@ -1,7 +1,7 @@
-"""Work of the parts of a model that torch.compile fuses.
+"""Work of the model's parts that torch.compile fuses.
 
-Everything between two matrix products is one kernel. It reads what other kernels have written, and writes what others read.
-torch's own partitioner decides what is saved for the backward pass. Inductor, which may fuse less, is not asked.
+Everything between two matrix products counts as one kernel, which reads what other kernels have written, and writes what others
+read. torch's own partitioner decides what is saved for the backward pass. Inductor, which may fuse less, does not run.
 """
 
 import operator
@@ -33,12 +33,12 @@ from megatape.utils.torch_internals import FakeTensorMode, aot_backend, is_view
 
 
 class CompiledPart(NamedTuple):
-    """A part of the blocks that is compiled (model/build.py).
+    """A compiled part of the blocks (model/build.py).
 
     Attributes:
-        function: Function of the part.
+        function: Function to compile.
         weights: Module with its weights.
-        args: Arguments of the function.
+        args: Its arguments.
         times: Number of blocks that run it.
     """
 
@@ -49,12 +49,12 @@ class CompiledPart(NamedTuple):
 
 
 def gained_by_fusion(workload: Workload) -> Work:
-    """Return the change of work by torch.compile in all blocks: compiled parts, minus the same parts without compilation."""
+    """Return how torch.compile changes the work of all blocks: compiled parts, minus the same parts uncompiled."""
     recomputed = int(workload.recomputes_blocks) + int(workload.chunk_tokens is not None)
     gained: Work = Counter()
     compiled = _compiled(replace(workload, attention=AUTO))
     with on_shapes(workload.precision):
-        # The last compiled part is the position update. It is missing here if kernels update the position state.
+        # The last compiled part is the position update, which is missing here if kernels update the position state.
         for part, (forward, backward) in zip(_compiled_parts(workload), compiled, strict=False):
             with count() as plain_forward:
                 part.function(*part.args)
@@ -69,19 +69,16 @@ def gained_by_fusion(workload: Workload) -> Work:
 
 @cache
 def _compiled(workload: Workload) -> list[tuple[Work, Work]]:
-    """Return the work of each compiled part, (forward, backward). It is the same with every attention backend.
+    """Return the work of each compiled part, (forward, backward), which does not depend on the attention backend.
 
-    The parts run on shapes of a CPU, because there RMSNorm consists of operators that can be fused.
+    The parts run on a CPU's shapes, because there RMSNorm consists of operators that can be fused.
     """
     with in_precision(workload.precision), FakeTensorMode():
         return [compiled_work(part.function, part.weights, part.args) for part in _compiled_parts(workload)]
 
 
 def _compiled_parts(workload: Workload) -> list[CompiledPart]:
-    """Return the compiled parts of the blocks.
-
-    The last block with positions does not move the state, nor do blocks without positions.
-    """
+    """Return the compiled parts. The last block with positions, and blocks without, do not update the position state."""
     model = build_rank_model(workload.with_model(nope_every=None), 2)
     block, x, positions = first_block_inputs(workload, model)
     *_, last_block = model.blocks
@@ -113,16 +110,7 @@ def _position_update(
     positions: PositionState,
     times: int,
 ) -> CompiledPart:
-    """Return the position update as a part.
-
-    Args:
-        config: Configuration of the model.
-        encoding: Its position encoding.
-        position: Module that updates the position state.
-        x: Content [batch, length, hidden size].
-        positions: Initial position state.
-        times: Number of blocks that run it.
-    """
+    """Return the position update as a part. x: Content [batch, length, hidden size]."""
     leading = x.shape[:2]
     delta = x.new_empty(*leading, config.num_kv_heads, encoding.state_width, requires_grad=True)
     attended_positions = None
@@ -136,7 +124,7 @@ def _position_update(
 
 
 def first_block_inputs(workload: Workload, model: Transformer) -> tuple[Block, Tensor, PositionState]:
-    """Return the first block, content of the shape that it gets, and the initial position state of the same tokens."""
+    """Return the first block, with content of the shape that it gets and the initial position state."""
     batch = workload.micro_batch_size
     length = workload.sequence_length // workload.parallel.sample_replicas
     x = torch.empty(batch, length, workload.model.hidden_size, requires_grad=True)
@@ -151,7 +139,7 @@ def compiled_work(function: Callable[..., Any], weights: nn.Module, args: list[A
 
     Args:
         function: Function to compile.
-        weights: Module with the weights that the function uses.
+        weights: Module with the function's weights.
         args: Arguments of the function.
     """
     graphs: list[Work] = []
@@ -168,7 +156,7 @@ def compiled_work(function: Callable[..., Any], weights: nn.Module, args: list[A
 
 
 def fused_work(graph: GraphModule) -> Work:
-    """Return the work of a graph of ATen operators in which everything between matrix products is one kernel."""
+    """Return the work of a graph of ATen operators, with one kernel between matrix products."""
     fusion = _Fusion()
     for node in graph.graph.nodes:
         fusion.add(node)
@@ -176,7 +164,7 @@ def fused_work(graph: GraphModule) -> Work:
 
 
 class _Fusion:
-    """Division of a graph's nodes into matrix products and fused kernels.
+    """Divides a graph's nodes into matrix products and fused kernels.
 
     A fused kernel has the nodes of one stage: the number of successive matrix products before a node.
     """
@@ -184,9 +172,9 @@ class _Fusion:
     def __init__(self) -> None:
         self._work: Work = Counter()
         self._stages: dict[Node, int] = {}
-        self._bases: dict[Node, Node] = {}  # node that a view looks at
+        self._bases: dict[Node, Node] = {}  # view -> node that it looks at
         self._computed: set[Node] = set()  # results of fused kernels, neither inputs nor matrix products
-        self._read: defaultdict[int, set[Node]] = defaultdict(set)  # nodes that the kernel of each stage reads
+        self._read: defaultdict[int, set[Node]] = defaultdict(set)  # stage -> nodes that its kernel reads
         self._written: set[Node] = set()  # nodes that a fused kernel writes to memory
 
     def add(self, node: Node) -> None:
@@ -217,16 +205,16 @@ class _Fusion:
                 self._read[reading_stage].add(source)
 
     def _add_product(self, node: Node) -> None:
-        """Count a matrix product, which begins a stage."""
+        """Count a matrix product, which starts a stage."""
         self._stages[node] += 1
         args = map_arg(node.args, _value)
         kwargs = map_arg(node.kwargs, _value)
-        found = operation(node.target, args, kwargs, _value(node))
-        assert found is not None
-        self._work[found] += 1
+        product = operation(node.target, args, kwargs, _value(node))
+        assert product is not None
+        self._work[product] += 1
 
     def finish(self) -> Work:
-        """Return the work of the products and the fused kernels."""
+        """Return the work of all products and fused kernels."""
         for stage in {self._stages[node] for node in self._computed}:
             moved = [*self._read[stage]]
             moved += [node for node in self._written if self._stages[node] == stage]
@@ -235,6 +223,6 @@ class _Fusion:
 
 
 def _value(node: Node) -> Any:
-    """Return the tensor of a node, on shapes."""
+    """Return a node's tensor, without memory."""
     meta: Mapping[str, Any] = node.meta
     return meta["val"]

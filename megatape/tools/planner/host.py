@@ -1,7 +1,7 @@
-"""CPU time for launching a step. A GPU that computes faster than the CPU launches has to wait.
+"""CPU time for launching a step. A GPU waits if it computes faster than the CPU launches.
 
-The limits of each range are fitted to runs on one H200 (docs/results/planned.md). Its virtual machine has a slow CPU, which is
-the bad case. The good case is a current server.
+The bad case is fitted to runs on one H200 in a virtual machine with a slow CPU (docs/results/planned.md), the good case to a
+current server.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,11 @@ UPDATE_SECONDS = ByCase(40e-3, 3e-3)  # per step, for DeepSpeed's work around th
 
 
 class HostTime(NamedTuple):
-    """Time of the CPU for one optimizer step, in seconds.
+    """CPU seconds for one optimizer step.
 
     Attributes:
-        launching: Time of launching kernels, which overlaps with the GPU's work.
-        update: Time of the update, which does not.
+        launching: Launching kernels, overlapped with the GPU's work.
+        update: Updating weights, not overlapped.
     """
 
     launching: float
@@ -29,19 +29,19 @@ class HostTime(NamedTuple):
 
 
 class HostWork(NamedTuple):
-    """Work of the CPU for one optimizer step.
+    """CPU work for one optimizer step.
 
     Attributes:
-        launches: Number of kernels in all micro-batches. Compiled parts launch fewer kernels, but measured steps do not launch
-            faster.
-        hooks: Number of module hooks that ZeRO stage 3 runs.
+        launches: Kernels in all micro-batches, as without torch.compile: compiled parts launch fewer, but measured steps do not
+            launch faster.
+        hooks: Module hooks that ZeRO stage 3 runs.
     """
 
     launches: int
     hooks: int
 
     def seconds(self, case: Case) -> HostTime:
-        """Return the time of the work."""
+        """Return the CPU time in one case."""
         launching = self.launches * LAUNCH_SECONDS.of(case) + self.hooks * HOOK_SECONDS.of(case)
         return HostTime(launching, UPDATE_SECONDS.of(case))
 

@@ -1,4 +1,4 @@
-"""Bytes that leave a GPU, by link: to GPUs of its node, and to other nodes."""
+"""Bytes leaving a GPU, to its own node and to other nodes."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ class LinkBytes(NamedTuple):
     """Bytes that a rank sends in a step.
 
     Attributes:
-        inside: Bytes to ranks of its node.
-        outside: Bytes to ranks of other nodes.
+        inside: Bytes sent to its own node.
+        outside: Bytes sent to other nodes.
     """
 
     inside: float
@@ -20,12 +20,7 @@ class LinkBytes(NamedTuple):
 
 
 class _GroupSize(NamedTuple):
-    """Number of ranks in a group.
-
-    Attributes:
-        total: Number of ranks.
-        in_node: Number of ranks on each node.
-    """
+    """Number of ranks in a group, and of those on each node."""
 
     total: int
     in_node: int
@@ -35,8 +30,8 @@ def links(layout: TrainingLayout, gpus_per_node: int) -> dict[RankGroup, LinkByt
     """Return the bytes that a rank sends in a step, by group of ranks.
 
     Args:
-        layout: Ranks of the run, and their workload.
-        gpus_per_node: Number of ranks on each node.
+        layout: Layout of the run.
+        gpus_per_node: Ranks on each node.
     """
     sent = plan_traffic(layout).sent
     result = {}
@@ -48,10 +43,10 @@ def links(layout: TrainingLayout, gpus_per_node: int) -> dict[RankGroup, LinkByt
 
 
 def _group_sizes(layout: TrainingLayout, gpus_per_node: int) -> dict[RankGroup, _GroupSize]:
-    """Return the size of each group of ranks. Ranks of tensor groups are neighbors, then those of sequence groups."""
+    """Return the size of each group of ranks. Tensor ranks are neighbors, then sequence ranks."""
     parallel = layout.workload.parallel
     copy_ranks = layout.zero.hpz_ranks
-    replicas_in_node = max(1, gpus_per_node // parallel.tp)  # ranks of a node with the same share of the model
+    replicas_in_node = max(1, gpus_per_node // parallel.tp)  # ranks of a node training the same weights
     samples_in_node = max(1, replicas_in_node // parallel.sp)
     return {
         RankGroup.TENSOR: _GroupSize(parallel.tp, min(parallel.tp, gpus_per_node)),

@@ -18,13 +18,13 @@ from megatape.utils.json_lines import read_lines
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A training step on one GPU.
+    """A measured training step on one GPU.
 
     Attributes:
         config: Configuration of the step.
-        gpu: GPU that made it.
+        gpu: The GPU.
         seconds: Measured seconds.
-        estimated: Seconds in the middle of the plan's range.
+        estimated: Middle of the estimated range in seconds.
     """
 
     config: Config
@@ -34,14 +34,12 @@ class MeasuredStep:
 
     @property
     def correction(self) -> float:
-        """Ratio of the measured time to the estimate."""
+        """Measured time divided by the estimate."""
         return self.seconds / self.estimated
 
 
 def nearest_step(results: Path, config: Config) -> MeasuredStep:
-    """Return the measured step whose model size is nearest to that of a run, the fastest one if there are several.
-
-    Only steps with the run's encoding and training.fp8 count.
+    """Return the measured step with the run's encoding and training.fp8 whose model size is nearest, or the fastest of them.
 
     Args:
         results: results.jsonl of a benchmark.
@@ -49,7 +47,7 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
 
     Raises:
         FileNotFoundError: The file is missing.
-        UserError: The file has no such step, or the rates of its GPU are unknown.
+        UserError: The file has no such step, or its GPU is unknown.
     """
     if not results.is_file():
         raise MissingPath(f"no measurements at {results}: give the results.jsonl of megatape benchmark gpu")
@@ -77,7 +75,7 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
 
 
 def _steps_like(config: Config, entries: Mapping[str, dict[str, Any]], source: Path) -> Iterator[tuple[float, Config]]:
-    """Yield the seconds and the configuration of each measured step with the encoding and training.fp8 of a run."""
+    """Yield seconds and configuration of each measured step with a run's encoding and training.fp8."""
     for key, entry in entries.items():
         is_step = key.startswith(("step ", "fp8/"))
         if not is_step or "config" not in entry:
@@ -90,5 +88,5 @@ def _steps_like(config: Config, entries: Mapping[str, dict[str, Any]], source: P
 
 
 def _log_size(model: ModelConfig) -> float:
-    """Return the logarithm of the number of parameters."""
+    """Return the logarithm of the parameter count."""
     return math.log(count_parameters(model).total)

@@ -1,4 +1,4 @@
-"""Check of a run's ranks against the size of nodes."""
+"""Checks a run's ranks against the size of nodes."""
 
 from megatape.config import ParallelConfig
 from megatape.errors import UserError
@@ -9,8 +9,8 @@ def check_nodes(parallel: ParallelConfig, gpus_per_node: int) -> None:
     """Check that the ranks of a sample fill nodes evenly.
 
     Args:
-        parallel: Numbers of ranks.
-        gpus_per_node: Number of ranks on each node.
+        parallel: Parallel section.
+        gpus_per_node: Ranks on each node.
 
     Raises:
         UserError: They do not.

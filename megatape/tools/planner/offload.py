@@ -1,4 +1,4 @@
-"""Bytes and time of ZeRO-Offload and of offloaded activations."""
+"""Bytes and time of offloading optimizer, weights and activations."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,11 +24,11 @@ OFFLOAD_ASSUMPTION = (
 
 
 class OffloadTime(NamedTuple):
-    """Time of offloading in an optimizer step, in seconds.
+    """Seconds of offloading in an optimizer step.
 
     Attributes:
-        overlapped: Time that overlaps with computation.
-        exposed: Time for which the GPU waits.
+        overlapped: Overlapped with computation.
+        exposed: While the GPU waits.
     """
 
     overlapped: float
@@ -39,12 +39,12 @@ class OffloadTime(NamedTuple):
 class Offload:
     """Bytes that offloading moves between a GPU and host memory in an optimizer step.
 
-    DeepSpeed works as follows with pinned memory (runtime/zero/stage3.py and stage_1_and_2.py of the pinned version):
+    DeepSpeed works as follows with pinned memory (runtime/zero/stage3.py and stage_1_and_2.py in the pinned version):
 
-    * Stage 3 keeps the sum of the gradients in host memory. It copies those of each micro-batch there, and back to continue on
-      the device (partition_grads). After the last micro-batch it copies them once more, to the optimizer
+    * Stage 3 sums gradients in host memory. It copies each micro-batch's gradients there, and back to continue on the device
+      (partition_grads). After the last micro-batch it copies them once more, to the optimizer
       (_offload_grad_partition_at_boundary). All of it overlaps with the backward pass. Stages 1 and 2 sum on the device (in
-      bfloat16) and copy once, in the stream that computes (copy_grads_in_partition).
+      bfloat16) and copy once, in the computing stream (copy_grads_in_partition).
     * The GPU waits for clipping, the optimizer (torch's fused AdamW, one pass), and casting and copying updated weights (step).
     * Offloaded weights are copied to the device whenever a rank gathers them, each rank its share (partition_parameters.py).
 
@@ -59,12 +59,7 @@ class Offload:
     host_bytes: float
 
     def seconds(self, gpu: Gpu, case: Case) -> OffloadTime:
-        """Return the time of moving and updating.
-
-        Args:
-            gpu: GPU, with its share of the host.
-            case: Case of the estimate.
-        """
+        """Return the time of moving and updating, on a GPU with its share of the host."""
         link_rate = gpu.host_link * LINK_EFFICIENCY.of(case)
         host_rate = gpu.host_bandwidth * HOST_EFFICIENCY.of(case)
         overlapped = self.overlapped_bytes / link_rate
@@ -73,11 +68,11 @@ class Offload:
 
 
 def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> Offload:
-    """Count the offloaded bytes of a rank. All are zero without offloading.
+    """Count a rank's offloaded bytes, zero without offloading.
 
     Args:
-        layout: Ranks of the run, and their workload.
-        limits: Limits of stage 3, by default those of the run.
+        layout: Layout of the run.
+        limits: Limits of stage 3, by default the run's.
     """
     workload = layout.workload
     zero = layout.zero
@@ -111,6 +106,6 @@ def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> 
         gathered_elements = gathered(run_pass(workload).events, ranks, limits).elements
         overlapped += micro_batches * gathered_elements / ranks * size
     if workload.activation_checkpointing == "offload":
-        # To the host and back, in the stream that computes.
+        # To the host and back, in the computing stream.
         exposed += 2 * micro_batches * offloaded_bytes(workload, on_gpu=True)
     return Offload(overlapped, exposed, host)

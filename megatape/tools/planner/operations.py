@@ -1,4 +1,4 @@
-"""Operations of a GPU: kernels with their arithmetic and their bytes."""
+"""GPU operations: kernels with their FLOPs and bytes."""
 
 import math
 from collections import Counter
@@ -12,16 +12,16 @@ from torch.utils.flop_counter import flop_registry
 
 from megatape.utils.torch_internals import ATTENTION_OPERATORS, is_view, tree_leaves
 
-# Ratio of the times of plain float32 and bfloat16 products, on A100 and H100.
+# Time of plain float32 products divided by that of bfloat16 products, on A100 and H100.
 FLOAT32_SLOWDOWN = 16
 
-# Our attention's kernels, by name. All of them take queries first.
+# Names of our attention kernels. All of them take queries first.
 FORWARD_KERNEL = "forward_kernel"
 BACKWARD_KERNELS = ("queries_kernel", "keys_kernel", "distances_kernel")
 
 
 class AttentionBackend(Enum):
-    """Backends of attention with rates of their own. The values are names in training.attention."""
+    """Attention backends with separate rates. Values are names in training.attention."""
 
     SDPA = "sdpa"
     TRITON = "triton"
@@ -35,13 +35,7 @@ class Direction(Enum):
 
 
 class Attention(NamedTuple):
-    """A kernel of attention.
-
-    Attributes:
-        backend: Backend of the kernel.
-        direction: Pass in which it runs.
-        head_dim: Head size.
-    """
+    """An attention kernel."""
 
     backend: AttentionBackend
     direction: Direction
@@ -53,9 +47,9 @@ class Kernel(Enum):
 
     # A matrix product alone.
     PRODUCT = auto()
-    # A kernel of ours that multiplies matrices between other work.
+    # One of our kernels, which multiplies matrices between other work.
     FUSED_PRODUCTS = auto()
-    # A single kernel of PyTorch without products.
+    # A single PyTorch kernel without products.
     EAGER = auto()
     # A fused kernel without products.
     FUSED = auto()
@@ -68,9 +62,9 @@ class Operation(NamedTuple):
     """A kernel.
 
     Attributes:
-        kind: Kind of the kernel.
-        flops: FLOPs of its matrix products. Those of float32 products count as many bfloat16 ones as take the same time.
-        bytes: Bytes that it reads and writes in device memory.
+        kind: Kind of kernel.
+        flops: FLOPs of its matrix products. float32 products count as the bfloat16 FLOPs that take the same time.
+        bytes: Bytes read and written in device memory.
     """
 
     kind: Kind
@@ -78,17 +72,17 @@ class Operation(NamedTuple):
     bytes: float
 
 
-Work = Counter[Operation]  # number of times that each operation runs
+Work = Counter[Operation]  # how often each operation runs
 
 
 def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operation | None:
-    """Return the kernel of a call, or None if it moves nothing.
+    """Return the kernel that an operator call runs, or None if it moves nothing.
 
     Args:
         func: ATen operator, or the operator of our launches (nn/kernels/launch.py).
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-        out: Result of the call.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        out: Result.
     """
     is_empty = "empty" in func.overloadpacket.__name__
     if is_view(func) or is_empty:
@@ -100,7 +94,7 @@ def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
 
 
 def _touched(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the tensors that a call reads, and those that it writes."""
+    """Return the tensors that a call reads and writes."""
     name = func.overloadpacket.__name__
     inputs = tensors_of([args, {key: value for key, value in kwargs.items() if key != "out"}])
     outputs = tensors_of(out)
@@ -112,13 +106,13 @@ def _touched(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any)
         # These read as much of their first input as they return.
         return [*inputs[1:], *outputs], outputs
     if name in ("scatter_", "scatter_add_", "index_put_"):
-        # These change a few numbers of their first input in place.
+        # These change a few numbers in their first input in place.
         return inputs[1:], inputs[1:]
     if name == "_fused_rms_norm_backward":
         # PyTorch launches a kernel for each gradient.
         return inputs[:3] * len(outputs) + inputs[3:], outputs
     if _is_ours(func):
-        # Arguments of our kernel, some of them twice.
+        # Arguments of our kernel, some of which are outputs as well.
         return list(args[0]), outputs
     return inputs, outputs
 
@@ -128,7 +122,7 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, i
     formula = count_flops(func)
     if not formula:
         return 0
-    # torch's formulas of products take no dtype of the sums.
+    # torch's formulas for products do not accept the dtype of sums.
     shaped = [arg for arg in args if not isinstance(arg, torch.dtype)]
     flops = formula(*shaped, **kwargs, out_val=out)
     if not any(operand.dtype == torch.bfloat16 for operand in inputs):
@@ -170,7 +164,7 @@ def _is_ours(func: Any) -> bool:
 
 
 def count_flops(func: Any) -> Any:
-    """Return the registered formula for the FLOPs of an operator, or None if it multiplies no matrices."""
+    """Return torch's FLOP formula for an operator, or None if it multiplies no matrices."""
     return flop_registry.get(ATTENTION_OPERATORS.get(func.overloadpacket, func.overloadpacket))
 
 

@@ -1,4 +1,4 @@
-"""Cluster that a run is planned for: its machines, and the rates of their GPUs."""
+"""Cluster that a run is planned for."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -9,14 +9,14 @@ from megatape.config import ClusterConfig
 
 @dataclass(frozen=True)
 class PlannedCluster:
-    """Machines, and the speed of their GPUs.
+    """Machines and their GPUs.
 
     Attributes:
-        machines: Number and size of the machines.
-        gpu: Their GPU.
+        machines: Cluster section.
+        gpu: Data sheet of the GPU.
         correction: Measured seconds of a step on one such GPU divided by the middle of the estimate, None without a
-            measurement. The remaining range of an estimate comes from exchanges between GPUs, and from the clocks of GPUs that
-            train together.
+            measurement. A corrected estimate is a range only because of exchanges between GPUs and the clocks of GPUs training
+            together.
     """
 
     machines: ClusterConfig
@@ -25,10 +25,10 @@ class PlannedCluster:
 
     @classmethod
     def load(cls, machines: ClusterConfig) -> Self:
-        """Return a cluster with the GPU that its section of the configuration names.
+        """Return a cluster with the GPU named in its section.
 
         Raises:
-            UserError: The name of the GPU is unknown, or its file does not describe a GPU.
-            FileNotFoundError: The file of the GPU is missing.
+            UserError: The GPU is unknown, or its file does not describe one.
+            FileNotFoundError: The GPU's file is missing.
         """
         return cls(machines, load_gpu(machines.gpu))

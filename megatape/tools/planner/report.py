@@ -1,4 +1,4 @@
-"""The plan as text: requirements of a run, and its speed and memory on a given cluster."""
+"""The plan as text: sizes of a run, and its speed and memory on a cluster."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,6 @@ from megatape.tools.planner.offload import OFFLOAD_ASSUMPTION
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.rates import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.tools.planner.report_rows import Row, count_rows, memory_rows, offload_rows, sent_rows, speed_rows
-from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
 from megatape.tools.planner.search import SEARCH_SECONDS
 from megatape.tools.planner.search_report import smallest_change_advice
 from megatape.tools.planner.search_space import SearchSpace
@@ -32,8 +31,8 @@ NO_CLUSTER = (
 def report(config: Config, measured: Path | None = None, price: float | None = None) -> str:
     """Report the sizes and costs of a run.
 
-    If the configuration has a cluster, the report includes traffic, step time, GPU-hours, and what to change if another ZeRO
-    stage is faster or memory is short. Without a cluster the plan is for the fewest ranks that can run it: those of one sample.
+    With a cluster in the configuration, the report includes traffic, step time, GPU-hours, and what to change if another ZeRO
+    stage is faster or memory is short. Without one, the plan is for the fewest possible ranks: those sharing one sample.
 
     Args:
         config: Configuration of the run.
@@ -42,7 +41,7 @@ def report(config: Config, measured: Path | None = None, price: float | None = N
 
     Raises:
         UserError: The ranks do not divide the batch, the GPU is unknown, or nothing was measured.
-        FileNotFoundError: `measured` or the file of the GPU is missing.
+        FileNotFoundError: `measured` or the GPU's file is missing.
     """
     cluster = config.cluster
     if cluster is not None:
@@ -62,14 +61,7 @@ def report(config: Config, measured: Path | None = None, price: float | None = N
 
 
 def _report_on_cluster(config: Config, cluster: PlannedCluster, step: MeasuredStep | None, price: float | None) -> str:
-    """Report a run on its cluster.
-
-    Args:
-        config: Configuration of the run.
-        cluster: Its cluster, without a correction.
-        step: Measured step that corrects the step time.
-        price: Price of a GPU-hour.
-    """
+    """Report a run on its cluster, given without a correction."""
     machines = cluster.machines
     check_nodes(config.parallel, machines.gpus_per_node)
     layout = TrainingLayout.from_config(config, machines.world_size)
@@ -82,8 +74,8 @@ def _report_on_cluster(config: Config, cluster: PlannedCluster, step: MeasuredSt
         *memory_rows(config, layout, memory, "GPU"),
         ("  contexts and fragmentation", format_bytes(overhead)),
     ]
-    for device, requirement in requirements_by_device(requirements).items():
-        rows.append((f"memory needed {device}", requirement_text(requirement)))
+    for device, requirement in requirements.by_device.items():
+        rows.append((f"memory needed {device}", requirement.describe()))
     rows += sent_rows(layout, machines.gpus_per_node)
     rows += offload_rows(layout, cluster.gpu)
     rows += speed_rows(config, layout, cluster, step, price)
@@ -108,7 +100,7 @@ def _assumptions(config: Config) -> list[str]:
 
 
 def _advice(config: Config, cluster: PlannedCluster, fits: bool, step: MeasuredStep | None) -> list[str]:
-    """Return the lines with changes that make a run fit or faster."""
+    """Return lines with changes that make a run fit, or faster."""
     if not fits:
         return ["", *smallest_change_advice(SearchSpace(config, cluster), SEARCH_SECONDS)]
     if step is not None:

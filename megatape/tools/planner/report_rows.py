@@ -52,12 +52,12 @@ def count_rows(config: Config, layout: TrainingLayout) -> list[Row]:
 
 
 def memory_rows(config: Config, layout: TrainingLayout, memory: Memory, holder: str) -> list[Row]:
-    """Return the rows on memory and on the size of a checkpoint.
+    """Return the rows on memory and checkpoint size.
 
     Args:
         config: Configuration of the run.
-        layout: Ranks of the run, and their workload.
-        memory: Memory of a rank.
+        layout: Layout of the run.
+        memory: A rank's memory.
         holder: Word for a rank, such as "GPU".
     """
     sizes = {"data": layout.data_ranks}
@@ -103,7 +103,7 @@ def sent_rows(layout: TrainingLayout, gpus_per_node: int) -> list[Row]:
 
 
 def _describe_replicas(parallel: ParallelConfig) -> str:
-    """Name the ranks that train the same weights, such as "data- and context-parallel ranks, ZeRO"."""
+    """Name the ranks training the same weights, such as "data- and context-parallel ranks, ZeRO"."""
     axes = ["data-"]
     for axis in ("context", "sequence"):
         if parallel.axes[axis] > 1:
@@ -139,9 +139,9 @@ def speed_rows(
 
     Args:
         config: Configuration of the run.
-        layout: Its ranks, and their workload.
-        cluster: Its cluster.
-        step: Measured step that corrects the step time.
+        layout: Layout of the run.
+        cluster: Cluster of the run.
+        step: Measured step, for correcting the step time.
         price: Price of a GPU-hour.
     """
     estimated = plan_speed(layout, cluster)
@@ -180,9 +180,9 @@ def cost_rows(tokens: int, layout: TrainingLayout, seconds: Range, price: float 
     """Return the rows on GPU-hours and their price.
 
     Args:
-        tokens: Tokens of the run.
-        layout: Ranks of the run, and their workload.
-        seconds: Seconds of a step.
+        tokens: Tokens in the whole run.
+        layout: Layout of the run.
+        seconds: Seconds per step.
         price: Price of a GPU-hour.
     """
     gpu_steps = _full_steps(tokens, layout) * layout.world_size
@@ -194,12 +194,12 @@ def cost_rows(tokens: int, layout: TrainingLayout, seconds: Range, price: float 
 
 
 def _full_steps(tokens: int, layout: TrainingLayout) -> float:
-    """Return the number of steps of a run with this many tokens, if all steps had a full batch."""
+    """Return how many full batches have this number of tokens."""
     return tokens / layout.step_tokens
 
 
 def _measured_row(step: MeasuredStep) -> Row:
-    """Return the row that compares a measured step with its estimate."""
+    """Return the row comparing a measured step with its estimate."""
     count = count_parameters(step.config.model).total
     shape = f"{count / 1e6:,.0f} M, {step.config.training.micro_batch_size} x {step.config.data.sequence_length}"
     error = step.estimated / step.seconds - 1
@@ -207,12 +207,11 @@ def _measured_row(step: MeasuredStep) -> Row:
 
 
 def _exact(count: int) -> str:
-    """Format a count with its unit and all digits."""
+    """Format a count with a unit and all digits."""
     if count < 1000:
         return str(count)
     return f"{format_count(count)} ({count:,})"
 
 
 def _flops(flops: float) -> str:
-    """Format a number of FLOPs."""
     return format_count(flops, FLOP_UNITS)

@@ -1,7 +1,7 @@
-"""Search for the fastest settings of a run that fit a cluster, and for the smallest change that makes a run fit.
+"""Searches for the fastest settings that fit a cluster, and for the smallest change that makes a run fit.
 
-The fastest candidates are found by going down from the top of the grids: no candidate is faster than those above it, and
-candidates below one that fits are skipped.
+The search goes down from the top of the grids: no candidate is faster than those above it, and candidates below a fitting one
+are skipped.
 """
 
 import time
@@ -14,13 +14,13 @@ from megatape.tools.planner.search_space import SearchSpace
 from megatape.tools.planner.speed import TOLERANCE
 from megatape.tools.planner.value_grids import SettingIndex
 
-SEARCH_SECONDS = 4.5  # Time limit of a search. Including the start of Python, a command takes less than ten seconds.
+SEARCH_SECONDS = 4.5  # Time limit. Including Python's startup, a command takes less than ten seconds.
 
-BOUND_STEP = 1.1  # Lower bounds of a step's seconds count as equal if their ratio is below this.
+BOUND_STEP = 1.1  # Lower bounds of step times count as equal if their ratio is below this.
 
 
 class Search:
-    """Searches through the settings of a run. At the time limit they end with the settings found so far.
+    """Searches among the settings of a run. At the time limit, a search ends with the settings found so far.
 
     Args:
         space: Settings to search.
@@ -38,19 +38,17 @@ class Search:
             self._deadline = time.monotonic() + limit
 
     def fastest(self) -> Iterator[SettingIndex]:
-        """Yield the settings that fit into memory, fastest first.
+        """Yield the settings that fit into memory, fastest first. After the time limit, only settings found before it follow.
 
-        Settings are skipped if others with the same tensor-parallel size and ZeRO stage fit and save less memory: they cannot
-        be faster. After the time limit, only settings found before it follow.
-
-        The search is best-first. Each group (one tensor-parallel size, one ZeRO stage) starts at its fastest settings. Settings
-        that do not fit are replaced by their neighbors, one step further down a grid. The heap is ordered by seconds: the
-        estimate of settings that fit, a lower bound for settings that are not examined yet.
+        This is a best-first search. Each group (one tensor-parallel size, one ZeRO stage) starts at its fastest settings.
+        Settings that do not fit are replaced by their neighbors, one step down a grid. Settings that save more memory than
+        fitting ones of their group are skipped, because they cannot be faster. The heap is ordered by seconds: the estimate if
+        settings fit, a lower bound if they are not examined yet.
         """
         fitting: list[SettingIndex] = []
         seen: set[SettingIndex] = set()
         heap: list[tuple[float, bool, SettingIndex]] = []  # (seconds, whether the settings fit, index)
-        # The groups of the next tensor-parallel size are added only once the search could end without them.
+        # Groups of the next tensor-parallel size are added only when the search could end without them.
         groups = self._space.tops()
         while True:
             if self._is_late():
@@ -78,10 +76,9 @@ class Search:
                 continue
 
             if candidate is not None and index.is_top:
-                # Settings below are no faster. Nearly equal bounds are rounded to the same one, so that simpler settings go
-                # first.
+                # Settings below are no faster. Round nearly equal bounds to the same one, so that simpler settings go first.
                 seconds = BOUND_STEP ** floor(log(candidate.seconds.middle, BOUND_STEP))
-            for neighbor in self._space.neighbours_below(index):
+            for neighbor in self._space.neighbors_below(index):
                 if neighbor not in seen:
                     seen.add(neighbor)
                     heappush(heap, (seconds, False, neighbor))
@@ -90,14 +87,13 @@ class Search:
         """Search for the settings to advise.
 
         Returns:
-            The fitting settings within the estimate's tolerance of the fastest ones, fastest first, including the
-            configuration's own if they are within the tolerance; and the simplest of them, None if none fit. Of equally simple
-            settings, those with the fewest changes are chosen.
+            All fitting settings as fast as the fastest within the estimate's tolerance, fastest first, including the
+            configuration's own; and the simplest of them with the fewest changes, None if none fit.
         """
         own = self._space.own
-        found: list[SettingIndex] = []
+        candidates: list[SettingIndex] = []
         if own is not None and own.fits:
-            found.append(self._space.start)
+            candidates.append(self._space.start)
         fastest = None
         for index in self.fastest():
             seconds = self._space.valid_candidate(index).seconds.middle
@@ -105,24 +101,24 @@ class Search:
                 fastest = seconds
             if seconds > (1 + TOLERANCE) * fastest:
                 break
-            if index not in found:
-                found.append(index)
-        if not found:
+            if index not in candidates:
+                candidates.append(index)
+        if not candidates:
             return [], None
-        found.sort(key=lambda index: self._space.valid_candidate(index).seconds.middle)
-        slowest = (1 + TOLERANCE) * self._space.valid_candidate(found[0]).seconds.middle
-        found = [index for index in found if self._space.valid_candidate(index).seconds.middle <= slowest]
+        candidates.sort(key=lambda index: self._space.valid_candidate(index).seconds.middle)
+        slowest = (1 + TOLERANCE) * self._space.valid_candidate(candidates[0]).seconds.middle
+        fastest_ones = [index for index in candidates if self._space.valid_candidate(index).seconds.middle <= slowest]
 
         def effort(index: SettingIndex) -> tuple[int, int, float]:
             candidate = self._space.valid_candidate(index)
             return candidate.complexity, len(self._space.changes(index)), candidate.seconds.middle
 
-        return found, min(found, key=effort)
+        return fastest_ones, min(fastest_ones, key=effort)
 
     def smallest_change(self) -> SettingIndex | None:
-        """Find the fitting settings with the fewest changes of the configuration, the fastest ones if there are several.
+        """Find the fastest fitting settings among those with the fewest changes.
 
-        After the time limit, return the fastest of the settings found before it, or None.
+        After the time limit, return the fastest settings found before it, or None.
         """
         numbers = range(len(self._space.grids.all))
         for size in range(1, len(numbers) + 1):
@@ -151,7 +147,7 @@ class Search:
                 yield index
 
     def _is_late(self) -> bool:
-        """Whether the time limit is over. If so, set `timed_out`."""
+        """Whether the time is over. If so, set `timed_out`."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             self.timed_out = True
         return self.timed_out

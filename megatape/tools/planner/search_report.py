@@ -1,4 +1,4 @@
-"""Results of the search for settings, as text."""
+"""Search results as text."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,6 @@ from megatape.errors import UserError
 from megatape.tools.planner.measured import nearest_step
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report_rows import cost_rows
-from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
 from megatape.tools.planner.search import SEARCH_SECONDS, Search
 from megatape.tools.planner.search_space import SearchSpace
 from megatape.tools.planner.speed import TOLERANCE
@@ -27,16 +26,16 @@ def search_report(
     price: float | None = None,
     limit: float | None = SEARCH_SECONDS,
 ) -> str:
-    """Report the fastest settings of a run that fit its cluster, and how to change the file's own if they do not fit.
+    """Report the fastest settings that fit a run's cluster, and how to change the file's own if they do not fit.
 
     Args:
         config: Configuration with a cluster.
         measured: results.jsonl of a benchmark, for correcting the step time.
         price: Price of a GPU-hour, in any currency.
-        limit: Time limit of the search in seconds, None for no limit.
+        limit: Time limit in seconds, None for no limit.
 
     Raises:
-        UserError: No cluster is stated, or nothing was measured.
+        UserError: The cluster is missing, or nothing was measured.
     """
     machines = config.cluster
     if machines is None:
@@ -53,11 +52,11 @@ def search_report(
         share = limit / 2  # The other half is for the smallest change.
 
     search = Search(space, share)
-    found, advised = search.preferred()
+    fastest, advised = search.preferred()
     lines = []
     if advised is not None:
-        lines += [_table(space, found[:MAX_SHOWN]), ""]
-        lines += _advised_lines(space, advised, len(found))
+        lines += [_table(space, fastest[:MAX_SHOWN]), ""]
+        lines += _advised_lines(space, advised, len(fastest))
         lines += _cost_lines(space, advised, config.tokens, price)
     if search.timed_out:
         lines.append(f"the search ended at its limit of {share:g} seconds: there may be faster settings")
@@ -68,17 +67,17 @@ def search_report(
             f"the file's own: {format_range(*own.seconds)} seconds a step, {format_bytes(own.requirements.gpu.bytes)}: fits"
         )
     else:
-        lines.append(f"the file's own need {requirement_text(own.requirements.gpu)}")
+        lines.append(f"the file's own need {own.requirements.gpu.describe()}")
         lines += smallest_change_advice(space, share)
     return "\n".join(lines)
 
 
 def smallest_change_advice(space: SearchSpace, limit: float | None) -> list[str]:
-    """Return the smallest change that makes a run fit, as lines of a report.
+    """Return the smallest change that makes a run fit, as report lines.
 
     Args:
         space: Settings of the run.
-        limit: Time limit of the search in seconds, None for no limit.
+        limit: Time limit in seconds, None for no limit.
     """
     search = Search(space, limit)
     index = search.smallest_change()
@@ -90,32 +89,32 @@ def smallest_change_advice(space: SearchSpace, limit: float | None) -> list[str]
             return ["the search for a change that makes it fit ran out of time: use more nodes or larger GPUs"]
         return ["nothing that the settings can save makes it fit: use more nodes, or GPUs and nodes with more memory"]
     needed = []
-    for device, requirement in requirements_by_device(candidate.requirements).items():
+    for device, requirement in candidate.requirements.by_device.items():
         needed.append(f"{format_bytes(requirement.bytes)} {device}")
     return ["the smallest change that makes it fit:", f"  {_options(space.changes(index))}: {', '.join(needed)}"]
 
 
 def _options(changes: Settings) -> str:
-    """Return changes of a configuration as options of the command line."""
+    """Return changes as command-line options."""
     if not changes:
         return "the settings of the file"
     return " ".join(f"--set {key}={_option_value(value)}" for key, value in changes.items())
 
 
 def _option_value(value: object) -> str:
-    """Return a value of the configuration as on the command line, such as "true"."""
+    """Return a setting's value as on the command line, such as "true"."""
     return str(value).lower()
 
 
-def _table(space: SearchSpace, found: Sequence[SettingIndex]) -> str:
-    """Return a table of settings with their speed and memory."""
+def _table(space: SearchSpace, indices: Sequence[SettingIndex]) -> str:
+    """Return a table of settings with speed and memory."""
     header = []
     for grid in space.grids.all:
         header += [key.rpartition(".")[2] for key in grid.keys]
     header += ["seconds per step", "memory of a GPU", "of a node's host"]
 
     rows = []
-    for index in found:
+    for index in indices:
         candidate = space.candidate(index)
         assert candidate is not None
         row = [_option_value(value) for value in space.grids.settings(index).values()]
@@ -131,7 +130,7 @@ def _table(space: SearchSpace, found: Sequence[SettingIndex]) -> str:
 
 
 def _advised_lines(space: SearchSpace, index: SettingIndex, num_equal: int) -> list[str]:
-    """Return the options of the advised settings, and the reason for the advice."""
+    """Return the options for the advised settings, and the reason for the advice."""
     reason = f"the simplest of {num_equal} settings within {TOLERANCE:.0%} of the fastest: the estimate cannot tell them apart"
     if num_equal == 1:
         reason = f"the search found no other setting within {TOLERANCE:.0%} of it"
@@ -139,14 +138,7 @@ def _advised_lines(space: SearchSpace, index: SettingIndex, num_equal: int) -> l
 
 
 def _cost_lines(space: SearchSpace, index: SettingIndex, tokens: int, price: float | None) -> list[str]:
-    """Return the GPU-hours of the advised settings, and their price.
-
-    Args:
-        space: Settings of the run.
-        index: Index of the advised settings.
-        tokens: Tokens of the run.
-        price: Price of a GPU-hour.
-    """
+    """Return the GPU-hours of the advised settings and their price."""
     candidate = space.candidate(index)
     assert candidate is not None
     rows = cost_rows(tokens, candidate.layout, candidate.seconds, price)

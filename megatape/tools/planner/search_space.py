@@ -1,7 +1,7 @@
-"""Settings that the planner compares for a run, each with its candidate.
+"""Settings that the planner compares, each with its candidate.
 
 Settings are positions on grids of values. On ordered grids each step saves memory and costs time. Tensor-parallel ranks and
-ZeRO stages have no such order, so each combination of them has a top of its own: the fastest settings with these values.
+ZeRO stages have no such order, so each combination of them has its own top: the fastest settings with these values.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from megatape.tools.planner.value_grids import SettingIndex, Settings, value_gri
 
 
 class SearchSpace:
-    """The settings of a run that its model, its batch and a cluster allow. Candidates are created when they are first read.
+    """Settings that a run's model, batch and cluster allow. Candidates are created when first read.
 
     Args:
         config: Configuration to vary.
@@ -48,36 +48,36 @@ class SearchSpace:
         return self._candidates[index]
 
     def valid_candidate(self, index: SettingIndex) -> Candidate:
-        """Return the candidate of valid settings."""
+        """Return the candidate at the index of valid settings."""
         candidate = self.candidate(index)
         assert candidate is not None
         return candidate
 
     def valid(self) -> dict[SettingIndex, Candidate]:
-        """Return the valid candidates by index, after examining all of them."""
-        found = {}
+        """Return all valid candidates by index."""
+        candidates = {}
         positions = [range(len(grid.points)) for grid in self.grids.all]
         for tensor, stage, *steps in product(*positions):
             index = SettingIndex(tensor, stage, tuple(steps))
             candidate = self.candidate(index)
             if candidate is not None:
-                found[index] = candidate
-        return found
+                candidates[index] = candidate
+        return candidates
 
     def changes(self, index: SettingIndex) -> Settings:
         """Return the settings at an index that differ from the configuration's."""
-        own = self.grids.settings(self.start)
-        return {key: value for key, value in self.grids.settings(index).items() if value != own[key]}
+        original = self.grids.settings(self.start)
+        return {key: value for key, value in self.grids.settings(index).items() if value != original[key]}
 
     def tops(self) -> list[list[SettingIndex]]:
-        """Return the top of each ZeRO stage, in a list for each tensor-parallel size."""
+        """Return the top of each ZeRO stage, in one list per tensor-parallel size."""
         steps = (0,) * len(self.grids.ordered)
         tops = []
         for tensor in range(len(self.grids.tensor.points)):
             tops.append([SettingIndex(tensor, stage, steps) for stage in range(len(self.grids.stage.points))])
         return tops
 
-    def neighbours_below(self, index: SettingIndex) -> Iterator[SettingIndex]:
+    def neighbors_below(self, index: SettingIndex) -> Iterator[SettingIndex]:
         """Yield the settings one step down a single ordered grid."""
         for number, grid in enumerate(self.grids.ordered):
             step = index.steps[number] + 1
@@ -85,7 +85,7 @@ class SearchSpace:
                 yield index._replace(steps=(*index.steps[:number], step, *index.steps[number + 1 :]))
 
     def _create(self, index: SettingIndex) -> Candidate | None:
-        """Create the candidate at an index, or return None if it is invalid."""
+        """Create the candidate at an index. Return None if it is invalid."""
         settings = self.grids.settings(index)
         tp, sp, cp = (settings[f"parallel.{axis}"] for axis in ("tp", "sp", "cp"))
         world_size = self._cluster.machines.world_size
@@ -93,7 +93,7 @@ class SearchSpace:
             return None
         changes_context_ranks = cp not in (1, self._config.parallel.cp)
         if changes_context_ranks and tp * sp < gcd(self._config.model.num_kv_heads, world_size):
-            return None  # Ring attention costs more than dividing heads.
+            return None  # Ring attention costs more than distributing heads.
         try:
             config = with_settings(self._config, settings)
             check_nodes(config.parallel, self._cluster.machines.gpus_per_node)

@@ -1,4 +1,4 @@
-"""Time of an optimizer step on a cluster: a range computed from FLOPs and bytes, with its assumptions stated."""
+"""Time of an optimizer step on a cluster: a range computed from FLOPs and bytes."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ from megatape.tools.planner.offload import plan_offload
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.rates import LINK_EFFICIENCY, OTHER_GPUS, rates_of
 
-# If two estimates differ by less than this share, they do not tell which step is faster: similar published runs scatter as much
-# around the estimate.
+# Estimates that differ by less than this share do not tell which step is faster: similar published runs scatter as much around
+# the estimate.
 TOLERANCE = 0.10
 
-# Assumptions about whole runs, in addition to those about operations.
+# Assumptions about whole runs, in addition to those in rates.py.
 RUN_ASSUMPTIONS = (
     (
         f"GPUs training together take {OTHER_GPUS.sustained_slowdown.good} to {OTHER_GPUS.sustained_slowdown.bad} times as "
@@ -40,10 +40,10 @@ class Speed:
     """Speed of an optimizer step.
 
     Attributes:
-        seconds: Seconds of the step.
+        seconds: Seconds per step.
         utilization: Model FLOPs utilization (MFU), from 0 to 1.
         model_flops: FLOPs of all ranks, three times the forward pass.
-        hardware_flops: The same with the FLOPs that activation checkpointing recomputes.
+        hardware_flops: Model FLOPs and those recomputed by activation checkpointing.
     """
 
     seconds: Range
@@ -53,12 +53,7 @@ class Speed:
 
 
 def plan_speed(layout: TrainingLayout, cluster: PlannedCluster) -> Speed:
-    """Estimate the speed of an optimizer step.
-
-    Args:
-        layout: Ranks of the run, and their workload.
-        cluster: Cluster of the run.
-    """
+    """Estimate the speed of an optimizer step."""
     workload = layout.workload
     model = workload.model
     sample_flops = forward_flops(model, workload.sequence_length, workload.num_shifted_groups)
@@ -79,12 +74,7 @@ def plan_speed(layout: TrainingLayout, cluster: PlannedCluster) -> Speed:
 
 
 class _Step:
-    """Parts of an optimizer step and their overlap.
-
-    Args:
-        layout: Ranks of the run, and their workload.
-        cluster: Cluster of the run.
-    """
+    """Parts of an optimizer step and their overlap."""
 
     def __init__(self, layout: TrainingLayout, cluster: PlannedCluster) -> None:
         gpu = cluster.gpu
@@ -105,7 +95,7 @@ class _Step:
             self._slowdown = rates_of(gpu).sustained_slowdown
 
     def bad_seconds(self) -> float:
-        """Return the time of a step in which only launches overlap."""
+        """Return the step time if only launches overlap."""
         case = Case.BAD
         computing = self._slowdown.of(case) * sum(self._times.of(case))
         exchanges = sum(self._exchange_seconds(case).values())
@@ -113,7 +103,7 @@ class _Step:
         return self._with_host(computing + exchanges + offload.overlapped + offload.exposed, case)
 
     def good_seconds(self) -> float:
-        """Return the time of a step with all possible overlap."""
+        """Return the step time with all possible overlap."""
         case = Case.GOOD
         times = self._times.of(case)
         compute_bound = self._slowdown.of(case) * times.compute_bound
@@ -131,7 +121,7 @@ class _Step:
         return self._with_host(on_device, case)
 
     def _exchange_seconds(self, case: Case) -> dict[RankGroup, float]:
-        """Return the time of the exchanges between GPUs, by group of ranks."""
+        """Return the time of exchanges between GPUs, by group of ranks."""
         seconds = {}
         for group, sent in self._links.items():
             at_peak = sent.inside / self._gpu.node_bandwidth + sent.outside / self._gpu.network_bandwidth
@@ -139,7 +129,7 @@ class _Step:
         return seconds
 
     def _with_host(self, on_device: float, case: Case) -> float:
-        """Return the time of a step on the device and the host. A measured step already includes the host's part."""
+        """Add the host's time to a step's time on the device. A measured step already includes it."""
         if self._is_measured:
             return on_device
         host = self._host.seconds(case)

@@ -1,4 +1,4 @@
-"""Comparison of the ZeRO stages for a run: memory, exchanges and time of each."""
+"""Compares memory, exchanges and time of the ZeRO stages for a run."""
 
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.trace import run_pass
@@ -6,21 +6,15 @@ from megatape.config import Config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.tools.planner.requirement_text import requirement_text
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes, format_range
 
 STAGES = (0, 1, 2, 3)
-FASTER = 0.99  # Another stage is advised if its steps take at most this share of the time.
+FASTER = 0.99  # Advise another stage if its steps take at most this share of the time.
 
 
 def plan_stages(config: Config, cluster: PlannedCluster) -> list[Candidate]:
-    """Plan a run at each stage that its other settings allow, in the order of stages.
-
-    Args:
-        config: Configuration of the run.
-        cluster: Cluster of the run.
-    """
+    """Plan a run at each ZeRO stage that its other settings allow."""
     plans = []
     for stage in STAGES:
         at_stage = config
@@ -35,14 +29,14 @@ def plan_stages(config: Config, cluster: PlannedCluster) -> list[Candidate]:
 
 
 def stage_advice(config: Config, cluster: PlannedCluster) -> list[str]:
-    """Compare the stages of ZeRO, and advise the fastest one that fits if it is not the run's.
+    """Compare the ZeRO stages, and advise the fastest one that fits if it is not the run's.
 
     Args:
         config: Configuration of a run that fits.
         cluster: Cluster of the run.
 
     Returns:
-        Lines of a report, empty if the other settings allow only one stage.
+        Report lines, none if the other settings allow only one stage.
     """
     plans = plan_stages(config, cluster)
     if len(plans) < 2:
@@ -52,19 +46,14 @@ def stage_advice(config: Config, cluster: PlannedCluster) -> list[str]:
         name = f"stage {plan.stage}"
         if plan.stage == config.zero.stage:
             name += " (the file's)"
-        needed = requirement_text(plan.requirements.gpu)
+        needed = plan.requirements.gpu.describe()
         rows.append([name, format_range(*plan.seconds), format_bytes(plan.data_bytes), needed])
     header = ["ZeRO", "seconds per step", "sent between data-parallel ranks", "memory needed of a GPU"]
     return ["", columns(rows, header), "", *_advise(plans, config.zero.stage)]
 
 
 def _advise(plans: list[Candidate], own_stage: int) -> list[str]:
-    """Return the advice below the table of stages.
-
-    Args:
-        plans: The run at each possible stage.
-        own_stage: Stage of the run itself.
-    """
+    """Return the advice below the table of stages."""
     own = next(plan for plan in plans if plan.stage == own_stage)
     possible = [plan for plan in plans if plan.requirements.fits_with_margin or plan is own]
     fastest = min(possible, key=lambda plan: plan.seconds.middle)

@@ -1,4 +1,4 @@
-"""Settings that the planner may change, and the values that it tries."""
+"""Settings that the planner changes, and the values that it tries."""
 
 from collections.abc import Iterable
 from math import isqrt
@@ -8,17 +8,17 @@ from megatape.config import ActivationCheckpointing, ClusterConfig, Config, Zero
 
 Settings = dict[str, Any]  # section.key -> value
 
-# Minimum number of tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
+# Minimum tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
 MIN_TOKENS_PER_RANK = 1024
 MAX_MICRO_BATCH_TOKENS = 2**16  # Beyond it, step times change by less than the error of the estimate.
 
 
 class ValueGrid(NamedTuple):
-    """Values of one setting, or of some that change together.
+    """Values of one setting, or of several that change together.
 
     Attributes:
-        keys: Names of the settings, such as parallel.tp.
-        points: Values of the settings at each position.
+        keys: Settings, such as parallel.tp.
+        points: Their values at each position.
     """
 
     keys: tuple[str, ...]
@@ -30,13 +30,7 @@ class ValueGrid(NamedTuple):
 
 
 class SettingIndex(NamedTuple):
-    """Settings, as positions on the grids.
-
-    Attributes:
-        tensor: Position of the number of tensor-parallel ranks.
-        stage: Position of the ZeRO stage.
-        steps: Position on each ordered grid.
-    """
+    """Settings as positions on the grids of tensor-parallel ranks, ZeRO stages, and each ordered setting."""
 
     tensor: int
     stage: int
@@ -44,7 +38,7 @@ class SettingIndex(NamedTuple):
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Position on each grid, in the order of ValueGrids.all."""
+        """Positions in the order of ValueGrids.all."""
         return (self.tensor, self.stage, *self.steps)
 
     @property
@@ -53,19 +47,19 @@ class SettingIndex(NamedTuple):
         return not any(self.steps)
 
     def needs_no_more_memory(self, other: "SettingIndex") -> bool:
-        """Whether each setting saves at least as much memory as that of `other`, at the same tensor size and ZeRO stage."""
+        """Whether each setting saves at least as much memory as in `other`, at the same tensor size and ZeRO stage."""
         if (self.tensor, self.stage) != (other.tensor, other.stage):
             return False
-        return all(own >= others for own, others in zip(self.steps, other.steps, strict=True))
+        return all(step >= other_step for step, other_step in zip(self.steps, other.steps, strict=True))
 
 
 class ValueGrids(NamedTuple):
     """Grids of all settings.
 
     Attributes:
-        tensor: Numbers of tensor-parallel ranks. A higher one may be faster or slower.
-        stage: Stages of ZeRO. A higher one may be faster or slower.
-        ordered: Grids of the other settings, from fast to slow. Each step saves memory.
+        tensor: Tensor-parallel ranks. More may be faster or slower.
+        stage: ZeRO stages. A higher one may be faster or slower.
+        ordered: All other settings, from fast to slow. Each step saves memory.
     """
 
     tensor: ValueGrid
@@ -74,7 +68,7 @@ class ValueGrids(NamedTuple):
 
     @property
     def all(self) -> tuple[ValueGrid, ...]:
-        """All grids, in the order of SettingIndex.positions."""
+        """All grids in the order of SettingIndex.positions."""
         return (self.tensor, self.stage, *self.ordered)
 
     def settings(self, index: SettingIndex) -> Settings:
@@ -85,13 +79,13 @@ class ValueGrids(NamedTuple):
         return settings
 
     def index_of(self, config: Config) -> SettingIndex:
-        """Return the index of a configuration whose values the grids include."""
+        """Return the index of a configuration, whose values must be on the grids."""
         tensor, stage, *steps = (grid.points.index(_values_of(config, grid.keys)) for grid in self.all)
         return SettingIndex(tensor, stage, tuple(steps))
 
 
 def value_grids(config: Config, machines: ClusterConfig) -> ValueGrids:
-    """Return the grid of each setting. Every grid includes the value of the configuration."""
+    """Return the grid of each setting. Every grid includes the configuration's value."""
     training = config.training
     parallel = config.parallel
     length = config.data.sequence_length
@@ -118,18 +112,16 @@ def value_grids(config: Config, machines: ClusterConfig) -> ValueGrids:
 
 
 def _grid(key: str, values: Iterable[Any]) -> ValueGrid:
-    """Return the grid of one setting."""
     return ValueGrid((key,), tuple((value,) for value in values))
 
 
 def _offloading_grid(zero: ZeroConfig) -> ValueGrid:
-    """Return the combinations of offloaded optimizer state and weights."""
+    """Return the possible combinations of offloaded optimizer state and weights."""
     combinations = {(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)}
     return ValueGrid(("zero.offload_optimizer", "zero.offload_parameters"), tuple(sorted(combinations)))
 
 
 def _values_of(config: Config, keys: Iterable[str]) -> tuple[Any, ...]:
-    """Return the values of some settings."""
     values = []
     for key in keys:
         section, _, name = key.partition(".")
@@ -138,7 +130,7 @@ def _values_of(config: Config, keys: Iterable[str]) -> tuple[Any, ...]:
 
 
 def _divisors(number: int) -> list[int]:
-    """Return the divisors of a number, in ascending order."""
+    """Return all divisors in ascending order."""
     small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
     large = [number // divisor for divisor in small]
     return sorted({*small, *large})

@@ -1,8 +1,7 @@
-"""Operations of a GPU in a training step.
+"""GPU operations of a training step, counted by running the model on the meta device.
 
-A model runs on the meta device. Every operator of PyTorch counts as a kernel of its own: attention and RMSNorm are one operator
-each, as on a GPU, and so is each launch of our own kernels. Parts that torch.compile fuses are counted by fusion.py instead.
-A kernel reads each input once and writes each output once.
+Every PyTorch operator counts as one kernel, which reads each input once and writes each output once. As on a GPU, attention and
+RMSNorm are one operator each, and so is each launch of our own kernels. fusion.py counts the parts that torch.compile fuses.
 """
 
 from dataclasses import replace
@@ -21,10 +20,9 @@ from megatape.tools.planner.operations import Work
 
 @cache
 def step_work(workload: Workload) -> Work:
-    """Return the work of a forward and backward pass over a micro-batch on one rank, with the attention backend of a GPU.
+    """Return the work of one rank's forward and backward pass over a micro-batch, with a GPU's attention backend.
 
-    Documents count as one, and the optimizer is not included. Two depths are counted and extrapolated to all layers, which is
-    exact.
+    Samples count as one document, and the optimizer is not included. Extrapolating from two depths to all layers is exact.
     """
     work = eager_work(workload).copy()
     if workload.compile:
@@ -33,19 +31,18 @@ def step_work(workload: Workload) -> Work:
 
 
 def eager_work(workload: Workload) -> Work:
-    """Return the work of `step_work` without torch.compile, with one operation per kernel that Python launches."""
+    """Return the same work as `step_work` without torch.compile: one operation per kernel that Python launches."""
     return _eager_work(replace(workload, compile=False))
 
 
 @cache
 def _eager_work(workload: Workload) -> Work:
-    """Return the work of `eager_work`. Workloads with and without torch.compile share its cache."""
+    """Compute `eager_work`, with one cache for workloads with and without torch.compile."""
     counts = {num_layers: _shallow_step(workload, num_layers) for num_layers in depths(workload.model)}
     return extrapolate_all(counts, workload.model.num_layers)
 
 
 def _shallow_step(workload: Workload, num_layers: int) -> Work:
-    """Return the work of a step with this number of layers."""
     shape = (workload.micro_batch_size, workload.sequence_length)
     with on_shapes(workload.precision):
         model = build_rank_model(workload, num_layers)

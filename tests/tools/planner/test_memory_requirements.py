@@ -6,7 +6,6 @@ from megatape.accounting.memory_parts import Memory, MemoryPart
 from megatape.config import ClusterConfig
 from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION, Requirement, memory_requirements
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.tools.planner.requirement_text import requirement_text
 
 CLUSTER = ClusterConfig(nodes=2, gpus_per_node=4, gpu="h100", host_gib=1.0)
 
@@ -32,6 +31,6 @@ def test_text() -> None:
     assert full.fits
     assert not full.fits_with_margin
     assert Requirement((1 - MARGIN) * 2.0**30, 2.0**30).fits_with_margin
-    assert requirement_text(full) == "1.00 GiB of 1.00 GiB: fits"
-    assert requirement_text(Requirement(2.0**31, 2.0**30)) == "2.00 GiB of 1.00 GiB: DOES NOT FIT"
-    assert requirement_text(Requirement(2.0**30, None)).startswith("1.00 GiB; cluster.host_gib")
+    assert full.describe() == "1.00 GiB of 1.00 GiB: fits"
+    assert Requirement(2.0**31, 2.0**30).describe() == "2.00 GiB of 1.00 GiB: DOES NOT FIT"
+    assert Requirement(2.0**30, None).describe().startswith("1.00 GiB; cluster.host_gib")
