@@ -1,9 +1,9 @@
-"""Write the parts of the documentation that are made from the code.
+"""Writes the parts of the documentation that are generated from the code.
 
     python docs/generate.py            writes them
     python docs/generate.py --check    only lists the files that would change, and fails if there are any
 
-These are the pages of commands and of the configuration, the examples' text in docs/examples.md, and the list of layers in
+These are the pages about commands and configuration, the examples in docs/examples.md, and the list of layers in
 docs/architecture.md.
 """
 
@@ -24,17 +24,18 @@ LIST_WIDTH = 17  # columns of a layer's name in the list of layers
 
 
 def layer_list() -> str:
-    """Return the lines of the layout in docs/architecture.md, one for each layer."""
+    """Return one line per layer, for the layout in docs/architecture.md."""
     lines = []
     for layer in LAYERS:
-        path = ROOT / "megatape" / layer
-        name = f"{layer}/" if path.is_dir() else f"{layer}.py"
+        name = f"{layer}.py"
+        if (ROOT / "megatape" / layer).is_dir():
+            name = f"{layer}/"
         lines.append(f"  {name:{LIST_WIDTH}}{description_of(layer)}")
     return "\n".join(lines) + "\n"
 
 
 def architecture(page: str) -> str:
-    """Return docs/architecture.md with the present layers."""
+    """Return docs/architecture.md with up-to-date layers."""
     page = re.sub(r"(?<=^megatape/\n)(?:  .*\n)+", lambda _: layer_list(), page, count=1, flags=re.MULTILINE)
     parts = ", ".join(f"`{part}`" for part in PARTS_OF_DATA)
     paragraph = textwrap.fill(f"Parts of `data/`, in their import order: {parts}.", 100, break_on_hyphens=False)
@@ -44,7 +45,7 @@ def architecture(page: str) -> str:
 
 
 def examples(page: str) -> str:
-    """Return docs/examples.md with the present text of each example, in the order of EXAMPLES."""
+    """Return docs/examples.md with the text of each example, in the order of EXAMPLES."""
     names = iter(EXAMPLES)
 
     def block(_: re.Match[str]) -> str:
@@ -54,7 +55,7 @@ def examples(page: str) -> str:
     return re.sub(r"^```python\n.*?^```", block, page, flags=re.MULTILINE | re.DOTALL)
 
 
-# Page -> its new text, given its present one.
+# Page -> function from its present text to the new one.
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/architecture.md": architecture,
     "docs/commands.md": lambda _: reference.commands(),
@@ -64,15 +65,15 @@ PAGES: dict[str, Callable[[str], str]] = {
 
 
 def outdated() -> dict[Path, str]:
-    """Return the pages that differ from the code, each with its new text."""
-    found = {}
+    """Return the pages that do not match the code, each with its new text."""
+    pages = {}
     for name, render in PAGES.items():
         path = ROOT / name
         present = path.read_text()
         new = render(present)
         if new != present:
-            found[path] = new
-    return found
+            pages[path] = new
+    return pages
 
 
 def main(arguments: list[str]) -> int:

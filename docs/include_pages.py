@@ -1,7 +1,6 @@
-"""Hook of mkdocs: pages of the site whose text is a file in the repository's root.
+"""mkdocs hook that includes README.md in index.md, and CONTRIBUTING.md in contributing.md, after their front matter.
 
-index.md has README.md, and contributing.md has CONTRIBUTING.md, each after its own front matter. Links and pictures, which
-are relative to the root there, are rewritten to be relative to docs/.
+Links and pictures, relative to the repository's root in these files, become relative to docs/.
 """
 
 import re
@@ -16,12 +15,12 @@ PICTURE = re.compile(r'(src|srcset)="docs/')
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Return the text of a page, with the file that it includes. mkdocs calls this for each page.
+    """Return a page's text with the file that it includes. mkdocs calls this for each page.
 
     Args:
-        markdown: Text of the page's own file.
-        page: Page of mkdocs.
-        config: Configuration of mkdocs.
+        markdown: Text in the page's own file.
+        page: mkdocs' page.
+        config: mkdocs' configuration.
         files: Files of the site.
     """
     name = INCLUDED.get(page.file.src_uri)
@@ -34,7 +33,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def site_link(match: re.Match[str]) -> str:
-    """Return a link of a file in the root as it has to be in docs/. Only its text is left if the site has no such page."""
+    """Make a link from the root relative to docs/. Only its text remains if the site has no such page."""
     text, target = match.groups()
     if target.startswith(("https://", "http://", "#")):
         return match[0]

@@ -68,13 +68,13 @@ def speeds() -> str:
 
 
 def ladder(sizes: Sequence[str] = LADDER) -> str:
-    """Return the table of the files of TAPE in configs/, at their own stage of ZeRO."""
+    """Return the table of TAPE's files in configs/, at their own ZeRO stage."""
     rows = [ladder_row(f"tape_{size}") for size in sizes]
     return markdown(["file", "parameters", "cluster", "T", "micro-batch", "GiB per GPU, needed of available", "MFU"], rows)
 
 
 def ladder_row(name: str) -> Row:
-    """Return the row of a file of configs/ in the table `ladder`."""
+    """Return a file's row in the table `ladder`."""
     config = load_config(ROOT / f"configs/{name}.json")
     cluster = cluster_of(config)
     gpu = load_gpu(cluster.gpu)
@@ -96,14 +96,14 @@ def ladder_row(name: str) -> Row:
 
 
 def stages(sizes: Sequence[str] = LADDER) -> str:
-    """Return the table comparing stages 3 and 1 for the files of TAPE in configs/."""
+    """Return the table comparing ZeRO stages 3 and 1 for TAPE's files in configs/."""
     header = ["file", "GiB per GPU at stage 3", "at stage 1", "GiB sent in a step at stage 3", "at stage 1"]
     header += ["seconds per step at stage 3", "at stage 1"]
     return markdown(header, [stages_row(f"tape_{size}") for size in sizes])
 
 
 def stages_row(name: str) -> Row:
-    """Return the row of a file of configs/ in the table `stages`."""
+    """Return a file's row in the table `stages`."""
     config = load_config(ROOT / f"configs/{name}.json")
     cluster = cluster_of(config)
     plans = {plan.stage: plan for plan in plan_stages(config, PlannedCluster.load(cluster))}
@@ -115,7 +115,7 @@ def stages_row(name: str) -> Row:
 
 
 def long_samples() -> str:
-    """Return the table of the files of configs/long/, TAPE and RoPE."""
+    """Return the table of configs/long/, TAPE and RoPE."""
     header = [
         "file",
         "cluster",
@@ -129,7 +129,7 @@ def long_samples() -> str:
 
 
 def long_row(name: str) -> Row:
-    """Return the row of two files of configs/long/ in the table `long samples`."""
+    """Return the row of TAPE's and RoPE's file in the table `long samples`."""
     pair = [load_config(ROOT / f"configs/long/{encoding}_{name}.json") for encoding in ("tape", "rope")]
     config = pair[0]
     cluster = cluster_of(config)
@@ -158,29 +158,29 @@ def long_row(name: str) -> Row:
 
 
 def checkpointing() -> str:
-    """Return the table of the memory of long samples, by mode of activation checkpointing."""
+    """Return the table of memory for long samples, by activation checkpointing."""
     header = ["checkpointing", "N = 8k", "32k", "128k", "largest temporary at 128k", "in host memory at 128k"]
     header.append("GPU's bytes at 128k")
     return markdown(header, [checkpointing_row(mode, chunk) for mode, chunk in CHECKPOINTING])
 
 
 def checkpointing_row(mode: str, chunk: int | None) -> Row:
-    """Return the row of a mode of training.activation_checkpointing and a number of tokens per chunk."""
+    """Return the row for values of training.activation_checkpointing and training.chunk_tokens."""
     name = f"`{mode}`"
     if chunk is not None:
         name += f", chunks of {chunk:,} tokens"
-    kept = []
+    activations = []
     for length in (8192, 32768, 131072):
         changes = [f"model.max_positions={length}", f"data.sequence_length={length}", "parallel.tp=1", "parallel.sp=8"]
         changes += [f"training.activation_checkpointing={mode}", f"training.chunk_tokens={chunk or 'null'}"]
         config = load_config(ROOT / "configs/tape_8b_gqa.json", changes)
         layout = TrainingLayout.from_config(config, cluster_of(config).world_size)
         memory = plan_memory(layout, on_gpu=True)
-        kept.append(_gib(memory.device[MemoryPart.ACTIVATIONS] + memory.device[MemoryPart.POSITION_ENCODING]))
+        activations.append(_gib(memory.device[MemoryPart.ACTIVATIONS] + memory.device[MemoryPart.POSITION_ENCODING]))
     host = ""
     if MemoryPart.ACTIVATIONS in memory.host:
         host = _gib(memory.host[MemoryPart.ACTIVATIONS])
-    return [name, *kept, _gib(memory.device[MemoryPart.LARGEST_TEMPORARY]), host, _gib(memory.device_total)]
+    return [name, *activations, _gib(memory.device[MemoryPart.LARGEST_TEMPORARY]), host, _gib(memory.device_total)]
 
 
 def _gib(number: float) -> str:
@@ -188,7 +188,7 @@ def _gib(number: float) -> str:
 
 
 def longest() -> str:
-    """Return the table of the longest samples of the files of TAPE in configs/, by sequence-parallel ranks."""
+    """Return the table of TAPE's longest samples by file in configs/ and sequence-parallel ranks."""
     rows = []
     for size, ranks in SEQUENCE_RANKS.items():
         raw = load_config(ROOT / f"configs/tape_{size}.json").model_dump()
@@ -199,7 +199,7 @@ def longest() -> str:
 
 
 def longest_offloaded() -> str:
-    """Return the table of the longest samples of the 8B shape with optimizer and weights in host memory."""
+    """Return the table of the longest samples for the 8B shape, offloading optimizer and weights."""
     rows = []
     for gpus, published in ALST.items():
         row = [str(gpus)]
@@ -215,7 +215,7 @@ def longest_offloaded() -> str:
 
 
 def longest_sample(raw: dict[str, Any], gpu: str) -> int:
-    """Return the longest sample that fits a GPU, with full activation checkpointing, in multiples of 1,024 tokens.
+    """Return the tokens of the longest sample that fits a GPU with full activation checkpointing, a multiple of 1,024.
 
     Args:
         raw: Configuration as a dictionary, with a cluster.
@@ -223,7 +223,7 @@ def longest_sample(raw: dict[str, Any], gpu: str) -> int:
     """
 
     def needed(thousands: int) -> float:
-        """Return the bytes of GPU memory needed by samples of this many times 1,024 tokens."""
+        """Return the GPU memory needed for samples with this many thousands (1,024) of tokens."""
         config = _with_length(raw, 1024 * thousands)
         cluster = cluster_of(config)
         layout = TrainingLayout.from_config(config, cluster.world_size)
@@ -243,7 +243,7 @@ def longest_sample(raw: dict[str, Any], gpu: str) -> int:
 
 
 def _with_length(raw: dict[str, Any], length: int) -> Config:
-    """Return a configuration with samples of this length, one a micro-batch."""
+    """Return a configuration with one sample of this length per micro-batch."""
     parallel = raw["parallel"]
     cluster = raw["cluster"]
     samples = cluster["nodes"] * cluster["gpus_per_node"] // (parallel["tp"] * parallel["sp"])
@@ -257,7 +257,7 @@ def _with_length(raw: dict[str, Any], length: int) -> Config:
 
 
 def cluster_of(config: Config) -> ClusterConfig:
-    """Return the cluster stated in a configuration."""
+    """Return a configuration's cluster, which must exist."""
     assert config.cluster is not None
     return config.cluster
 
@@ -280,10 +280,10 @@ def markdown(header: Row, rows: list[Row]) -> str:
 
 
 def table_of(page: str, name: str) -> str:
-    """Return the text of a table on the page."""
-    found = re.search(rf"<!-- {name} -->\n(.*?){END}", page, re.DOTALL)
-    assert found, f"docs/results/planned.md has no table between <!-- {name} --> and {END}"
-    return found[1].strip()
+    """Return a table's text on the page."""
+    match = re.search(rf"<!-- {name} -->\n(.*?){END}", page, re.DOTALL)
+    assert match, f"docs/results/planned.md has no table between <!-- {name} --> and {END}"
+    return match[1].strip()
 
 
 def written(page: str) -> str:

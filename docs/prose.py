@@ -33,32 +33,32 @@ NOT_WRAPPED = ("|", "    ", "![", "#", "  <source")  # beginnings of lines of ta
 
 
 def without_code_blocks(text: str) -> str:
-    """Return a page without its fenced code."""
+    """Return a page without fenced code."""
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def long_lines(text: str) -> Iterator[str]:
-    """Yield the lines of prose that are too long and can be broken."""
+    """Yield lines of prose that are too long and can be broken."""
     for line in without_code_blocks(text).splitlines():
         if len(line) > WIDTH and " " in line.strip() and not line.startswith(NOT_WRAPPED):
             yield f"longer than {WIDTH} columns: {line[:60]}..."
 
 
 def link_texts(text: str) -> Iterator[str]:
-    """Yield the links whose text is a file name."""
+    """Yield links whose text is a file name."""
     for link in re.findall(r"\[([^]]+)\]\([^)]+\)", text):
         if FILE_NAME.fullmatch(link):
             yield f"a link needs words as its text: {link}"
 
 
 def phrases(text: str) -> Iterator[str]:
-    """Yield the banned phrases, with what to write instead."""
+    """Yield banned phrases, and what to write instead."""
     text = re.sub(r"`[^`]*`", "``", without_code_blocks(text))  # code and quoted messages
     text = re.sub(r"(?<=\S)\n *(?=[^\s*|#])", " ", text)  # a phrase may lie across lines
     for phrase, better in BANNED.items():
-        found = re.search(phrase, text, re.MULTILINE | re.IGNORECASE)
-        if found:
-            context = text[max(0, found.start() - 40) : found.end() + 20]
+        match = re.search(phrase, text, re.MULTILINE | re.IGNORECASE)
+        if match:
+            context = text[max(0, match.start() - 40) : match.end() + 20]
             yield f"{context!r}: write {better!r}"
 
 
@@ -72,7 +72,7 @@ def faults(page: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print every fault. Return the exit status."""
+    """Print everything that is wrong. Return the exit status."""
     num_faults = 0
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
         for fault in faults(page):

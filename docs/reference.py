@@ -1,12 +1,11 @@
-"""Text of the pages docs/commands.md and docs/config.md. docs/generate.py writes them."""
+"""Text of docs/commands.md and docs/config.md, which docs/generate.py writes."""
 
 import json
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from megatape.commands.cli.arguments import default_of, flag_of, metavar_of
@@ -14,9 +13,8 @@ from megatape.commands.cli.command import load_command
 from megatape.commands.cli.table import COMMANDS, is_group, sentence
 from megatape.commands.evaluation.task_options import EvaluationOptions, options_of
 from megatape.config import Config
-from megatape.config.annotations import choices, resume_rule_of, sections_in, unwrapped
+from megatape.config.annotations import by_kind_of, choices, resume_rule_of, sections_in, unwrapped
 from megatape.config.config import all_limits
-from megatape.config.kinds import ByKind
 from megatape.config.limits import Incompatibility, Limit, ValueOf
 from megatape.config.model import ENCODING_LIMITS
 from megatape.lab.tasks.registry import TASKS
@@ -68,7 +66,7 @@ NAMES: dict[type, str] = {str: "text", int: "integer", float: "number", bool: "`
 
 
 def commands() -> str:
-    """The page: one table for each command, and for each task of `megatape evaluate`."""
+    """Return docs/commands.md: one table per command, and per task of `megatape evaluate`."""
     parts = [COMMANDS_HEAD]
     for name, description in COMMANDS.items():
         if is_group(name):
@@ -85,30 +83,45 @@ def commands() -> str:
 
 
 def _options(kind: type[CommandOptions], without: type[CommandOptions] = CommandOptions) -> Iterator[str]:
-    """The options of a kind that another lacks."""
+    """Yield a table of the options in `kind` that are not in `without`, unless it would be empty."""
     rows = []
     for name, field in kind.model_fields.items():
-        if name in without.model_fields or field.description is None:
-            continue
-        value = metavar_of(field) or ("" if field.annotation is bool else name.upper())
-        written = " ".join(filter(None, (flag_of(name, field), value))).replace("|", "\\|")
-        default = default_of(field)
-        shown_default = f"`{default}`" if default is not None else ""
-        if field.is_required():
-            shown_default = "required"
-        rows.append(f"| `{written}` | {shown_default} | {field.description} |")
+        if name not in without.model_fields and field.description is not None:
+            rows.append(_option_row(name, field))
     if rows:
-        yield "\n".join(["| option | default | meaning |", "|---|---|---|", *rows]) + "\n"
+        yield _table_text("| option | default | meaning |", rows)
+
+
+def _option_row(name: str, field: FieldInfo) -> str:
+    value = metavar_of(field)
+    if not value and field.annotation is not bool:
+        value = name.upper()
+    words = [word for word in (flag_of(name, field), value) if word]
+    option = " ".join(words).replace("|", "\\|")
+    default = default_of(field)
+    shown_default = ""
+    if field.is_required():
+        shown_default = "required"
+    elif default is not None:
+        shown_default = f"`{default}`"
+    return f"| `{option}` | {shown_default} | {field.description} |"
+
+
+def _table_text(header: str, rows: Iterable[str]) -> str:
+    """Return a Markdown table with a blank line after it."""
+    rule = "|---" * (header.count("|") - 1) + "|"
+    return "\n".join([header, rule, *rows]) + "\n"
 
 
 def _list(heading: str, descriptions: Mapping[str, str]) -> str:
-    """Return a table of names that the options of a command take. heading: Plural, such as "rules"."""
+    """Return a table of names that a command's options take. heading: Plural, such as "rules"."""
+    singular = heading.removesuffix("s")
     rows = [f"| `{name}` | {description} |" for name, description in descriptions.items()]
-    return "\n".join([f"| {heading.removesuffix('s')} | meaning |", "|---|---|", *rows]) + "\n"
+    return _table_text(f"| {singular} | meaning |", rows)
 
 
 def config() -> str:
-    """The page: one table for each section, and one of settings that exclude each other."""
+    """Return docs/config.md: one table per section, and one of settings that exclude each other."""
     return "\n".join([CONFIG_HEAD, *_sections(Config, ""), _incompatibilities()])
 
 
@@ -132,55 +145,77 @@ def _incompatibility(limit: Incompatibility[Any], prefix: str) -> str:
 
 
 def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Table of each section of `parent`, followed by the tables of its subsections."""
+    """Yield the table of each section in `parent`, followed by the tables of its kinds and subsections."""
     for name, field in parent.model_fields.items():
+        heading = f"{prefix}{name}"
         for section in sections_in(field.annotation):
-            yield _table(f"{prefix}{name}", section, section.model_fields)
-            for validator in (entry.func for entry in field.metadata if isinstance(entry, BeforeValidator)):
-                for kind, entry in validator.entries.items() if isinstance(validator, ByKind) else ():
-                    options = entry.load_options()
-                    further = {key: each for key, each in options.model_fields.items() if key not in section.model_fields}
-                    if further:
-                        yield _table(f"{prefix}{name} of kind {kind}", options, further)
-            yield from _sections(section, f"{prefix}{name}.")
+            yield _section_table(heading, section, section.model_fields)
+            yield from _kinds(heading, section, field)
+            yield from _sections(section, f"{heading}.")
 
 
-def _table(heading: str, section: type[BaseModel], fields: Mapping[str, FieldInfo]) -> str:
-    """Heading, description and keys of a section."""
-    head = [f"## {heading}", "", *textwrap.wrap(" ".join(split_docstring(section)[0].split()), 100), ""]
-    head += ["| key | type | default | on resume | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *(_row(key, field) for key, field in fields.items())]) + "\n"
+def _kinds(heading: str, section: type[BaseModel], field: FieldInfo) -> Iterator[str]:
+    """Yield a table of additional keys for each kind of a section that has some."""
+    by_kind = by_kind_of(field.metadata)
+    if by_kind is None:
+        return
+    for kind, entry in by_kind.entries.items():
+        options = entry.load_options()
+        additional = {}
+        for key, option in options.model_fields.items():
+            if key not in section.model_fields:
+                additional[key] = option
+        if additional:
+            yield _section_table(f"{heading} of kind {kind}", options, additional)
 
 
-def _row(key: str, field: FieldInfo) -> str:
+def _section_table(heading: str, section: type[BaseModel], fields: Mapping[str, FieldInfo]) -> str:
+    """Return the heading, description and keys of a section."""
+    docstring, _ = split_docstring(section)
+    description = textwrap.fill(" ".join(docstring.split()), 100)
+    rows = [_key_row(key, field) for key, field in fields.items()]
+    table = _table_text("| key | type | default | on resume | meaning |", rows)
+    return f"## {heading}\n\n{description}\n\n{table}"
+
+
+def _key_row(key: str, field: FieldInfo) -> str:
     if field.is_required():
         default = "required"
     elif sections_in(field.annotation):
         default = "none"
+    elif field.default is None:
+        default = "see right"
     else:
-        default = "see right" if field.default is None else _shown(field.default)
+        default = _default_text(field.default)
+    on_resume = ""
     rule = resume_rule_of(field.metadata)
-    kind = _kind(field.annotation, field.metadata)
-    return f"| `{key}` | {kind} | {default} | {rule.value if rule else ''} | {field.description or ''} |"
+    if rule is not None:
+        on_resume = rule.value
+    type_name = _type_name(field.annotation, field.metadata)
+    return f"| `{key}` | {type_name} | {default} | {on_resume} | {field.description or ''} |"
 
 
-def _kind(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """The name of a type."""
-    kind, _ = unwrapped(annotation, metadata)
-    if values := choices(annotation, metadata):
+def _type_name(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    values = choices(annotation, metadata)
+    if values:
         return " or ".join(f"`{value}`" for value in values)
+    kind, _ = unwrapped(annotation, metadata)
     if get_origin(kind) is dict:
-        return f"{_kind(get_args(kind)[1])} by name"
+        _, value_type = get_args(kind)
+        return f"{_type_name(value_type)} by name"
     if get_origin(kind) is tuple:
         item, end = get_args(kind)
-        return f"list of {_kind(item)}" if end is ... else "[first, last]"
-    return "section" if issubclass(kind, BaseModel) else NAMES[kind]
+        if end is ...:
+            return f"list of {_type_name(item)}"
+        return "[first, last]"
+    if issubclass(kind, BaseModel):
+        return "section"
+    return NAMES[kind]
 
 
-def _shown(value: object) -> str:
-    """A default as a configuration file would have it."""
-    return f"`{json.dumps(value)}`" if isinstance(value, tuple) else f"`{str(value).lower() or 'empty'}`"
-
-
-if __name__ == "__main__":
-    print({"commands": commands, "config": config}[sys.argv[1]](), end="")
+def _default_text(value: object) -> str:
+    """Return a default as in a configuration file."""
+    if isinstance(value, tuple):
+        return f"`{json.dumps(value)}`"
+    text = str(value).lower() or "empty"
+    return f"`{text}`"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 
-from megatape.config.kinds import Registered
+from megatape.config.kinds import ByKind, Registered
 from megatape.config.section import ResumeRule
 
 
@@ -51,6 +51,14 @@ def resume_rule_of(metadata: Sequence[Any]) -> ResumeRule | None:
     for entry in metadata:
         if isinstance(entry, ResumeRule):
             return entry
+    return None
+
+
+def by_kind_of(metadata: Sequence[Any]) -> ByKind | None:
+    """Return the validator that selects a field's section by its kind, or None if the section has no kinds."""
+    for entry in metadata:
+        if isinstance(entry, BeforeValidator) and isinstance(entry.func, ByKind):
+            return entry.func
     return None
 
 

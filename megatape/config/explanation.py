@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_origin
 
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel
 
-from megatape.config.annotations import sections_in
+from megatape.config.annotations import by_kind_of, sections_in
 from megatape.config.kinds import ByKind
 from megatape.errors.suggestions import did_you_mean
 from megatape.utils.validation import describe_fault
@@ -73,10 +73,10 @@ def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> 
 
 def _with_kind(declared: type[BaseModel], metadata: Sequence[Any], raw: Mapping[str, Any]) -> _LocatedSection:
     """Return the section that a field holds. Its type may depend on the kind in `raw`."""
-    for entry in metadata:
-        if isinstance(entry, BeforeValidator) and isinstance(entry.func, ByKind):
-            by_kind = entry.func
-            options = by_kind.options(raw)
-            if options is not None:
-                return _LocatedSection(options, by_kind.kind(dict(raw)), by_kind)
-    return _LocatedSection(declared)
+    by_kind = by_kind_of(metadata)
+    if by_kind is None:
+        return _LocatedSection(declared)
+    options = by_kind.options(raw)
+    if options is None:
+        return _LocatedSection(declared)
+    return _LocatedSection(options, by_kind.kind(dict(raw)), by_kind)
