@@ -42,6 +42,6 @@ def test_modules_that_hold_to_a_bound_are_numerical() -> None:
     """Modules starting ranks need no mark: most compare runs with each other."""
     for path, tree in TREES.items():
         imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-        if path.name.startswith("test_") and "bounds" in imported and not imported & {"run_workers", "Workers"}:
+        if path.name.startswith("test_") and "bounds" in imported and not imported & {"run_workers", "run_cases", "Workers"}:
             marks = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
             assert "pytest.mark.numerics" in marks, f"{path}: pytestmark = pytest.mark.numerics, or a decorator on some tests"

@@ -1,4 +1,4 @@
-"""Ctrl-C on the public command: the step is finished, a checkpoint written, the exit clean, and the run goes on from there."""
+"""Ctrl-C and signals of schedulers: the step is finished, a checkpoint written, and the run continues from there."""
 
 import json
 import os
@@ -6,10 +6,8 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,35 +28,45 @@ from megatape.training.callbacks.collection import Callbacks
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
-from megatape.utils.json_lines import read_lines
+from tests.helpers.processes.launcher import start_deepspeed
 from tests.helpers.processes.load import scaled
-from tests.helpers.processes.workers import ROOT, Workers, free_port, run_workers
+from tests.helpers.processes.waiting import wait_until
+from tests.helpers.processes.workers import ROOT, Workers, run_workers
 from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.run_folders import num_recorded_steps, read_entries
 
-START = "import sys; from megatape.commands.cli.main import main; sys.exit(main(sys.argv[1:]))"
+MODULE = "tests.end_to_end.test_interrupt"
+# Runs a command of megatape with standard input as its terminal.
+START_IN_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from megatape.commands.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
 def words(raw_config: dict[str, Any], tmp_path: Path) -> list[str]:
-    """A command that trains for 1000 steps."""
+    """Command that trains for 1000 steps."""
     raw_config["training"]["steps"] = 1000
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
     return ["pretrain", "--config", str(config)]
 
 
-def begun(raw_config: dict[str, Any]) -> bool:
-    """Whether the run has made a step."""
-    log = Path(raw_config["run"]["directory"]) / "metrics.jsonl"
-    return log.exists() and bool(log.read_text())
+@pytest.fixture
+def folder(raw_config: dict[str, Any]) -> RunFolder:
+    return RunFolder(Path(raw_config["run"]["directory"]))
 
 
-def check_stopped(run: Path, output: str) -> Path:
+def check_stopped(folder: RunFolder, output: str) -> int:
+    """Check that a run stopped early, with a checkpoint of its last step. Returns the step."""
     assert "stopped on request after step" in output
-    steps = len((run / "metrics.jsonl").read_text().splitlines())
-    checkpoint = run / "checkpoints" / f"step-{steps:08d}"
-    assert json.loads((checkpoint / "state.json").read_text())["step"] == steps < 1000, output
-    return checkpoint
+    last_step = num_recorded_steps(folder)
+    assert last_step < 1000, output
+    state = json.loads((folder.checkpoint(last_step) / "state.json").read_text())
+    assert state["step"] == last_step, output
+    return last_step
 
 
 def run_and_signal_again(words: list[str]) -> int:
@@ -69,40 +77,47 @@ def run_and_signal_again(words: list[str]) -> int:
     return status
 
 
-def stop(words: list[str], raw_config: dict[str, Any], folder: Path, number: signal.Signals) -> tuple[int | None, str]:
-    """Run the command in one process and send it a signal after its first step. Returns its exit status and what it printed."""
-    with Workers(words, 1, folder, command="tests.end_to_end.test_interrupt:run_and_signal_again") as workers:
-        workers.wait(lambda: begun(raw_config) or not workers.running(), "the first step", 90)
+def stop(words: list[str], folder: RunFolder, logs: Path, number: signal.Signals) -> tuple[int | None, str]:
+    """Run the command on one rank and send it a signal after its first step. Returns its exit status and its output."""
+    with Workers(words, 1, logs, command=f"{MODULE}:run_and_signal_again") as workers:
+        workers.wait(lambda: num_recorded_steps(folder) > 0 or not workers.running(), "the first step", 90)
         workers.signal(number)
         (status,) = workers.statuses()
     return status, workers.logs()
 
 
-def test_ctrl_c_leaves_a_checkpoint(words: list[str], raw_config: dict[str, Any], tmp_path: Path) -> None:
-    run = Path(raw_config["run"]["directory"])
-    status, output = stop(words, raw_config, tmp_path / "first", signal.SIGINT)
-    assert status == 0, output
-    checkpoint = check_stopped(run, output)
-    steps = int(checkpoint.name.removeprefix("step-"))
+def test_ctrl_c_leaves_a_checkpoint(words: list[str], folder: RunFolder, tmp_path: Path) -> None:
+    status, output = stop(words, folder, tmp_path / "first", signal.SIGINT)
 
-    more = [*words, "--resume", "auto", "--set", f"training.steps={steps + 2}"]
-    with Workers(more, 1, tmp_path / "second") as workers:
+    assert status == 0, output
+    stopped_at = check_stopped(folder, output)
+
+    last_step = stopped_at + 2
+    resume = [*words, "--resume", "auto", "--set", f"training.steps={last_step}"]
+    with Workers(resume, 1, tmp_path / "second") as workers:
         assert workers.statuses() == [0], workers.logs()
-    assert f"resumed from {checkpoint}" in workers.logs()
-    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == list(range(1, steps + 3))
-    events = [(event["event"], event["step"]) for _, event in read_lines(run / "events.jsonl")]
-    first = (("checkpoint", steps), ("stopped", steps))
-    last = (("checkpoint", steps + 2), ("finished", steps + 2))
-    assert events == [("started", 0), *first, ("resumed", steps), *last]
+
+    assert f"resumed from {folder.checkpoint(stopped_at)}" in workers.logs()
+    assert [entry["step"] for entry in read_entries(folder.metrics)] == list(range(1, last_step + 1))
+    events = [(event["event"], event["step"]) for event in read_entries(folder.events)]
+    assert events == [
+        ("started", 0),
+        ("checkpoint", stopped_at),
+        ("stopped", stopped_at),
+        ("resumed", stopped_at),
+        ("checkpoint", last_step),
+        ("finished", last_step),
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_schedulers_signal_asks_for_another_start(
-    words: list[str], raw_config: dict[str, Any], tmp_path: Path, number: signal.Signals
+    words: list[str], folder: RunFolder, tmp_path: Path, number: signal.Signals
 ) -> None:
-    status, output = stop(words, raw_config, tmp_path / "workers", number)
+    status, output = stop(words, folder, tmp_path / "workers", number)
+
     assert status == ExitStatus.UNFINISHED, output
-    check_stopped(Path(raw_config["run"]["directory"]), output)
+    check_stopped(folder, output)
 
 
 def test_a_request_costs_no_step(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -110,86 +125,140 @@ def test_a_request_costs_no_step(raw_config: dict[str, Any], tmp_path: Path) -> 
     raw_config["training"]["steps"] = 9
     raw_config["checkpoint"] = {"interval": 4}
     raw_config["evaluation"]["interval"] = 3
-    for results in run_workers("tests.end_to_end.test_interrupt:ask_in", 2, raw_config, tmp_path / "workers"):
+
+    results_by_rank = run_workers(f"{MODULE}:signal_in_each_place", 2, raw_config, tmp_path / "workers")
+
+    for results in results_by_rank:
         assert results == {"__enter__": [True, 0], "save": [True, 4], "evaluate": [True, 3], "nohup": [False, 9]}
     root = Path(raw_config["run"]["directory"])
-    saved = {name: [path.name for path in (root / name).glob("checkpoints/*")] for name in ("__enter__", "save", "evaluate")}
+    saved = {}
+    for place in ("__enter__", "save", "evaluate"):
+        saved[place] = [path.name for path in (root / place).glob("checkpoints/*")]
     assert saved == {"__enter__": [], "save": ["step-00000004"], "evaluate": ["step-00000003"]}
+
+
+def signal_in_each_place(raw: dict[str, Any], topology: Topology) -> dict[str, tuple[bool, int]]:
+    """Train runs in which rank 1 gets a signal at the start of a method, or SIGHUP under nohup.
+
+    Returns:
+        Place of the signal -> whether the run is to be started again, and its last step.
+    """
+    results = {}
+    root = Path(raw["run"]["directory"])
+
+    def train(place: str, owner: type, method: str, number: signal.Signals) -> None:
+        raw["run"]["directory"] = str(root / place)
+        config = parse_config(raw, place)
+        lease = Lease(RunFolder(Path(config.run.directory)).lease)
+        run = build_trainer(config, open_run_data(config), topology, lease)
+        if place == "nohup":
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        function = getattr(owner, method)
+        if topology.rank == 1:
+            function = after_signal(function, number)
+        with patch.object(owner, method, function):
+            is_unfinished = run.train()
+        results[place] = (is_unfinished, run.state.step)
+
+    train("__enter__", Callbacks, "__enter__", signal.SIGTERM)
+    train("save", CheckpointManager, "save", signal.SIGTERM)
+    train("evaluate", Trainer, "evaluate", signal.SIGTERM)
+    before_nohup = signal.getsignal(signal.SIGHUP)
+    train("nohup", CheckpointManager, "save", signal.SIGHUP)
+    signal.signal(signal.SIGHUP, before_nohup)
+    return results
+
+
+def after_signal(function: Callable[..., Any], number: signal.Signals) -> Callable[..., Any]:
+    """Return a function that sends this process a signal, then calls `function`."""
+
+    def signal_and_call(*arguments: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return function(*arguments)
+
+    return signal_and_call
 
 
 @pytest.mark.slow
 def test_a_request_costs_no_evaluation(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A signal in a step that is to be evaluated, and another at the start that follows: in the end metrics.jsonl, TensorBoard
-    and the position views have the evaluation as if nobody had asked."""
+    """A run is signaled in a step that has to be evaluated, and again at its next start.
+
+    In the end metrics.jsonl, TensorBoard and the position views are those of a run without signals.
+    """
     raw_config["training"]["steps"] = 6
     raw_config["evaluation"]["interval"] = 2
-    for results in run_workers("tests.end_to_end.test_interrupt:ask_in_steps", 2, raw_config, tmp_path / "workers"):
+
+    results_by_rank = run_workers(f"{MODULE}:signal_in_steps", 2, raw_config, tmp_path / "workers")
+
+    for results in results_by_rank:
         assert results == {"stopped": [[True, 2], [True, 2], [True, 4], [False, 6]], "straight": [[False, 6]]}
-    folders = [RunFolder(Path(raw_config["run"]["directory"]) / name) for name in ("stopped", "straight")]
-    stopped, straight = ([entry for _, entry in read_lines(folder.metrics)] for folder in folders)
-    for entry in stopped + straight:
-        del entry["seconds"], entry["peak_memory"]
-    assert stopped == straight and [entry["step"] for entry in straight if "validation_loss" in entry] == [2, 4, 6]
-    views = [[path.read_bytes() for path in folder.list_position_views().values()] for folder in folders]
-    assert views[0] == views[1] and len(views[0]) == 3
-    board = EventAccumulator(str(folders[0].tensorboard))
+    root = Path(raw_config["run"]["directory"])
+    stopped = RunFolder(root / "stopped")
+    straight = RunFolder(root / "straight")
+    straight_metrics = comparable_metrics(straight)
+    assert comparable_metrics(stopped) == straight_metrics
+    assert [entry["step"] for entry in straight_metrics if "validation_loss" in entry] == [2, 4, 6]
+
+    straight_views = position_views(straight)
+    assert position_views(stopped) == straight_views
+    assert len(straight_views) == 3
+
+    board = EventAccumulator(str(stopped.tensorboard))
     board.Reload()
     assert [event.step for event in board.Scalars("loss/validation")] == [2, 4, 6]
-    assert "steps:     1 to 6, samples 0 to 47, none missing" in list(prove(folders[0].directory))
+    assert "steps:     1 to 6, samples 0 to 47, none missing" in list(prove(stopped.directory))
 
 
-def ask_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[Any]]:
-    """For each start of two runs: whether it is to be started again, and how far it came."""
-    results: dict[str, list[Any]] = {}
-    for name, steps in {"stopped": [2, 2, 4, 0], "straight": [0]}.items():
-        config = parse_config(raw | {"run": {"directory": f"{raw['run']['directory']}/{name}"}}, name)
-        for step in steps:  # in which one rank gets a signal; before the first one, if that step has been made
-            run = build_trainer(
-                config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto")
-            )
-            ask = signaling(lambda *_: None, signal.SIGTERM, topology.rank == 1)
-            hook = partial(lambda run, step, ask, *_: run.state.step + 1 == step and ask() or None, run, step, ask)
-            run.engine.deepspeed.module.register_forward_pre_hook(hook)
-            begin = signaling(Callbacks.on_start, signal.SIGTERM, topology.rank == 1 and run.state.step == step > 0)
-            with patch.object(Callbacks, "on_start", begin):
-                results.setdefault(name, []).append([run.train(), run.state.step])
-    return results
+def comparable_metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the metrics of a run without those that no two runs have in common."""
+    entries = read_entries(folder.metrics)
+    for entry in entries:
+        del entry["seconds"]
+        del entry["peak_memory"]
+    return entries
 
 
-def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
-    """For each place where a signal comes: whether the run is to be started again, and how far it came."""
-    results = {}
+def position_views(folder: RunFolder) -> list[bytes]:
+    return [path.read_bytes() for path in folder.list_position_views().values()]
+
+
+def signal_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[tuple[bool, int]]]:
+    """Train two runs, one of which is signaled on rank 1 at three of its four starts.
+
+    Returns:
+        Name of the run -> for each start, whether it is to be started again, and its last step.
+    """
     root = Path(raw["run"]["directory"])
-    owners = {"__enter__": Callbacks, "save": CheckpointManager, "evaluate": Trainer, "nohup": CheckpointManager}
-    for place, owner in owners.items():
-        raw["run"]["directory"] = str(root / place)
-        config = parse_config(raw, place)
-        run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
-        if place == "nohup":
-            ignoring = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        name, number = ("save", signal.SIGHUP) if place == "nohup" else (place, signal.SIGTERM)
-        with patch.object(owner, name, signaling(getattr(owner, name), number, topology.rank == 1)):
-            results[place] = [run.train(), run.state.step]
-    signal.signal(signal.SIGHUP, ignoring)
+    results = {}
+    # A signal comes in the step, or before the first step of the start if the step was made by an earlier one. 0: no signal.
+    for name, signaled_steps in {"stopped": [2, 2, 4, 0], "straight": [0]}.items():
+        config = parse_config(raw | {"run": {"directory": str(root / name)}}, name)
+        results[name] = [train_with_signal(config, topology, step) for step in signaled_steps]
     return results
 
 
-def signaling(function: Callable[..., Any], number: signal.Signals, really: bool) -> Callable[..., Any]:
-    """The function, which sends this process a signal before it begins, if `really`."""
+def train_with_signal(config: Any, topology: Topology, signaled_step: int) -> tuple[bool, int]:
+    lease = Lease(RunFolder(Path(config.run.directory)).lease)
+    run = build_trainer(config, open_run_data(config), topology, lease, Start("auto"))
 
-    def wrapped(*arguments: Any) -> Any:
-        if really:
-            os.kill(os.getpid(), number)
-        return function(*arguments)
+    def signal_in_step(*_: Any) -> None:
+        if topology.rank == 1 and run.state.step + 1 == signaled_step:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    return wrapped
+    run.engine.deepspeed.module.register_forward_pre_hook(signal_in_step)
+    on_start = Callbacks.on_start
+    if topology.rank == 1 and run.state.step == signaled_step > 0:
+        on_start = after_signal(on_start, signal.SIGTERM)
+    with patch.object(Callbacks, "on_start", on_start):
+        is_unfinished = run.train()
+    return is_unfinished, run.state.step
 
 
-def test_a_closed_terminal_leaves_a_checkpoint(words: list[str], raw_config: dict[str, Any]) -> None:
-    """The signal comes together with a terminal to which nothing can be written any more."""
+def test_a_closed_terminal_leaves_a_checkpoint(words: list[str], folder: RunFolder) -> None:
+    """The signal comes together with a terminal that cannot be written to."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{START}", *words],
+        [sys.executable, "-c", START_IN_TERMINAL, *words],
         cwd=ROOT,
         stdin=theirs,
         stdout=theirs,
@@ -197,44 +266,38 @@ def test_a_closed_terminal_leaves_a_checkpoint(words: list[str], raw_config: dic
         start_new_session=True,
     )
     os.close(theirs)
+
+    def has_begun() -> bool:
+        """Whether there is a step. Reads the output, so that the process does not wait for a full terminal."""
+        readable, _, _ = select.select([ours], [], [], 0.1)
+        if readable:
+            os.read(ours, 2**16)
+        return num_recorded_steps(folder) > 0
+
     try:
-        deadline = time.monotonic() + 120
-        while not begun(raw_config):
-            assert process.poll() is None and time.monotonic() < deadline
-            os.read(ours, select.select([ours], [], [], 0.1)[0] and 2**16 or 0)
+        wait_until(has_begun, "the first step", 120, process=process, interval=0.0)
         os.close(ours)
         assert process.wait(60) == ExitStatus.UNFINISHED
     finally:
         process.kill()
         process.wait()
-    run = Path(raw_config["run"]["directory"])
-    steps = len((run / "metrics.jsonl").read_text().splitlines())
-    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{steps:08d}"]
+
+    last_step = num_recorded_steps(folder)
+    assert list(folder.checkpoints.iterdir()) == [folder.checkpoint(last_step)]
 
 
 @pytest.mark.slow
-def test_ctrl_c_under_the_deepspeed_launcher(words: list[str], raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Four ranks, two of them tensor-parallel ranks, which get the signal from the terminal and from their launcher: one
-    checkpoint, and no process stays."""
-    launcher = ["deepspeed", "--num_accelerators", "4", "--master_port", str(free_port())]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where the deepspeed command is
-    process = subprocess.Popen(
-        [*launcher, "launch/pretrain.py", *words[1:], "--set", "parallel.tp=2"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def test_ctrl_c_under_the_deepspeed_launcher(words: list[str], folder: RunFolder) -> None:
+    """Four ranks, two of them tensor-parallel, get the signal from the terminal and from their launcher.
+
+    They leave one checkpoint, and no process stays.
+    """
+    launcher = start_deepspeed(4, [*words[1:], "--set", "parallel.tp=2"], subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 180
-        while not begun(raw_config) and process.poll() is None:
-            assert time.monotonic() < deadline, "no first step within three minutes"
-            time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGINT)
-        output = process.communicate(timeout=scaled(90))[0]
+        wait_until(lambda: num_recorded_steps(folder) > 0 or launcher.poll() is not None, "the first step", 180, interval=0.1)
+        os.killpg(launcher.pid, signal.SIGINT)
+        output, _ = launcher.communicate(timeout=scaled(90))
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    check_stopped(Path(raw_config["run"]["directory"]), output)
+            os.killpg(launcher.pid, signal.SIGKILL)
+    check_stopped(folder, output)

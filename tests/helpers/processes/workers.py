@@ -144,19 +144,39 @@ def _has_ended(pid: int) -> bool:
 def run_workers(
     target: str, world_size: int, payload: Any, folder: Path, timeout: float = 180.0, imports: tuple[str, ...] = ()
 ) -> list[Any]:
-    """Results of `target` on ranks 0 .. world_size - 1. Raises AssertionError with the output of the rank that failed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "payload.json").write_text(json.dumps(payload))
+    """Call `target` on each rank.
 
-    def over() -> bool:
+    Args:
+        target: Function "module:function" of the payload and the topology, whose result JSON can represent.
+        world_size: Number of ranks.
+        payload: First argument of `target`, which JSON can represent.
+        folder: Folder of logs and results, created if needed.
+        timeout: Seconds on an idle machine.
+        imports: See `Workers`.
+
+    Returns:
+        Results of `target` by rank.
+
+    Raises:
+        AssertionError: A rank failed. The message has its output.
+    """
+
+    def have_ended() -> bool:
         statuses = {rank: workers.status(rank) for rank in workers.ranks}
         failed = [rank for rank, status in statuses.items() if status]
         assert not failed, f"{target}: rank {failed[0]} failed\n{workers.logs(failed[:1])}"
         return None not in statuses.values()
 
-    with Workers(target, world_size, folder, imports=imports) as workers:
-        workers.wait(over, target, timeout)
+    with start_workers(target, world_size, payload, folder, imports) as workers:
+        workers.wait(have_ended, target, timeout)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def start_workers(target: str, world_size: int, payload: Any, folder: Path, imports: tuple[str, ...] = ()) -> Workers:
+    """Start ranks that call `target`, for tests that watch, signal or kill them. Arguments as in `run_workers`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "payload.json").write_text(json.dumps(payload))
+    return Workers(target, world_size, folder, imports=imports)
 
 
 class Server:

@@ -2,44 +2,91 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 
+from megatape.run_folder import RunFolder, named_step
 from tests.helpers.checks import bounds
-from tests.helpers.checks.bounds import assert_close
+from tests.helpers.checks.bounds import Bound, assert_close
+
+KINDS = ("weight", "exp_avg", "exp_avg_sq")  # tensors that AdamW leaves in a checkpoint
 
 
 def tensors(checkpoint: Path, kind: str) -> dict[str, torch.Tensor]:
-    """All tensors of a kind in a checkpoint."""
-    found: dict[str, torch.Tensor] = {}
-    for file in checkpoint.glob(f"{kind}-*.safetensors"):
-        with safe_open(file, framework="pt") as opened:
-            found |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
-    return found
+    """Return all tensors of a kind in a checkpoint, by parameter."""
+    by_name: dict[str, torch.Tensor] = {}
+    for path in checkpoint.glob(f"{kind}-*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (no mapping)
+                by_name[name] = file.get_tensor(name)
+    return by_name
 
 
 def step_tensors(run: Path, kind: str, step: int) -> dict[str, torch.Tensor]:
-    """All tensors of a kind in the checkpoint of a step."""
+    """Return all tensors of a kind in the checkpoint of a step, by parameter."""
     return tensors(run / "checkpoints" / f"step-{step:08d}", kind)
 
 
-def compare(plain: Path, this: Path, step: int = 3) -> None:
-    """Samples, losses and gradient norms of two runs, the last validation loss, and weights and moments after `step` steps."""
-    losses = ([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (plain, this))
-    for expected, found in zip(*losses, strict=True):
-        assert [found[field] for field in ("samples", "digest")] == [expected[field] for field in ("samples", "digest")], this
-        assert found.keys() == expected.keys(), this
-        for field in {"loss", "grad_norm", "validation_loss"} & found.keys():
-            assert_close([found[field]], [expected[field]], bounds.TRAINED, what=(this, found["step"], field))
-    for kind in ("weight", "exp_avg", "exp_avg_sq"):
-        ours = step_tensors(this, kind, step)
-        theirs = step_tensors(plain, kind, step)
-        assert ours.keys() == theirs.keys()
-        for name, tensor in theirs.items():
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """Return the objects in a file of JSON lines, all of which are valid."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def num_recorded_steps(folder: RunFolder) -> int:
+    """Return the number of lines in metrics.jsonl, 0 if there is no such file yet."""
+    if not folder.metrics.exists():
+        return 0
+    return len(folder.metrics.read_bytes().splitlines())
+
+
+def saved_steps(folder: RunFolder) -> list[int]:
+    """Return the steps of the checkpoints in a run's folder, newest first."""
+    return [named_step(checkpoint) for checkpoint in folder.list_checkpoints()]
+
+
+def assert_identical(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], what: object = "") -> None:
+    """Hold that two groups of tensors have the same names and the same bits."""
+    assert actual.keys() == expected.keys(), what
+    different = [name for name, tensor in expected.items() if not torch.equal(actual[name], tensor)]
+    assert different == [], what
+
+
+def assert_all_close(
+    actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], bound: Bound, what: object = "", floor: float = 1e-12
+) -> None:
+    """Hold that two groups of tensors have the same names, and each two tensors a difference within a bound."""
+    assert actual.keys() == expected.keys(), what
+    for name, tensor in expected.items():
+        assert_close(actual[name], tensor, bound, floor=floor, what=(what, name))
+
+
+def compare(plain: Path, run: Path, step: int = 3) -> None:
+    """Hold a run to another one: samples, losses, gradient norms and the last validation loss, then weights and moments.
+
+    Args:
+        plain: Folder of the run that has the expected numbers.
+        run: Folder of the other run.
+        step: Step whose checkpoints are compared.
+    """
+    expected_entries = read_entries(plain / "metrics.jsonl")
+    entries = read_entries(run / "metrics.jsonl")
+    for expected, entry in zip(expected_entries, entries, strict=True):
+        for field in ("samples", "digest"):
+            assert entry[field] == expected[field], run
+        assert entry.keys() == expected.keys(), run
+        for field in {"loss", "grad_norm", "validation_loss"} & entry.keys():
+            assert_close([entry[field]], [expected[field]], bounds.TRAINED, what=(run, entry["step"], field))
+
+    for kind in KINDS:
+        actual = step_tensors(run, kind, step)
+        plain_tensors = step_tensors(plain, kind, step)
+        assert actual.keys() == plain_tensors.keys()
+        for name, tensor in plain_tensors.items():
             # Softmax ignores FIRE's output bias: its gradient is rounding, and its weights stay within that of zero.
             floor = 1.0 if name.endswith("outer_bias") else 1e-12
-            assert_close(ours[name], tensor, bounds.TRAINED, floor=floor, what=(this, kind, name))
+            assert_close(actual[name], tensor, bounds.TRAINED, floor=floor, what=(run, kind, name))
 
 
 def flip_byte(path: Path) -> None:
