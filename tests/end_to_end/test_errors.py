@@ -1,9 +1,8 @@
 """Errors of one rank and of all: a UserError is one line in all, anything else one traceback, and all ranks end."""
 
-import json
 import os
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
-from tests.helpers.processes.workers import Workers
+from tests.helpers.processes.workers import start_workers
 
 ERRORS = {
     "user": UserError("the base was removed: put it back"),
@@ -24,52 +23,73 @@ ERRORS = {
 }
 
 
+class Ends(NamedTuple):
+    """Exit statuses and outputs of both ranks."""
+
+    statuses: list[int | None]
+    outputs: list[str]
+
+
 def fail(payload: dict[str, Any], topology: Topology) -> NoReturn:
-    """Train, until these ranks raise the error in their second step."""
-    make = Trainer.train_step
+    """Train until some ranks raise an error in their second step."""
+    original_step = Trainer.train_step
 
     def train_step(run: Trainer, *arguments: Any) -> Any:
         if run.state.step == 1 and topology.rank in payload["ranks"]:
             raise ERRORS[payload["error"]]
-        return make(run, *arguments)
+        return original_step(run, *arguments)
 
     Trainer.train_step = train_step  # type: ignore[method-assign, assignment]
-    os._exit(pretrain(parse_config(payload["config"], "test"), timeouts=WatchTimeouts(period=0.2, silence=30.0, grace=5.0)))
+    timeouts = WatchTimeouts(period=0.2, silence=30.0, grace=5.0)
+    os._exit(pretrain(parse_config(payload["config"], "test"), timeouts=timeouts))
 
 
-def logs(raw_config: dict[str, Any], folder: Path, error: str, ranks: list[int]) -> tuple[list[int | None], list[str]]:
-    """Statuses and errors of two ranks, these of which fail."""
-    folder.mkdir()
-    (folder / "payload.json").write_text(json.dumps({"config": raw_config, "error": error, "ranks": ranks}))
-    with Workers("tests.end_to_end.test_errors:fail", 2, folder) as workers:
-        return workers.statuses(90), [workers.logs([rank]) for rank in (0, 1)]
+def train_until_error(raw_config: dict[str, Any], folder: Path, error: str, ranks: list[int]) -> Ends:
+    """Train on two ranks until `ranks` of them fail with an error of ERRORS."""
+    payload = {"config": raw_config, "error": error, "ranks": ranks}
+    with start_workers("tests.end_to_end.test_errors:fail", 2, payload, folder) as workers:
+        statuses = workers.statuses(90)
+        return Ends(statuses, [workers.logs([rank]) for rank in workers.ranks])
 
 
-@pytest.mark.parametrize("ranks", [[1], [0, 1]])
+def lines_with(text: str, outputs: list[str]) -> list[str]:
+    return [line for output in outputs for line in output.splitlines() if text in line]
+
+
+@pytest.mark.parametrize("ranks", [[1], [0, 1]], ids=["one rank", "both ranks"])
 def test_an_error_of_the_user_is_shown_once(raw_config: dict[str, Any], tmp_path: Path, ranks: list[int]) -> None:
-    statuses, texts = logs(raw_config, tmp_path / "workers", "user", ranks)
-    lines = [line for text in texts for line in text.splitlines() if "the base was removed" in line]
-    assert statuses == [2, 2] and lines in [[f"error on rank {rank}: {ERRORS['user']}"] for rank in ranks], texts
-    assert "Traceback" not in "".join(texts)
+    statuses, outputs = train_until_error(raw_config, tmp_path / "workers", "user", ranks)
+
+    assert statuses == [2, 2]
+    lines = lines_with("the base was removed", outputs)
+    assert lines in [[f"error on rank {rank}: {ERRORS['user']}"] for rank in ranks], outputs
+    assert lines_with("Traceback", outputs) == []
 
 
 def test_exhausted_memory_is_shown_in_a_line(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """The other rank ends as after any failure of a rank."""
-    statuses, texts = logs(raw_config, tmp_path / "workers", "memory", [1])
-    lines = [line for line in texts[1].splitlines() if "error" in line]
-    assert statuses == [1, 1] and "Traceback" not in "".join(texts), texts
-    assert len(lines) == 1 and "error on rank 1: out of memory in step 2 of this process" in lines[0], texts
-    assert "--set training.micro_batch_size=2 needs" in lines[0], texts
-    assert "error on rank 0: rank 1 failed: OutOfMemory: out of memory" in texts[0], texts
+    statuses, outputs = train_until_error(raw_config, tmp_path / "workers", "memory", [1])
+
+    assert statuses == [1, 1], outputs
+    assert lines_with("Traceback", outputs) == []
+    lines = lines_with("error", outputs[1:])
+    assert len(lines) == 1, outputs
+    assert "error on rank 1: out of memory in step 2 of this process" in lines[0], outputs
+    assert "--set training.micro_batch_size=2 needs" in lines[0], outputs
+    assert "error on rank 0: rank 1 failed: OutOfMemory: out of memory" in outputs[0], outputs
 
 
-@pytest.mark.parametrize("ranks", [[1], [0, 1]])
+@pytest.mark.parametrize("ranks", [[1], [0, 1]], ids=["one rank", "both ranks"])
 def test_an_error_of_the_program_has_one_traceback(raw_config: dict[str, Any], tmp_path: Path, ranks: list[int]) -> None:
-    """In full from the rank that failed first; that of the other one is in a file."""
-    statuses, texts = logs(raw_config, tmp_path / "workers", "program", ranks)
-    (first,) = [rank for rank, text in enumerate(texts) if "Traceback" in text and "KeyError: 'number'" in text]
+    """The rank that failed first shows its traceback. The other rank's stacks are in a file."""
+    statuses, outputs = train_until_error(raw_config, tmp_path / "workers", "program", ranks)
+
+    assert statuses == [1, 1], outputs
+    (first,) = [rank for rank, output in enumerate(outputs) if "Traceback" in output and "KeyError: 'number'" in output]
+    assert first in ranks
+    assert "in train_step" in outputs[first], outputs
     other = 1 - first
-    assert first in ranks and statuses == [1, 1] and "in train_step" in texts[first], texts
-    assert f"error on rank {other}: rank {first} failed: KeyError: 'number'; the run ends here" in texts[other], texts
-    assert "Traceback" not in texts[other]
-    assert "Traceback" in RunFolder(Path(raw_config["run"]["directory"])).stacks(other).read_text()
+    assert f"error on rank {other}: rank {first} failed: KeyError: 'number'; the run ends here" in outputs[other], outputs
+    assert "Traceback" not in outputs[other]
+    folder = RunFolder(Path(raw_config["run"]["directory"]))
+    assert "Traceback" in folder.stacks(other).read_text()

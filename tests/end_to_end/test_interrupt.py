@@ -33,7 +33,7 @@ from tests.helpers.processes.load import scaled
 from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.workers import ROOT, Workers, run_workers
 from tests.helpers.runs.run_data import open_run_data
-from tests.helpers.runs.run_folders import num_recorded_steps, read_entries
+from tests.helpers.runs.run_folders import comparable_metrics, num_recorded_steps, read_entries
 
 MODULE = "tests.end_to_end.test_interrupt"
 # Runs a command of megatape with standard input as its terminal.
@@ -207,15 +207,6 @@ def test_a_request_costs_no_evaluation(raw_config: dict[str, Any], tmp_path: Pat
     board.Reload()
     assert [event.step for event in board.Scalars("loss/validation")] == [2, 4, 6]
     assert "steps:     1 to 6, samples 0 to 47, none missing" in list(prove(stopped.directory))
-
-
-def comparable_metrics(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the metrics of a run without those that no two runs have in common."""
-    entries = read_entries(folder.metrics)
-    for entry in entries:
-        del entry["seconds"]
-        del entry["peak_memory"]
-    return entries
 
 
 def position_views(folder: RunFolder) -> list[bytes]:

@@ -1,13 +1,13 @@
-"""Steps that are left out because loss or gradient are not finite: what the run tells, saves, and when it ends."""
+"""Steps skipped because loss or gradient are not finite: what the run reports and saves, and when it ends."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from megatape.checkpoint.manifest import MANIFEST, STATE
-from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
@@ -17,81 +17,135 @@ from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.run_folders import assert_identical, read_entries, saved_steps, verified_tensors
+from tests.helpers.runs.small_run import small_config
 
-# Name of a run -> steps whose loss is not finite, its changes of the configuration, and the step that it resumes from.
-RUNS: dict[str, tuple[list[int], dict[str, Any], int | None]] = {
-    "straight": ([2], {}, None),
-    "resumed": ([], {}, 3),  # from the first's checkpoint
-    "too many": ([2, 3], {"max_skipped_steps": 1}, None),
-    "again and again": ([1, 3, 5], {"max_skipped_steps": 1}, None),
-    "all": ([1, 2, 3, 4, 5], {}, None),
+STEPS = 5
+
+
+class Run(NamedTuple):
+    """A run with losses that are not finite.
+
+    Attributes:
+        bad_steps: Steps whose training loss is not finite.
+        max_skipped_steps: Value of training.max_skipped_steps, None for the default.
+        origin: Step of the checkpoint of "straight" to resume from, None for a new run.
+        bad_evaluation: Whether the validation loss is not finite, too.
+    """
+
+    bad_steps: list[int]
+    max_skipped_steps: int | None = None
+    origin: int | None = None
+    bad_evaluation: bool = False
+
+
+RUNS = {
+    "straight": Run([2]),
+    "resumed": Run([], origin=3),
+    "too many": Run([2, 3], max_skipped_steps=1),
+    "again and again": Run([1, 3, 5], max_skipped_steps=1),
+    "all": Run([1, 2, 3, 4, 5], bad_evaluation=True),
 }
 
 
-def test_skipped_steps(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    raw_config["training"] |= {"steps": 5}
-    raw_config["checkpoint"] = {"interval": 2, "keep": 5}
-    raw_config["evaluation"]["interval"] = 100
-    (errors,) = run_workers("tests.end_to_end.test_skipped_steps:train_runs", 1, raw_config, tmp_path / "workers")
-    folders = {name: RunFolder(tmp_path / "run" / name) for name in RUNS}
+class Results(NamedTuple):
+    """Folder and error of each run, and the output of all."""
 
-    straight = folders["straight"]
-    metrics = [json.loads(line) for line in straight.metrics.read_text().splitlines()]
-    assert [entry["loss"] is None for entry in metrics] == [False, True, False, False, False]
-    assert metrics[1]["skipped"] == "the loss is nan" and "skipped" not in metrics[2]
-    events = [json.loads(line) for line in straight.events.read_text().splitlines()]
-    (skipped,) = [event for event in events if event["event"] == "skipped"]
-    assert skipped["step"] == 2 and skipped["detail"].endswith("samples 8 to 15): the loss is nan")
-    assert "the step is skipped" in (tmp_path / "workers" / "rank0.log").read_text()
-    # The save that was due after the step that was left out came with the next one.
-    assert [path.name for path in straight.list_checkpoints()] == ["step-00000005", "step-00000004", "step-00000003"]
-    saved = straight.checkpoint(3)
-    assert json.loads((saved / MANIFEST).read_text())["features"] == ["skipped_steps"]
-    state = json.loads((saved / STATE).read_text())
-    assert (state["step"], state["updates"], state["samples"]) == (3, 2, 24)
-
-    ends = [verified_checkpoint(folders[name].checkpoint(5)) for name in ("straight", "resumed")]
-    for kind, names in ends[0].manifest.tensors.items():
-        for name in names:
-            assert torch.equal(*(end._file(kind, name).get_tensor(name) for end in ends)), (kind, name)
-
-    assert errors == {
-        "straight": "",
-        "resumed": "",
-        "too many": errors["too many"],
-        "again and again": "",
-        "all": errors["all"],
-    }
-    assert "samples 16 to 23): the loss is nan. That makes 2 skipped steps in a row" in errors["too many"]
-    assert "training.max_skipped_steps allows 1" in errors["too many"]
-    assert "the validation loss after step 5 is nan" in errors["all"]
-    assert all(
-        "There is no checkpoint from before: lower optimizer.learning_rate" in errors[name] for name in ("too many", "all")
-    )
-    assert not folders["too many"].list_checkpoints() and not folders["all"].list_checkpoints()
+    folders: dict[str, RunFolder]
+    errors: dict[str, str | None]
+    output: str
 
 
-def train_runs(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
-    """The error that each of RUNS ended with, or ""."""
+@pytest.fixture(scope="module")
+def results(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    root = tmp_path_factory.mktemp("skipped")
+    config = small_config(data_directory, root / "run")
+    config["training"] |= {"steps": STEPS}
+    config["checkpoint"] = {"interval": 2, "keep": 5}
+    config["evaluation"]["interval"] = 100
+    (errors,) = run_workers("tests.end_to_end.test_skipped_steps:train_runs", 1, config, root / "workers")
+    folders = {name: RunFolder(root / "run" / name) for name in RUNS}
+    return Results(folders, errors, (root / "workers" / "rank0.log").read_text())
+
+
+def train_runs(raw: dict[str, Any], topology: Topology) -> dict[str, str | None]:
+    """Train all of RUNS. Returns the error that each ended with, or None."""
     return {name: _train(raw, topology, name) for name in RUNS}
 
 
-def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
-    faulty, changes, origin = RUNS[name]
-    directory = Path(raw["run"]["directory"])
-    raw = raw | {"training": raw["training"] | changes, "run": {"directory": str(directory / name)}}
+def _train(raw: dict[str, Any], topology: Topology, name: str) -> str | None:
+    plan = RUNS[name]
+    root = Path(raw["run"]["directory"])
+    raw = raw | {"training": dict(raw["training"]), "run": {"directory": str(root / name)}}
+    if plan.max_skipped_steps is not None:
+        raw["training"]["max_skipped_steps"] = plan.max_skipped_steps
+    resume = None
+    if plan.origin is not None:
+        resume = str(RunFolder(root / "straight").checkpoint(plan.origin))
     config = parse_config(raw, name)
-    resume = str(RunFolder(directory / "straight").checkpoint(origin)) if origin else None
-    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(directory / name).lease), Start(resume))
-    always = len(faulty) == config.training.steps
+    lease = Lease(RunFolder(root / name).lease)
+    run = build_trainer(config, open_run_data(config), topology, lease, Start(resume))
 
-    def fault(module: Any, inputs: Any, output: Any) -> Any:
-        bad = always or (module.training and run.state.step + 1 in faulty)
-        return output * torch.nan if bad else output
+    def spoil(module: Any, inputs: Any, output: Any) -> Any:
+        is_bad = run.state.step + 1 in plan.bad_steps if module.training else plan.bad_evaluation
+        if is_bad:
+            return output * torch.nan
+        return output
 
-    run.engine.deepspeed.module.register_forward_hook(fault)
+    run.engine.deepspeed.module.register_forward_hook(spoil)
     try:
         run.train()
     except TrainingDiverged as error:
         return str(error)
-    return ""
+    return None
+
+
+def test_a_skipped_step_is_reported(results: Results) -> None:
+    straight = results.folders["straight"]
+
+    assert results.errors["straight"] is None
+    metrics = read_entries(straight.metrics)
+    assert [entry["loss"] is None for entry in metrics] == [False, True, False, False, False]
+    assert metrics[1]["skipped"] == "the loss is nan"
+    assert "skipped" not in metrics[2]
+    (event,) = [event for event in read_entries(straight.events) if event["event"] == "skipped"]
+    assert event["step"] == 2
+    assert event["detail"].endswith("samples 8 to 15): the loss is nan")
+    assert "the step is skipped" in results.output
+
+
+def test_a_save_due_after_a_skipped_step_comes_after_the_next(results: Results) -> None:
+    straight = results.folders["straight"]
+
+    assert saved_steps(straight) == [5, 4, 3]
+    checkpoint = straight.checkpoint(3)
+    assert json.loads((checkpoint / MANIFEST).read_text())["features"] == ["skipped_steps"]
+    state = json.loads((checkpoint / STATE).read_text())
+    assert (state["step"], state["updates"], state["samples"]) == (3, 2, 24)
+
+
+def test_a_run_resumes_exactly_after_a_skipped_step(results: Results) -> None:
+    assert results.errors["resumed"] is None
+    expected = verified_tensors(results.folders["straight"].checkpoint(STEPS))
+    assert_identical(verified_tensors(results.folders["resumed"].checkpoint(STEPS)), expected)
+
+
+def test_too_many_skipped_steps_in_a_row_end_the_run(results: Results) -> None:
+    error = results.errors["too many"] or ""
+
+    assert "samples 16 to 23): the loss is nan. That makes 2 skipped steps in a row" in error
+    assert "training.max_skipped_steps allows 1" in error
+    assert "There is no checkpoint from before: lower optimizer.learning_rate" in error
+    assert saved_steps(results.folders["too many"]) == []
+
+
+def test_skipped_steps_that_are_not_in_a_row_do_not_end_the_run(results: Results) -> None:
+    assert results.errors["again and again"] is None
+
+
+def test_a_validation_loss_that_is_not_finite_ends_the_run(results: Results) -> None:
+    error = results.errors["all"] or ""
+
+    assert "the validation loss after step 5 is nan" in error
+    assert "There is no checkpoint from before: lower optimizer.learning_rate" in error
+    assert saved_steps(results.folders["all"]) == []

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from megatape.checkpoint.reader import verified_checkpoint
 from megatape.run_folder import RunFolder, named_step
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import Bound, assert_close
@@ -29,9 +30,30 @@ def step_tensors(run: Path, kind: str, step: int) -> dict[str, torch.Tensor]:
     return tensors(run / "checkpoints" / f"step-{step:08d}", kind)
 
 
+def verified_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Return all tensors of a checkpoint that is not corrupted, by "kind parameter"."""
+    reader = verified_checkpoint(checkpoint)
+    by_name = {}
+    for kind, names in reader.manifest.tensors.items():
+        of_kind = tensors(checkpoint, kind)
+        assert of_kind.keys() == set(names)
+        for name, tensor in of_kind.items():
+            by_name[f"{kind} {name}"] = tensor
+    return by_name
+
+
 def read_entries(path: Path) -> list[dict[str, Any]]:
     """Return the objects in a file of JSON lines, all of which are valid."""
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def comparable_metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the metrics of a run's steps without those that differ between equal runs (times and memory)."""
+    entries = read_entries(folder.metrics)
+    for entry in entries:
+        for name in ("seconds", "peak_memory"):
+            entry.pop(name, None)
+    return entries
 
 
 def num_recorded_steps(folder: RunFolder) -> int:
