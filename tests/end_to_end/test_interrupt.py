@@ -20,20 +20,18 @@ from megatape.commands.cli.main import main
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
-from megatape.reliability.lease import Lease
 from megatape.reliability.signals import STOPPING
 from megatape.run_folder import RunFolder
 from megatape.tools.ledger import prove
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.start import Start
-from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
 from tests.helpers.processes.launcher import start_deepspeed
 from tests.helpers.processes.load import scaled
 from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.workers import ROOT, Workers, run_workers
-from tests.helpers.runs.run_data import open_run_data
 from tests.helpers.runs.run_folders import comparable_metrics, num_recorded_steps, read_entries
+from tests.helpers.runs.trainers import trainer_without_lease
 
 MODULE = "tests.end_to_end.test_interrupt"
 # Runs a command of megatape with standard input as its terminal.
@@ -149,8 +147,7 @@ def signal_in_each_place(raw: dict[str, Any], topology: Topology) -> dict[str, t
     def train(place: str, owner: type, method: str, number: signal.Signals) -> None:
         raw["run"]["directory"] = str(root / place)
         config = parse_config(raw, place)
-        lease = Lease(RunFolder(Path(config.run.directory)).lease)
-        run = build_trainer(config, open_run_data(config), topology, lease)
+        run = trainer_without_lease(config, topology)
         if place == "nohup":
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         function = getattr(owner, method)
@@ -229,8 +226,7 @@ def signal_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[t
 
 
 def train_with_signal(config: Any, topology: Topology, signaled_step: int) -> tuple[bool, int]:
-    lease = Lease(RunFolder(Path(config.run.directory)).lease)
-    run = build_trainer(config, open_run_data(config), topology, lease, Start("auto"))
+    run = trainer_without_lease(config, topology, Start("auto"))
 
     def signal_in_step(*_: Any) -> None:
         if topology.rank == 1 and run.state.step + 1 == signaled_step:

@@ -11,16 +11,14 @@ import torch
 
 from megatape.config import load_config, parse_config
 from megatape.distributed.topology import Topology
-from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
-from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.case_runs import assert_no_errors, run_cases
-from tests.helpers.runs.run_data import open_run_data
 from tests.helpers.runs.run_folders import comparable_metrics
+from tests.helpers.runs.trainers import trainer_without_lease
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "stage3_bfloat16": {"zero.stage": 3, "training.precision": "bfloat16"},
@@ -68,7 +66,10 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
 def test_fewer_steps_than_are_done_change_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """The folder keeps the configuration with which it was trained."""
     raw_config["training"]["steps"] = 3
-    cases = [{"name": "run", "resume": "auto"}, {"name": "run", "resume": "auto", "set": {"training.steps": 2}}]
+    cases: list[dict[str, Any]] = [
+        {"name": "run", "resume": "auto"},
+        {"name": "run", "resume": "auto", "set": {"training.steps": 2}},
+    ]
 
     run_cases(raw_config, cases, 1, tmp_path / "workers")
 
@@ -89,11 +90,10 @@ def test_generators_follow_the_seed(raw_config: dict[str, Any], tmp_path: Path) 
 def begin_twice(raw: dict[str, Any], topology: Topology) -> list[str]:
     """Return the generator state of a new run, built in two states of the process."""
     config = parse_config(raw, "test")
-    lease_path = RunFolder(Path(config.run.directory)).lease
     states = []
     for seed in range(2):
         torch.manual_seed(seed)
-        build_trainer(config, open_run_data(config), topology, Lease(lease_path), Start("auto"))
+        trainer_without_lease(config, topology, Start("auto"))
         states.append(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
     return states
 
@@ -130,7 +130,7 @@ def test_checkpoints_move_between_topologies(raw_config: dict[str, Any], tmp_pat
         continued = root / f"move{number}-continued"
         changes = {"zero.stage": move.stage, "parallel.tp": move.tensor}
         checkpoint = copy_checkpoint(previous, moved, 4)
-        cases = [
+        cases: list[dict[str, Any]] = [
             {"name": moved.name, "set": changes, "resume": "auto", "only_save": True},
             {"name": continued.name, "set": changes, "resume": str(checkpoint)},
         ]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from pydantic import Field
-from safetensors.torch import load_file
 from torch import Tensor
 
 from megatape import registry
@@ -18,13 +17,16 @@ from megatape.config import OptimizerConfig
 from megatape.config.section import Compared
 from megatape.distributed.topology import Topology
 from megatape.optim.optimizer import Group
+from megatape.run_folder import RunFolder
 from tests.helpers.checks import bounds
-from tests.helpers.checks.bounds import assert_close
 from tests.helpers.planner.plan_cases import configure
-from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.case_runs import assert_no_errors, run_cases
+from tests.helpers.runs.run_folders import assert_all_close, assert_identical, step_tensors
 from tests.helpers.runs.training_cases import train_cases
 
+MODULE = "tests.end_to_end.test_second_optimizer"
 STAGES = (0, 1, 2, 3)
+KINDS = ("weight", "momentum_buffer")
 
 
 class MomentumOptions(OptimizerConfig):
@@ -38,12 +40,7 @@ def momentum(groups: list[Group], options: MomentumOptions) -> torch.optim.Optim
     return torch.optim.SGD(groups, momentum=options.momentum)
 
 
-ENTRY = registry.OptimizerEntry(
-    "tests.end_to_end.test_second_optimizer:momentum",
-    "momentum",
-    "tests.end_to_end.test_second_optimizer:MomentumOptions",
-    state=("momentum_buffer",),
-)
+ENTRY = registry.OptimizerEntry(f"{MODULE}:momentum", "momentum", f"{MODULE}:MomentumOptions", state=("momentum_buffer",))
 
 
 def train_momentum(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
@@ -59,45 +56,43 @@ def test_trains_and_resumes_at_every_stage(raw_config: dict[str, Any], tmp_path:
     raw_config["training"]["steps"] = 4
     raw_config["optimizer"] |= {"kind": "momentum", "learning_rate": 0.1}
     raw_config["checkpoint"] = {"interval": 2, "keep": 2}
-    half = {stage: str(tmp_path / f"straight{stage}" / "checkpoints" / "step-00000002") for stage in STAGES}
+    checkpoints = {stage: RunFolder(tmp_path / f"straight{stage}").checkpoint(2) for stage in STAGES}
     cases: list[dict[str, Any]] = []
     for stage in STAGES:
-        case = {"name": f"straight{stage}", "set": {"zero.stage": stage}}
-        cases += [case, case | {"name": f"resumed{stage}", "resume": half[stage]}]
-    cases.append({"name": "other", "set": {"optimizer.kind": "adamw"}, "resume": half[2]})
-    results = run_workers(
-        "tests.end_to_end.test_second_optimizer:train_momentum",
-        2,
-        {"config": raw_config, "cases": cases},
-        tmp_path / "workers",
-        400,
-    )
-    *trained, other = results[0]
-    assert [result.get("error") for result in trained] == [None] * len(trained)
-    assert "was trained with optimizer.kind momentum, the configuration says adamw" in other["error"]
+        changes = {"zero.stage": stage}
+        cases.append({"name": f"straight{stage}", "set": changes})
+        cases.append({"name": f"resumed{stage}", "set": changes, "resume": str(checkpoints[stage])})
+    cases.append({"name": "adamw", "set": {"optimizer.kind": "adamw"}, "resume": str(checkpoints[2])})
 
+    results = run_cases(raw_config, cases, 2, tmp_path / "workers", target=f"{MODULE}:train_momentum", timeout=400)
+
+    adamw = results.pop()
+    assert "was trained with optimizer.kind momentum, the configuration says adamw" in adamw["error"]
+    assert_no_errors(results)
     for stage in STAGES:
-        manifest = json.loads((Path(half[stage]) / "manifest.json").read_text())
-        assert set(manifest["tensors"]) == {"weight", "momentum_buffer"}
-        for kind in ("weight", "momentum_buffer"):
-            straight, resumed, plain = (
-                _tensors(tmp_path / name, kind) for name in (f"straight{stage}", f"resumed{stage}", "straight0")
-            )
-            assert all(torch.equal(resumed[name], tensor) for name, tensor in straight.items()), (stage, kind)
-            assert max(float(tensor.abs().max()) for tensor in straight.values()) > 0
-            for name, tensor in plain.items():
-                assert_close(straight[name], tensor, bounds.TRAINED, floor=1e-12, what=(stage, kind, name))
+        manifest = json.loads((checkpoints[stage] / "manifest.json").read_text())
+        assert set(manifest["tensors"]) == set(KINDS)
+        for kind in KINDS:
+            straight = step_tensors(tmp_path / f"straight{stage}", kind, step=4)
+            resumed = step_tensors(tmp_path / f"resumed{stage}", kind, step=4)
+            assert_identical(resumed, straight, (stage, kind))
+            assert largest_magnitude(straight) > 0
+            plain = step_tensors(tmp_path / "straight0", kind, step=4)
+            assert_all_close(straight, plain, bounds.TRAINED, (stage, kind))
 
 
-def test_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has half the state of AdamW."""
+def largest_magnitude(tensors: dict[str, Tensor]) -> float:
+    return max(float(tensor.abs().max()) for tensor in tensors.values())
+
+
+def test_its_memory_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Momentum has half the state of AdamW."""
     monkeypatch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)
-    moments = {}
+    bytes_of_moments = {}
     for kind in ("adamw", "momentum"):
         config = configure(raw_config, "x", {"optimizer.kind": kind})
-        moments[kind] = plan_memory(TrainingLayout.from_config(config, 2), on_gpu=False).device[MemoryPart.MOMENTS]
-    assert moments["momentum"] == moments["adamw"] / 2 > 0
+        plan = plan_memory(TrainingLayout.from_config(config, 2), on_gpu=False)
+        bytes_of_moments[kind] = plan.device[MemoryPart.MOMENTS]
 
-
-def _tensors(run: Path, kind: str) -> dict[str, Tensor]:
-    return load_file(run / "checkpoints" / "step-00000004" / f"{kind}-00000.safetensors")
+    assert bytes_of_moments["momentum"] > 0
+    assert bytes_of_moments["momentum"] == bytes_of_moments["adamw"] / 2

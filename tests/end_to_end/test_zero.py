@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.run_folders import step_tensors
-from tests.helpers.runs.training_cases import TRAIN_CASES
+from tests.helpers.runs.case_runs import assert_no_errors, run_cases
+from tests.helpers.runs.run_folders import KINDS, assert_identical, step_tensors
 
 
 @pytest.fixture
@@ -19,32 +17,35 @@ def config(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return raw_config
 
 
-def _train(config: dict[str, Any], cases: dict[str, dict[str, Any]], ranks: int, folder: Path) -> None:
-    payload = {"config": config, "cases": [{"name": name, "set": changes} for name, changes in cases.items()]}
-    results = run_workers(TRAIN_CASES, ranks, payload, folder / "workers", 300)
-    assert [result.get("error") for result in results[0]] == [None] * len(cases)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_overlap_changes_no_bit(config: dict[str, Any], tmp_path: Path, precision: str) -> None:
     """Two micro-batches on each of two ranks, in buckets of one matrix or a few; and stage 1 equals stage 2."""
-    shared = {"training.precision": precision, "zero.bucket_size": 5000}
-    cases = {
-        f"{stage}-{overlap}": shared | {"zero.stage": stage, "zero.overlap": overlap}
-        for stage in (1, 2, 3)
-        for overlap in (False, True)
-    }
-    _train(config, cases, 2, tmp_path)
+    cases = []
+    for stage in (1, 2, 3):
+        for overlap in (False, True):
+            changes = {
+                "training.precision": precision,
+                "zero.bucket_size": 5000,
+                "zero.stage": stage,
+                "zero.overlap": overlap,
+            }
+            cases.append({"name": f"{stage}-{overlap}", "set": changes})
+
+    assert_no_errors(run_cases(config, cases, 2, tmp_path / "workers", timeout=300))
+
     for stage in (1, 2, 3):
         for kind in ("weight", "exp_avg"):
-            plain, overlapped = (step_tensors(tmp_path / f"{stage}-{overlap}", kind, step=3) for overlap in (False, True))
-            assert all(torch.equal(tensor, overlapped[name]) for name, tensor in plain.items()), (stage, kind)
+            plain = step_tensors(tmp_path / f"{stage}-False", kind, step=3)
+            overlapped = step_tensors(tmp_path / f"{stage}-True", kind, step=3)
+            assert_identical(overlapped, plain, (stage, kind))
     # Stage 1 sums the micro-batches before the ranks. Float32 sums in another order differ by up to 7e-7 of the norm here,
     # and sums in bfloat16 by more than 1e-3.
-    one, two = (step_tensors(tmp_path / f"{stage}-True", "exp_avg", step=3) for stage in (1, 2))
-    for name, tensor in two.items():
-        assert (one[name] - tensor).norm() <= 1e-5 * tensor.norm(), name
+    stage1 = step_tensors(tmp_path / "1-True", "exp_avg", step=3)
+    stage2 = step_tensors(tmp_path / "2-True", "exp_avg", step=3)
+    for name, tensor in stage2.items():
+        difference = (stage1[name] - tensor).norm()
+        assert difference <= 1e-5 * tensor.norm(), name
 
 
 @pytest.mark.slow
@@ -57,7 +58,10 @@ def test_a_second_copy_changes_no_bit(config: dict[str, Any], tmp_path: Path, pr
     shared = {"training.precision": precision, "zero.stage": 3, "zero.bucket_size": 1000, "training.global_batch_size": 8}
     if precision == "bfloat16":
         shared |= {"optimizer.ema_decay": 0.5, "evaluation.interval": 1, "zero.offload_parameters": True}
-    _train(config, {"plain": shared, "copies": shared | {"zero.hpz_ranks": 2}}, 4, tmp_path)
-    for kind in ("weight", "exp_avg", "exp_avg_sq"):
-        plain, copies = (step_tensors(tmp_path / name, kind, step=3) for name in ("plain", "copies"))
-        assert all(torch.equal(tensor, copies[name]) for name, tensor in plain.items()), kind
+    cases = [{"name": "plain", "set": shared}, {"name": "copies", "set": shared | {"zero.hpz_ranks": 2}}]
+
+    assert_no_errors(run_cases(config, cases, 4, tmp_path / "workers", timeout=300))
+
+    for kind in KINDS:
+        plain = step_tensors(tmp_path / "plain", kind, step=3)
+        assert_identical(step_tensors(tmp_path / "copies", kind, step=3), plain, kind)

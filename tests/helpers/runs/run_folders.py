@@ -69,7 +69,8 @@ def saved_steps(folder: RunFolder) -> list[int]:
 
 
 def assert_identical(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], what: object = "") -> None:
-    """Hold that two groups of tensors have the same names and the same bits."""
+    """Hold that two groups of tensors have the same names and the same bits, and are not empty."""
+    assert expected, what
     assert actual.keys() == expected.keys(), what
     different = [name for name, tensor in expected.items() if not torch.equal(actual[name], tensor)]
     assert different == [], what
@@ -78,7 +79,8 @@ def assert_identical(actual: dict[str, torch.Tensor], expected: dict[str, torch.
 def assert_all_close(
     actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], bound: Bound, what: object = "", floor: float = 1e-12
 ) -> None:
-    """Hold that two groups of tensors have the same names, and each two tensors a difference within a bound."""
+    """Hold that two groups of tensors have the same names, are not empty, and differ within a bound."""
+    assert expected, what
     assert actual.keys() == expected.keys(), what
     for name, tensor in expected.items():
         assert_close(actual[name], tensor, bound, floor=floor, what=(what, name))
