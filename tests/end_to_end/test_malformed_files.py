@@ -1,14 +1,15 @@
 """Readers of JSON of unknown origin, in which each value in turn is replaced by one of another type or size.
 
-It is read, or there is an error in one line that names the folder; never another exception, a hang, or memory for a number in
-the file."""
+A file is read, or there is an error in one line that names the folder. There is never another exception, a hang, or memory
+allocated for a number in the file.
+"""
 
 import copy
 import hashlib
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,24 +49,46 @@ VALUES: tuple[Any, ...] = (None, -1, 2**63, 10**400, 0.5, "..", [], {"a": 1})
 
 
 class Malformed(NamedTuple):
-    """A JSON file and how it is read. whole: keys in whose values nothing is replaced."""
+    """A JSON file and how it is read.
+
+    Attributes:
+        path: Path of the valid file.
+        read: Reads the file.
+        opaque_keys: Keys whose values are replaced as a whole, because they are tested elsewhere.
+        write: Writes a text to the file, and what depends on it, such as hashes.
+    """
 
     path: Path
     read: Callable[[], object]
-    whole: tuple[str, ...] = ()
+    opaque_keys: tuple[str, ...] = ()
     write: Callable[[Path, str], object] = Path.write_text
 
 
-def mutations(value: Any, whole: tuple[str, ...]) -> Iterator[Any]:
-    """Copies of a JSON value in which one value is another one, or is gone. Of a list the first value is enough."""
+def mutations(value: Any, opaque_keys: tuple[str, ...]) -> Iterator[Any]:
+    """Yield copies of a JSON value in which one value is replaced or removed. Of a list only the first value is changed."""
     yield from VALUES
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ():
-        for changed in VALUES if key in whole else mutations(part, whole):
+    parts: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        parts = list(value.items())
+    elif isinstance(value, list):
+        parts = list(enumerate(value[:1]))
+    for key, part in parts:
+        replacements: Iterable[Any] = VALUES
+        if key not in opaque_keys:
+            replacements = mutations(part, opaque_keys)
+        for replacement in replacements:
             mutated = copy.copy(value)
-            mutated[key] = changed
+            mutated[key] = replacement
             yield mutated
         if isinstance(value, dict):
-            yield {name: other for name, other in value.items() if name != key}
+            mutated = dict(value)
+            del mutated[key]
+            yield mutated
+
+
+def sha256_of(value: Any) -> str:
+    """Return the hash of a JSON value as manifests have it."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def data_index(folder: Path) -> Malformed:
@@ -86,13 +109,11 @@ def mds_index(folder: Path) -> Malformed:
 def checkpoint_state(folder: Path) -> Malformed:
     checkpoint = shutil.copytree(FIXTURES / "run/checkpoints/step-00000004", folder / "step-00000004")
     path = checkpoint / "state.json"
-    guard = {"spikes": {"loss": [1.0], "gradient norm": [1.0]}, "left_out": [[0, 1]], "troubled": [1]}
-    added = {
-        "attention": "sdpa",
-        "guard": guard,
-        "last_step": {"first": 0, "last": 0, "digest": samples_digest([SampleLocation("", 0)])},
-    }
-    path.write_text(json.dumps(json.loads(path.read_text()) | added))
+    state = json.loads(path.read_text())
+    state["attention"] = "sdpa"
+    state["guard"] = {"spikes": {"loss": [1.0], "gradient norm": [1.0]}, "left_out": [[0, 1]], "troubled": [1]}
+    state["last_step"] = {"first": 0, "last": 0, "digest": samples_digest([SampleLocation("", 0)])}
+    path.write_text(json.dumps(state))
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     del manifest["sha256"]
     training = load_config(FIXTURES / "run/config.json").training
@@ -100,12 +121,12 @@ def checkpoint_state(folder: Path) -> Malformed:
     def write(path: Path, text: str) -> None:
         path.write_text(text)
         manifest["files"]["state.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
-        sha256 = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-        (checkpoint / "manifest.json").write_text(json.dumps(manifest | {"sha256": sha256}))
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest | {"sha256": sha256_of(manifest)}))
 
     def read() -> None:
         state = CheckpointReader(checkpoint).state
-        assert all(isinstance(value, str) for value in state.fingerprints.values())
+        for fingerprint in state.fingerprints.values():
+            assert isinstance(fingerprint, str)
         SpikePolicy(training, BatchSizes(8)).restore(state.guard)
         check_order(checkpoint, state.last_step, ShuffledOrder("", 1, 0))
 
@@ -119,28 +140,40 @@ def gpu(folder: Path) -> Malformed:
 
 
 def outcome(folder: Path) -> Malformed:
-    config = json.loads((FIXTURES / "run/config.json").read_text())
     content = {
         "fingerprints": {"data": "x"},
         "scaling": None,
         "figures": {"validation loss": 1.0, "perplexity at 4": 2.0},
         "losses": {"3": 1.0},
+        "config": json.loads((FIXTURES / "run/config.json").read_text()),
+        "curve": {"4": 2.0},
+        "axes": ["tokens", "perplexity"],
     }
     path = folder / "outcome.json"
-    path.write_text(json.dumps(content | {"config": config, "curve": {"4": 2.0}, "axes": ["tokens", "perplexity"]}))
+    path.write_text(json.dumps(content))
     return Malformed(path, lambda: TextResult.read(path).summary, ("config",))
 
 
 def imported(folder: Path) -> Malformed:
-    model = json.loads((FIXTURES / "run/config.json").read_text())["model"]
-    tensors = {"norm.weight": {"file": "a", "name": "a", "shape": [1]}}
-    content = {"format": 1, "source": "/", "family": "llama", "dtype": "float32", "difference": 0.0, "tokenizer": ["a"]}
+    content = {
+        "format": 1,
+        "source": "/",
+        "family": "llama",
+        "dtype": "float32",
+        "difference": 0.0,
+        "tokenizer": ["a"],
+        "model": json.loads((FIXTURES / "run/config.json").read_text())["model"],
+        "files": {"a": {"bytes": 1, "sha256": ""}},
+        "tensors": {"norm.weight": {"file": "a", "name": "a", "shape": [1]}},
+    }
     path = folder / "import.json"
-    path.write_text(json.dumps(content | {"model": model, "files": {"a": {"bytes": 1, "sha256": ""}}, "tensors": tensors}))
+    path.write_text(json.dumps(content))
 
     def read() -> None:
         record = read_record(folder)
-        assert ".." not in (*record.files, *record.tokenizer, *(tensor.file for tensor in record.tensors.values()))
+        assert ".." not in record.files
+        assert ".." not in record.tokenizer
+        assert ".." not in [tensor.file for tensor in record.tensors.values()]
 
     return Malformed(path, read, ("model",))
 
@@ -156,7 +189,7 @@ def metrics(folder: Path) -> Malformed:
 
 
 def samples(folder: Path) -> Malformed:
-    """Lines whose hash is right."""
+    """Return a journal of predictions, whose line is always written with the right hash."""
     journal = Journal(folder, PasskeyPrediction)
     prediction = PasskeyPrediction(32, None, 20, "a", "1", "2", False)
     journal.add(0, [0], [prediction])
@@ -166,12 +199,16 @@ def samples(folder: Path) -> Malformed:
 
     def write(path: Path, text: str) -> None:
         value = json.loads(text)
-        digest = {"sha256": hashlib.sha256(json.dumps(value).encode()).hexdigest()}
-        path.write_text(json.dumps(value | digest) if isinstance(value, dict) else text)
+        if isinstance(value, dict):
+            value["sha256"] = hashlib.sha256(json.dumps(value).encode()).hexdigest()
+            text = json.dumps(value)
+        path.write_text(text)
 
     def read() -> None:
-        for number, known in journal.read().items():
-            assert type(number) is type(known.tokens) is int and isinstance(known.reference, str)
+        for number, prediction in journal.read().items():
+            assert type(number) is int
+            assert type(prediction.tokens) is int
+            assert isinstance(prediction.reference, str)
 
     path.write_text(json.dumps(line))
     return Malformed(path, read, write=write)
@@ -180,56 +217,77 @@ def samples(folder: Path) -> Malformed:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", [data_index, mds_index, checkpoint_state, gpu, outcome, imported, metrics, samples])
 def test_values_of_other_types_and_sizes(kind: Callable[[Path], Malformed], tmp_path: Path) -> None:
-    check(kind(tmp_path))
+    check_mutations(kind(tmp_path))
 
 
-@pytest.mark.timeout(120)
-def test_the_files_of_a_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was stopped when all of its units were finished."""
+@pytest.fixture
+def partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PartialFolder:
+    """Folder of a preparation that was stopped when all of its units were finished."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    source = tmp_path / "a.jsonl"
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": f"text {number}"}) for number in range(20)]
+    path.write_text("\n".join(lines) + "\n")
+    source = Source("jsonl", (str(path),))
     tokenizer = load_tokenizer(FIXTURES / "data/tokenizer.model")
-    source.write_text("".join(json.dumps({"text": f"text {number}"}) + "\n" for number in range(20)))
     monkeypatch.setattr(Preparation, "finish", stop)
     with pytest.raises(KeyboardInterrupt):
-        prepare(PreparationOptions(Source("jsonl", (str(source),)), 0.5, tokenizer, 0), tmp_path / "out")
-    partial = PartialFolder(tmp_path / "out", LeaseTimeouts())
-    check(Malformed(partial.path / "plan.json", partial.plan))
+        prepare(PreparationOptions(source, 0.5, tokenizer, 0), tmp_path / "out")
+    return PartialFolder(tmp_path / "out", LeaseTimeouts())
+
+
+@pytest.mark.timeout(120)
+def test_the_plan_of_a_preparation(partial: PartialFolder) -> None:
+    check_mutations(Malformed(partial.path / "plan.json", partial.plan))
+
+
+@pytest.mark.timeout(120)
+def test_the_summary_of_a_unit(partial: PartialFolder) -> None:
     unit = partial.unit_folder(0)
-    # Splits and tables have the form that they have in an index, whose faults are tested there.
-    check(Malformed(unit / "summary.json", lambda: Part.load(unit), ("splits", "tables")))
-    content = (unit / "token_counts.npz").read_bytes()
+    # An index has splits and tables of the same form, whose faults are tested there.
+    check_mutations(Malformed(unit / "summary.json", lambda: Part.load(unit), ("splits", "tables")))
+
+
+def test_truncated_token_counts_of_a_unit(partial: PartialFolder) -> None:
+    unit = partial.unit_folder(0)
+    path = unit / "token_counts.npz"
+    content = path.read_bytes()
     for size in (0, 1, len(content) // 2, len(content) - 1):
-        (unit / "token_counts.npz").write_bytes(content[:size])
+        path.write_bytes(content[:size])
         with pytest.raises(ValueError, match=f"{unit}: corrupted"):
             Part.load(unit)
 
 
-@pytest.mark.parametrize("shape, dtype", [((2,), "<i8"), ((0, 3), "<i8"), ((10**15, 3), "<i8"), ((2, 3), "|O")])
-def test_answers_that_are_none(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
-    """The hash is right; header and content are not."""
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((2,), "<i8"), ((0, 3), "<i8"), ((10**15, 3), "<i8"), ((2, 3), "|O")],
+    ids=["one dimension", "no answers", "more than the file", "objects"],
+)
+def test_answers_with_a_wrong_header(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
+    """The file has the recorded hash, but not the content."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
     path = tmp_path / "answers.npy"
     path.write_bytes(file.getvalue() + bytes(48))
     entry = Answers(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), 1, 1, 2, 0.0)
+
     with pytest.raises(ValueError, match=f"{path}: .*prepare the data again"):
         read_answers(path, entry, 8)
 
 
-def check(malformed: Malformed) -> None:
-    """Read every mutation of a file that can be read."""
+def check_mutations(malformed: Malformed) -> None:
+    """Read every mutation of a file, then the file as it was. An error must be one line that names the folder."""
     path = malformed.path
     content = json.loads(malformed.path.read_text())
-    for mutated in mutations(content, malformed.whole):
+    for mutated in mutations(content, malformed.opaque_keys):
         malformed.write(path, json.dumps(mutated))
         try:
             malformed.read()
         except (ValueError, OSError) as error:
-            assert str(path.parent) in str(error) and "\n" not in str(error), (error, mutated)
+            assert str(path.parent) in str(error), mutated
+            assert "\n" not in str(error), mutated
         except Exception as error:
             raise AssertionError(f"{error!r} for {json.dumps(mutated)[:300]}") from error
     malformed.write(path, json.dumps(content))
