@@ -20,6 +20,7 @@ summary.py           the last lines of launch/quickstart.py
 Rendering
 template.py          fills in a template and embeds its scripts
 assets/base.html     frame of every page; page.html, data.html, suite.html extend it; table.html and legend.html are macros
-assets/chart.js      charts; layout.js places them, numbers.js formats numbers, view.js keeps zoom and choices, controls.js
-                     connects buttons and reloads; positions.js draws position views
+assets/chart.js      charts; layout.js prepares curves and scales, numbers.js formats numbers
+assets/controls.js   buttons and reloading; view.js remembers the reader's choices
+assets/positions.js  position views
 """

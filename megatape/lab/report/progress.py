@@ -78,12 +78,7 @@ def progress(runs: list[Run]) -> list[Progress]:
 
 
 def _best_run(runs: list[Run], column: str) -> int | None:
-    """Return the index of the run with the lowest loss, or None if the runs are not comparable.
-
-    Args:
-        runs: Runs. Some may have no loss.
-        column: Column of metrics holding the loss.
-    """
+    """Return the index of the run with the lowest loss in a column of metrics, or None if runs are not comparable."""
     losses = [run.last(column) for run in runs]
     samples: set[object] = set()
     for run, loss in zip(runs, losses, strict=True):

@@ -1,4 +1,4 @@
-"""The page about a suite: tables, differences from the reference, accuracy by length or distance, encodings, failures."""
+"""The page about a suite: scores, differences from the reference, curves by length or distance, encodings, failures."""
 
 import inspect
 import shlex
@@ -29,7 +29,7 @@ from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.atomic import write_atomically
 from megatape.utils.units import format_count
 
-# Maximum points per curve. More lengths are pooled with their neighbors.
+# Maximum points per curve. If there are more lengths, neighbors are pooled.
 MAX_POINTS = 20
 MAX_FAILURES = 12
 
@@ -42,7 +42,7 @@ class EncodingCosts:
         parameters: Number of weights in the model.
         position_parameters: Number of weights added by the encoding.
         token_flops: Forward FLOPs per token.
-        cache_bytes: Cache bytes per token of an exported model.
+        cache_bytes: Cache size per token after export.
         run_seconds: Median seconds per run.
     """
 
@@ -53,7 +53,7 @@ class EncodingCosts:
     run_seconds: float
 
     def by_title(self) -> dict[str, float]:
-        """Return the costs by the titles that the page shows."""
+        """Return the costs by their titles on the page."""
         return {
             "parameters": self.parameters,
             "of the encoding": self.position_parameters,
@@ -64,7 +64,7 @@ class EncodingCosts:
 
 
 class Failure(NamedTuple):
-    """Score that a row loses from a task's test split to another split."""
+    """Score lost by a row from a task's test split to another split."""
 
     loss: float
     task: str
@@ -76,16 +76,16 @@ def write_page(results: SuiteResults, path: Path) -> None:
     """Write the page, replacing an earlier one.
 
     Args:
-        results: Results of a suite, of tasks in the registry.
+        results: Results of a suite.
         path: Path of the page, in the suite's folder.
     """
     plan = results.plan
     summary = Summary(results.records)
-    known = {}
+    registered = {}
     for row in summary.scores.encodings:
         encoding = row.split(":")[0]
         if encoding in ENCODINGS:
-            known[row] = ENCODINGS[encoding]
+            registered[row] = ENCODINGS[encoding]
     charts = []
     for task, split in summary.scores.pairs:
         chart = _chart(results.records, task, split, summary.scores.encodings)
@@ -103,9 +103,9 @@ def write_page(results: SuiteResults, path: Path) -> None:
         sections=sections(summary, results.not_run),
         reference=REFERENCE,
         level=LEVEL,
-        encodings={row: entry.description for row, entry in known.items()},
-        equations={row: _equation(entry.load()) for row, entry in known.items()},
-        costs={row: _costs(row, plan, results.seconds[row]).by_title() for row in known},
+        encodings={row: entry.description for row, entry in registered.items()},
+        equations={row: _equation(entry.load()) for row, entry in registered.items()},
+        costs={row: _costs(row, plan, results.seconds[row]).by_title() for row in registered},
         baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.scores.baselines if row in BASELINES},
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.scores.tasks},
         tasks={task.name: task for task in plan.tasks},
@@ -116,7 +116,7 @@ def write_page(results: SuiteResults, path: Path) -> None:
 
 
 def _equation(encoding: type) -> str:
-    """Return the second paragraph of a class's docstring, which has the equations of an encoding."""
+    """Return an encoding's equations, the second paragraph of its docstring."""
     docstring = inspect.getdoc(encoding) or ""
     _, *paragraphs = docstring.split("\n\n")
     if not paragraphs:
@@ -125,12 +125,12 @@ def _equation(encoding: type) -> str:
 
 
 def _costs(row: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
-    """Return the costs of a row's models and runs.
+    """Return the costs of a row, for a model of the plan's first task at its training length.
 
     Args:
         row: Row of the tables: an encoding with settings.
-        plan: Plan of the suite. Models are those of its first task, at the length of its training samples.
-        seconds: Duration of each run of the row.
+        plan: Plan of the suite.
+        seconds: Duration of each run.
     """
     (variant,) = parse_variants(row)
     task = plan.tasks[0]
@@ -152,7 +152,7 @@ def _costs(row: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
 
 
 def _failures(table: ScoreTable) -> list[Failure]:
-    """Return the largest losses of score from a task's test split to another split."""
+    """Return the largest failures, sorted by lost score."""
     failures = []
     for task, split in table.pairs:
         for row in table.encodings:
@@ -167,32 +167,31 @@ def _failures(table: ScoreTable) -> list[Failure]:
 
 
 def _chart(records: list[Record], task: str, split: str, encodings: list[str]) -> Chart | None:
-    """Return the chart of a split, or None if no encoding has a curve there."""
-    of_split = []
+    """Return a split's chart, or None if no encoding has a curve."""
+    split_records = []
     for record in records:
-        is_of_split = record.task == task and record.split == split
-        if is_of_split and record.kind == "encoding" and record.curve:
-            of_split.append(record)
-    if not of_split:
+        is_in_split = record.task == task and record.split == split
+        if is_in_split and record.kind == "encoding" and record.curve:
+            split_records.append(record)
+    if not split_records:
         return None
-    places = _places(of_split)
-    series = []
+    x_by_length = _pool_lengths(split_records)
+    curves = []
     for group, row in enumerate(encodings):
-        of_row = [record for record in of_split if record.row == row]
-        if of_row:
-            series.append(_series(group, of_row, places))
+        row_records = [record for record in split_records if record.row == row]
+        if row_records:
+            curves.append(_series(group, row_records, x_by_length))
     axis = SYNTHETIC_TASKS[task].load().axis
-    return Chart(f"{task}, {split}", "% right", axis, max(places), series, span=(0, 100))
+    return Chart(f"{task}, {split}", "% right", axis, max(x_by_length), curves, span=(0, 100))
 
 
-def _places(records: list[Record]) -> dict[int, float]:
-    """Choose the horizontal coordinates of lengths or distances.
+def _pool_lengths(records: list[Record]) -> dict[int, float]:
+    """Pool neighboring lengths (or distances) until each pool has its share of the answers.
 
-    Neighboring lengths are pooled until a pool has its share of all answers. The last pool may be smaller: it has the short
-    lengths, which have many answers.
+    Pooling starts with the longest length, so the last pool may be smaller: the shortest ones have many answers.
 
     Returns:
-        Length or distance -> its mean over the answers in the pool.
+        Length -> mean length of the answers in its pool, its horizontal coordinate.
     """
     answers: Counter[int] = Counter()
     for record in records:
@@ -207,34 +206,28 @@ def _places(records: list[Record]) -> dict[int, float]:
         pools[-1].append(length)
         pool_answers += answers[length]
 
-    places = {}
+    x_by_length = {}
     for pool in pools:
         num_answers = sum(answers[length] for length in pool)
         mean = sum(length * answers[length] for length in pool) / num_answers
         for length in pool:
-            places[length] = mean
-    return places
+            x_by_length[length] = mean
+    return x_by_length
 
 
-def _series(group: int, records: list[Record], places: dict[int, float]) -> Series:
-    """Return the line of an encoding: mean, minimum and maximum over its records of the share of right answers, in %.
-
-    Args:
-        group: Number of the encoding.
-        records: Records of the encoding, one for each run.
-        places: Horizontal coordinate of each length.
-    """
+def _series(group: int, records: list[Record], x_by_length: dict[int, float]) -> Series:
+    """Return an encoding's curve of right answers in %: mean, minimum and maximum over its runs, a record each."""
     shares: dict[float, list[float]] = defaultdict(list)
     for record in records:
         right = Counter[float]()
         answers = Counter[float]()
         for counts in record.counts.by_key:
-            place = places[counts.key]
-            right[place] += counts.right
-            answers[place] += counts.asked
-        for place in answers:
-            shares[place].append(100 * right[place] / answers[place])
+            x = x_by_length[counts.key]
+            right[x] += counts.right
+            answers[x] += counts.asked
+        for x in answers:
+            shares[x].append(100 * right[x] / answers[x])
     series = Series(group)
-    for place, values in sorted(shares.items()):
-        series.add(place, fmean(values), min(values), max(values))
+    for x, values in sorted(shares.items()):
+        series.add(x, fmean(values), min(values), max(values))
     return series

@@ -78,7 +78,6 @@ class AdditionGrid:
 
     @property
     def summary(self) -> str:
-        """One line with the means."""
         size = len(self.correct)
         beyond = ""
         if self.beyond is not None:
@@ -101,7 +100,6 @@ class AdditionGrid:
         heat_map(figure, Grid(self.accuracy, "exact match (%)", labels, num_framed=self.trained_digits))
 
     def describe(self) -> dict[str, Any]:
-        """Return the means and the grid."""
         means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
         return means | asdict(self) | {"accuracy": self.accuracy}
 
@@ -114,7 +112,6 @@ class AdditionGrid:
         return fmean(self.correct[a][b] / self.problems[a][b] for a, b in cells)
 
     def _measure(self, name: str, cells: list[Cell]) -> Measure:
-        """Return the mean over cells, in percent."""
         accuracy = self.accuracy
         problems = [self.problems[a][b] for a, b in cells]
         variances = [accuracy[a][b] * (1 - accuracy[a][b]) / self.problems[a][b] for a, b in cells]
@@ -197,7 +194,6 @@ class Addition(Task[Question, Prediction, AdditionGrid]):
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Question]) -> list[Prediction]:
-        """Answer the problems greedily."""
         prompts = [question.prompt for question in batch]
         num_tokens = max(len(question.answer) for question in batch)
         continuations = model.continuations(prompts, num_tokens)

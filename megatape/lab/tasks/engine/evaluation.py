@@ -99,12 +99,7 @@ class Evaluation:
         return Outcome(summary, [Measure(**measure) for measure in measures])
 
     def _predict(self, model: EvaluationModel, predicted: set[int]) -> None:
-        """Predict this rank's share of the incomplete batches.
-
-        Args:
-            model: The loaded model.
-            predicted: Numbers of the examples with predictions in the journal.
-        """
+        """Predict this rank's share of the batches with examples not yet predicted."""
         incomplete = []
         for end, batch in zip(self.ends, self.batches, strict=True):
             numbers = range(end - len(batch), end)
@@ -145,11 +140,9 @@ class Evaluation:
 
 
 def _prefix_task(name: str, task: Task[Any, Any, Any], error: UserError) -> UserError:
-    """Prefix an error with the task name.
-
-    If the message starts with an option, the option gets backquotes, so that commands still show it as a flag.
-    """
+    """Prefix an error with the task name."""
     message = str(error)
+    # Commands show an option as a flag if it starts the message or has backquotes.
     first_word = re.match(r"\w*", message)[0]  # type: ignore[index]
     if first_word in vars(task):
         remainder = message.removeprefix(first_word)

@@ -126,13 +126,7 @@ def _hash(line: dict[str, Any]) -> str:
 
 
 def _first_difference(recorded: Any, current: Any, path: str = "") -> str | None:
-    """Describe the first difference between two JSON values, or return None if they are equal.
-
-    Args:
-        recorded: Value in the folder.
-        current: Value of this evaluation.
-        path: Keys leading to the values, separated by dots.
-    """
+    """Describe the first difference between JSON values at a path of keys, or return None if they are equal."""
     if isinstance(recorded, dict) and isinstance(current, dict):
         for key in current | recorded:
             key_path = f"{path}.{key}".lstrip(".")

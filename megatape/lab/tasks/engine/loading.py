@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class LoadingOptions:
-    """Options for loading models, the same for all models in a command.
+    """Options for loading models, shared by all models in a command.
 
     Attributes:
         trust_remote_code: Whether transformers may run Python files from the model folders.
@@ -21,7 +21,6 @@ class LoadingOptions:
     training_code: bool = False
 
     def name_of(self, folder: Path) -> str:
-        """Return the name of a model in messages and records."""
         return model_name(folder, self.adapter)
 
 

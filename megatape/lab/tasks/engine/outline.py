@@ -54,7 +54,7 @@ def read_outline(folder: Path, loading: LoadingOptions, share: int = 0, num_shar
 
 
 def exported_tokenizer(source: ModelWeights) -> Any:
-    """Return the tokenizer that exporting these weights would write."""
+    """Return the tokenizer as exported with these weights."""
     with TemporaryDirectory() as files:
         write_tokenizer(source.tokenizer(), source.model.max_positions, Path(files))
         return read_tokenizer(Path(files))

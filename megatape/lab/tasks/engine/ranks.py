@@ -17,7 +17,7 @@ class EvaluationRanks:
 
     Attributes:
         topology: Topology of all processes.
-        share: Index of this process's share of the batches.
+        share: Index of this process's share of batches.
         num_shares: Number of shares.
         tensor: Ranks sharding the model. They run the same batches.
     """

@@ -41,7 +41,7 @@ class Measure:
         name: Column name in tables, including unit and text length.
         value: Value of the measure.
         error: Standard error, None if unknown.
-        n: Number of answers or tokens averaged.
+        n: Number of averaged answers or tokens.
         interval: 95% interval of a proportion. Tables show it instead of the error.
     """
 
@@ -53,7 +53,7 @@ class Measure:
 
 
 class Result(Protocol):
-    """Results of a task on one model, computed from all predictions."""
+    """Results of a task on one model."""
 
     @property
     def summary(self) -> str:

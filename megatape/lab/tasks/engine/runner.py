@@ -29,13 +29,6 @@ from megatape.utils.paths import real_paths
 def evaluate(task: Task[Any, Any, ResultT], model: EvaluationModel) -> ResultT:
     """Evaluate a model in memory, in this process alone.
 
-    Args:
-        task: Task with its options.
-        model: The loaded model.
-
-    Returns:
-        Results of the task.
-
     Raises:
         UserError: The task's options or data do not suit the model.
     """
@@ -141,7 +134,7 @@ def _count_examples(label: str, evaluations: list[Evaluation]) -> str:
 
 
 def _load(folder: Path, loading: LoadingOptions, ranks: EvaluationRanks) -> AbstractContextManager[EvaluationModel]:
-    """Return a context manager loading the model, sharded across ranks if it runs the training code."""
+    """Load a model in a context, sharded across ranks if it runs the training code."""
     if loading.training_code:
         # Importing it takes seconds, because it imports DeepSpeed.
         from megatape.lab.tasks.engine.tensor_parallel import load_tensor_parallel

@@ -41,8 +41,8 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
     `Annotated[type, option(...)]` adds details to an option. Tasks named in one command share options of the same name, so an
     option must mean the same in every task.
 
-    Batches are split across ranks, and a stopped evaluation resumes at a batch. They must be the same in every process and
-    after a restart, so that results depend on neither.
+    Batches are split across ranks, and a stopped evaluation resumes between batches, so they must be the same in every process
+    and after a restart.
 
     Attributes:
         prediction: Dataclass of predictions. Its fields hold JSON values, are written to samples.jsonl, and include everything

@@ -47,12 +47,11 @@ class TensorParallelModel:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
         return self.model.config.vocab_size
 
     @property
     def max_positions(self) -> int:
-        """Maximum text length in tokens, at most the sliding window, which the training code does not implement."""
+        """Maximum text length in tokens, limited by the sliding window, which the training code does not implement."""
         config = self.model.config
         if config.sliding_window:
             return min(config.max_positions, config.sliding_window)
@@ -75,7 +74,7 @@ class TensorParallelModel:
 
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
-        """Return the logits, float32 [B, N, V], for ids [B, N], on all ranks."""
+        """Return float32 logits [B, N, V] on all ranks, for ids [B, N]."""
         length = tokens.shape[1]
         # Pad the sequence, so that ranks get equal shares. No token attends to the padding.
         padded = pad(tokens, (0, -length % self.axis.size)).to(self.device)
@@ -90,7 +89,7 @@ def load_tensor_parallel(
 ) -> Iterator[TensorParallelModel]:
     """Load a model from a checkpoint, export, import or folder of transformers. Each rank reads its shard.
 
-    Weights have the precision that exporting the model would give them.
+    Weights have the precision of an export.
 
     Args:
         folder: Model folder.
@@ -131,16 +130,7 @@ def load_tensor_parallel(
 
 
 def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
-    """Check that a model can be sharded equally, and that its positions are not drawn at random.
-
-    Args:
-        model: Model configuration.
-        num_ranks: Number of tensor-parallel ranks.
-        name: Model name in messages.
-
-    Raises:
-        UserError: The model is not supported.
-    """
+    """Raise UserError if a model cannot be sharded equally, or draws its positions at random."""
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         size = getattr(model, field)
         if size % num_ranks:

@@ -78,10 +78,6 @@ class LmEvalModel(TemplateLM):
         """Return the log-likelihood of each continuation, and whether it is the greedy one.
 
         Requests with equal inputs, such as one-token answers to a question, share a forward pass.
-
-        Args:
-            requests: Texts (unused), context ids and continuation ids.
-            kwargs: Ignored.
         """
         max_positions = self.model.max_positions
         by_input: dict[tuple[int, ...], list[tuple[int, list[int]]]] = {}
@@ -109,7 +105,7 @@ class LmEvalModel(TemplateLM):
         return answers
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> list[float]:
-        """Compute log-likelihoods of whole texts, in windows of the model's maximum length, predicting each token once."""
+        """Compute log-likelihoods of whole texts in long windows, predicting each token once."""
         prefix = self.tokenizer.decode(self.prefix_token_id)
         sums = []
         for request in requests:

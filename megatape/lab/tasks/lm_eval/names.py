@@ -57,12 +57,7 @@ def _defined_names(content: bytes) -> set[str]:
 
 
 def unknown_task(name: str, known: Iterable[str]) -> UserError:
-    """Return the error for a task that lm-eval does not have, suggesting similar names.
-
-    Args:
-        name: Unknown name.
-        known: Names of lm-eval's tasks.
-    """
+    """Return the error for a task that lm-eval does not have, suggesting similar names."""
     near = get_close_matches(name, list(known))
     hint = ""
     if near:

@@ -90,13 +90,11 @@ class LmEvalScores:
 
     @property
     def summary(self) -> str:
-        """One line with every measure."""
         parts = [f"{measure.name} {measure.value:.4g}" for measure in self.measures]
         return f"lm-eval: {', '.join(parts)}"
 
     @property
     def measures(self) -> list[Measure]:
-        """Every metric of the shown tasks and groups."""
         measures = []
         for task in self.shown:
             for metric in parse_metrics(self.metrics[task]):

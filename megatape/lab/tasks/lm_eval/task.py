@@ -184,7 +184,6 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         return predictions
 
     def _evaluate(self, name: str, task: Any, model: "LmEvalModel") -> Any:
-        """Return lm-eval's results of a task."""
         from lm_eval.evaluator import evaluate
 
         seed_prompts(task)
@@ -238,11 +237,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
 
 
 def _metrics_by_filter(samples: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Merge a document's scores: filter -> metric -> score.
-
-    Args:
-        samples: Prefix of metric names and lm-eval's sample, for each filter.
-    """
+    """Merge a document's scores (filter -> metric -> score) from lm-eval's samples and their prefixes."""
     metrics: dict[str, dict[str, Any]] = {}
     for prefix, sample in samples:
         scores = {f"{prefix}{metric}": sample[metric] for metric in sample["metrics"]}
@@ -260,7 +255,6 @@ def _configuration(group: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value of lm-eval to JSON values."""
     from lm_eval.utils import handle_non_serializable
 
     return json.loads(json.dumps(value, default=handle_non_serializable))

@@ -66,7 +66,7 @@ def pool_scores(scores: Iterable[Score]) -> list[Score]:
 
 
 def measure_name(length: int) -> str:
-    """Return the name of the measure at a length."""
+    """Return the measure's name at a length."""
     return f"passkey at {length} (%)"
 
 
@@ -84,7 +84,6 @@ class PasskeyScores:
 
     @property
     def summary(self) -> str:
-        """One line with the accuracy at each length."""
         parts = (f"{score.length} tokens {score.accuracy:.0f}%" for score in self.by_length)
         return f"passkey ({self.protocol}): {', '.join(parts)}"
 
@@ -113,7 +112,6 @@ class PasskeyScores:
         heat_map(figure, Grid(list(rows.values()), "right answers (%)", labels, (lengths, depths)))
 
     def describe(self) -> dict[str, Any]:
-        """Return the results at each length and depth."""
         cells = []
         for score in self.scores:
             percentages = {"accuracy (%)": score.accuracy, "error (%)": score.error, "interval (%)": score.interval}

@@ -24,8 +24,8 @@ class LengthScore:
         length: Context length in tokens.
         tokens: Number of scored tokens.
         nats: Mean loss per token.
-        error: Standard error of the loss over windows, None if any token is scored twice or there is only one window.
-        nats_per_byte: Mean loss per byte of scored text, None if any token is scored twice.
+        error: Standard error of the loss, None for a single window or overlapping ones.
+        nats_per_byte: Mean loss per byte of text, None for overlapping windows.
         positions: Middles of up to NUM_POSITIONS position ranges, in tokens before the scored token.
         by_position: Mean loss in each range.
         errors_by_position: Standard error in each range, None if `error` is.
@@ -60,7 +60,6 @@ class PerplexityScores:
 
     @property
     def summary(self) -> str:
-        """One line with the perplexity at each length."""
         parts = (f"{score.length} tokens {score.perplexity:.4g}" for score in self.scores)
         return f"perplexity ({self.mode}): {', '.join(parts)}"
 
@@ -83,7 +82,6 @@ class PerplexityScores:
         return measures
 
     def describe(self) -> dict[str, Any]:
-        """Return the results at each length."""
         return {"lengths": [asdict(score) | {"perplexity": score.perplexity} for score in self.scores]}
 
     def draw(self, figure: "Figure") -> None:
@@ -138,7 +136,7 @@ def score_length(length: int, windows: list[Prediction]) -> LengthScore:
 
 
 def measure_name(length: int) -> str:
-    """Return the name of the measure at a length."""
+    """Return the measure's name at a length."""
     return f"perplexity at {length}"
 
 

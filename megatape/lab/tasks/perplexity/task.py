@@ -69,7 +69,6 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Window]) -> list[Prediction]:
-        """Compute the losses in each window."""
         predictions = []
         for window, losses in zip(batch, window_losses(model, batch), strict=True):
             ranges = np.array_split(losses, min(NUM_POSITIONS, losses.size))

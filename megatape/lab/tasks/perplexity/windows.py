@@ -23,7 +23,7 @@ class Window:
         begin: Index of the first token in the text.
         tokens: Ids, int64 [N + 1]. The last N are predicted.
         num_scored: Number of scored tokens.
-        text_bytes: Bytes of text scored by all windows of this length, None if any token is scored twice.
+        text_bytes: Bytes of text scored by all windows of this length, None if windows score a token twice.
     """
 
     length: int

@@ -45,21 +45,17 @@ class ScrollsScores:
 
     @property
     def summary(self) -> str:
-        """One line with the score of each set."""
         parts = [f"{measure.name} {measure.value:.2f}" for measure in self.measures]
         return f"scrolls: {', '.join(parts)}"
 
     @property
     def measures(self) -> list[Measure]:
-        """Score of each set."""
         return [each.measure for each in self.sets]
 
     def draw(self, figure: "Figure") -> None:
-        """Draw a bar for each set."""
         bars(figure, {measure.name: (measure.value, measure.error) for measure in self.measures}, "points")
 
     def describe(self) -> dict[str, Any]:
-        """Return all scores of each set."""
         sets = {}
         for each in self.sets:
             scores = {name: score._asdict() for name, score in each.scores.items()}
