@@ -46,12 +46,11 @@ def run(options: Options) -> None:
     encodings = list(ENCODINGS)
     if options.encodings is not None:
         encodings = parse_encodings(options.encodings)
-    import torch
-
     from megatape.lab.benchmark.efficiency import report
     from megatape.lab.benchmark.models import Shape, configured_model
+    from megatape.lab.benchmark.timing import default_device
 
     model = configured_model(configured, options.layers, length)
     shape = Shape(model, options.batch, length)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     print_paragraphs(report(shape, encodings, options.rounds, device, options.checkpointing, options.llama))

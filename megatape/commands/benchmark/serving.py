@@ -50,7 +50,7 @@ def run(options: Options) -> None:
     from megatape.lab.benchmark.models import configured_model
     from megatape.lab.benchmark.serving import report
     from megatape.lab.benchmark.sessions import Workload
-    from megatape.lab.benchmark.timing import Timer
+    from megatape.lab.benchmark.timing import Timer, default_device
 
     paddings = [options.padding]
     if options.padding == "both":
@@ -59,7 +59,7 @@ def run(options: Options) -> None:
     for batch, padding, length in product(options.batches, paddings, options.lengths):
         workloads.append(Workload(batch, padding, length))
     torch.set_num_threads(options.threads)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     dtype = getattr(torch, options.dtype)
     model = configured_model(configured, options.layers)
     models = build(model, encodings, max(options.lengths), device, dtype)

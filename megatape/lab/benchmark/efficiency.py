@@ -45,7 +45,7 @@ def report(
         encodings: Encoding names.
         rounds: Number of timed rounds.
         device: Device to run on.
-        modes: Modes of activation checkpointing to measure besides "none".
+        modes: Activation checkpointing modes to measure besides "none".
         llama: Whether to time training steps of transformers' Llama, too.
 
     Raises:
@@ -78,7 +78,7 @@ def _measure_part(
     models: dict[ModelName, MeasuredModel],
     llama: MeasuredLlama | None,
 ) -> dict[ModelName, list[float]]:
-    """Return the seconds of all models in every round."""
+    """Return the seconds per round of each model."""
     actions: dict[ModelName, Callable[[], object]] = {name: partial(part.run, model) for name, model in models.items()}
     if llama is not None and part.run_llama is not None:
         actions[LLAMA] = partial(part.run_llama, llama)
@@ -86,7 +86,7 @@ def _measure_part(
 
 
 def _compare_counts() -> str:
-    """Compare our counts for RoPE at the paper's shape with the paper's."""
+    """Compare RoPE's counts at the paper's shape with the paper's."""
     flops = forward_flops(paper_config(), COST_LENGTH)
     paper = COSTS[BASELINE]
     return (
@@ -118,7 +118,7 @@ def is_paper_shape(config: ModelConfig, length: int) -> bool:
 
 
 def costs_table(costs: dict[ModelName, Cost], in_paper: bool) -> str:
-    """Return the table of counts. `in_paper` adds the paper's counts."""
+    """Return a table of counts. `in_paper` adds the paper's."""
     baseline = costs[ROPE]
     rows = []
     for name, cost in costs.items():
@@ -142,7 +142,7 @@ def costs_table(costs: dict[ModelName, Cost], in_paper: bool) -> str:
 
 
 def _paper_counts(name: ModelName) -> list[str]:
-    """Return the cells of the paper's parameters, FLOPs and multiply-adds. Missing ones are empty."""
+    """Return the paper's cells, empty if it has none."""
     paper = COSTS.get(str(name))
     if paper is None:
         return ["", "", ""]
@@ -154,13 +154,7 @@ def _interleave(first: list[str], second: list[str]) -> list[str]:
 
 
 def times_table(seconds: dict[ModelName, list[float]], num_tokens: int, in_paper: bool) -> str:
-    """Return the table of times of a part.
-
-    Args:
-        seconds: Seconds per round by model.
-        num_tokens: Number of tokens in the batch.
-        in_paper: Whether to add the paper's times.
-    """
+    """Return a table of the seconds per round, by model. `in_paper` adds the paper's times."""
     header = ["", "ms", "ratio", "tokens/s"]
     if in_paper:
         header += ["paper, ms", "ratio"]
@@ -181,7 +175,7 @@ def times_table(seconds: dict[ModelName, list[float]], num_tokens: int, in_paper
 
 
 def _paper_times(name: ModelName) -> list[str]:
-    """Return the cells of the paper's time and its ratio to RoPE's. Missing ones are empty."""
+    """Return the paper's cells, empty if it has none."""
     paper = COSTS.get(str(name))
     if paper is None:
         return ["", ""]

@@ -1,4 +1,4 @@
-"""Estimates of training steps and attention layers with every backend, by the planner's model of a GPU."""
+"""Estimated training steps and attention layers with every backend."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,14 +31,14 @@ ONE_PASS_PRODUCTS = 7 / 10
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate of a training step or an attention layer.
+    """Estimated training step or attention layer.
 
     Attributes:
         encoding: Encoding name.
         attention: Backend name, or ONE_PASS.
         mode: "eager" or "compiled".
         times: Pessimistic and optimistic time.
-        work: Operations.
+        work: Number of times that each operation runs.
         saved: Bytes kept for the backward pass, None if not counted.
     """
 
@@ -61,7 +61,7 @@ class Estimate:
 
 
 class RopeRatio(NamedTuple):
-    """Ratio of TAPE's fastest estimate to that of RoPE, and the backend and mode of TAPE."""
+    """TAPE's fastest estimate over RoPE's, with TAPE's backend and mode."""
 
     ratio: float
     by: str
@@ -99,12 +99,7 @@ def layer_estimates(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
 
 
 def one_pass_work(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
-    """Return the work of TAPE with ONE_PASS, none for RoPE.
-
-    Args:
-        encoding: Encoding name.
-        works: Work by backend.
-    """
+    """Return TAPE's work with ONE_PASS, derived from that of our kernels. RoPE has none."""
     if encoding == BASELINE:
         return {}
     result: Work = Counter()
@@ -128,7 +123,7 @@ def estimated_utilization(shape: Shape, gpu: Gpu, estimate: Estimate) -> float:
 
 
 class SavedBytes(NamedTuple):
-    """Bytes kept for the backward pass, and the backend and mode that keep them."""
+    """Bytes kept for the backward pass, with the backend and mode."""
 
     num_bytes: int
     by: str
@@ -144,7 +139,7 @@ def least_saved(steps: list[Estimate], encoding: str) -> SavedBytes:
 
 
 def ratios_to_rope(estimates: list[Estimate]) -> Iterator[RopeRatio]:
-    """Yield the ratios of TAPE to the fastest RoPE: with the fastest implemented backend, then with ONE_PASS."""
+    """Yield TAPE's ratios to the fastest RoPE: with the fastest implemented backend, then with ONE_PASS."""
     baseline = fastest(estimates, BASELINE, *IMPLEMENTED)
     for attentions in (IMPLEMENTED, (ONE_PASS,)):
         tape = fastest(estimates, "tape", *attentions)
@@ -152,7 +147,7 @@ def ratios_to_rope(estimates: list[Estimate]) -> Iterator[RopeRatio]:
 
 
 def fastest(estimates: list[Estimate], encoding: str, *attentions: str) -> Estimate:
-    """Return the fastest estimate of an encoding with one of these backends."""
+    """Return an encoding's fastest estimate with one of these backends."""
     candidates = []
     for estimate in estimates:
         if estimate.encoding == encoding and estimate.attention in attentions:

@@ -22,12 +22,10 @@ def build(
     device: torch.device,
     dtype: torch.dtype,
 ) -> dict[str, PreTrainedModel]:
-    """Return a Llama, and a model of the same shape with each encoding, by name.
-
-    All have random weights, no biases, no query norm and no scaling.
+    """Return a Llama, and a model of the same shape with each encoding, by name. Their weights are random.
 
     Args:
-        config: Shape of the models.
+        config: Shape of the models. They have no biases, no query norm and no scaling.
         encodings: Encoding names.
         length: Length of the longest prompt.
         device: Device to run on.

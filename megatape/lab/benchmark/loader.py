@@ -46,12 +46,7 @@ Reader = Callable[[int], Iterator[Pair]]
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of a reader.
-
-    Attributes:
-        reading: Tokens per second.
-        waiting: Seconds from opening the data to the first batch, when resuming in the middle.
-    """
+    """Tokens per second, and seconds of waiting for the first batch when resuming in the middle."""
 
     reading: float
     waiting: float
@@ -62,7 +57,7 @@ class LoaderResult:
     """Speed of all readers on the same data.
 
     Attributes:
-        num_samples: Number of samples read by each reader.
+        num_samples: Number of samples.
         length: Tokens per sample.
         readers: Reader name -> speed.
         copying: Tokens per second when copying the stored ids in memory, an upper bound.
@@ -75,7 +70,7 @@ class LoaderResult:
 
 
 def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
-    """Measure the readers, and yield the paragraphs of the report. Same arguments and errors as `measure`."""
+    """Measure the readers, and yield the paragraphs of the report. Arguments and errors are those of `measure`."""
     result = measure(directory, length, rounds)
     yield (
         f"{result.num_samples:,} samples of {length} tokens, batches of {BATCH}; copying the stored ids in memory: "
@@ -85,7 +80,7 @@ def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
 
 
 def table(result: LoaderResult) -> str:
-    """Return a table with a row for each reader."""
+    """Return a table of readers."""
     baseline = result.readers[BASELINE_READER].reading
     rows = []
     for name, speed in result.readers.items():

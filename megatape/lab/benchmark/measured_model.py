@@ -30,12 +30,7 @@ Weights = dict[tuple[str, torch.Size], Tensor]
 
 
 class ModelName(NamedTuple):
-    """Name of a measured model.
-
-    Attributes:
-        encoding: Encoding name, or LLAMA for transformers' Llama.
-        checkpointing: Value of training.activation_checkpointing.
-    """
+    """Name of a measured model. `encoding` is LLAMA's for transformers' Llama."""
 
     encoding: str
     checkpointing: ActivationCheckpointing = "none"
@@ -56,9 +51,9 @@ class Cost:
 
     Attributes:
         parameters: Number of weights.
-        flops: FLOPs of the forward pass, per sequence.
-        saved: Bytes that autograd keeps for the backward pass of the batch, without weights.
-        saved_blocks: Bytes that it keeps for the blocks alone.
+        flops: FLOPs of a forward pass, per sequence.
+        saved: Bytes kept for the backward pass of a batch, without weights.
+        saved_blocks: Bytes kept for the blocks alone.
     """
 
     parameters: int
@@ -68,10 +63,10 @@ class Cost:
 
 
 class MeasuredModel:
-    """A model with one encoding, and its inputs.
+    """A model and its inputs.
 
     Attributes:
-        model: The model.
+        model: Model with one encoding.
         tokens: Token ids [B, N].
         positions: Position ids [B, N].
         state: Encoding state at these positions.
@@ -124,7 +119,7 @@ class MeasuredModel:
         return self.model(self.tokens, self.positions, targets=self.tokens)
 
     def blocks(self) -> Tensor:
-        """Run the blocks alone, without embedding, final norm, head and loss. Returns the sum of the output."""
+        """Run the blocks alone, without embedding, final norm, head and loss. Returns the output's sum."""
         state = PositionState(self.model.encoding.state(self.positions))
         streams = Streams(self.x.detach().requires_grad_(), state)
         for block in self.model.blocks:
@@ -162,7 +157,7 @@ class MeasuredModel:
 
 
 class MeasuredLlama:
-    """transformers' Llama of the same shape with the same inputs, its own weights, and `sdpa` attention."""
+    """transformers' Llama of the same shape, with the same inputs, its own weights, and `sdpa`."""
 
     def __init__(self, measured: MeasuredModel) -> None:
         # transformers takes seconds to import.
@@ -180,7 +175,7 @@ class MeasuredLlama:
         return self.model(self.tokens, labels=self.tokens, use_cache=False).loss
 
     def blocks(self) -> Tensor:
-        """Run the blocks and the final norm, which transformers does not separate. Returns the sum of the output."""
+        """Run the blocks and the final norm, which transformers does not separate. Returns the output's sum."""
         inputs = self.x.detach().requires_grad_()
         return self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state.sum()
 
@@ -192,13 +187,7 @@ def train(model: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 class MeasuredPart(NamedTuple):
-    """Timed part of a model.
-
-    Attributes:
-        title: Title in the report.
-        run: Runs the part once.
-        run_llama: Runs it for transformers' Llama; None if the Llama is not measured.
-    """
+    """Timed part of a model, and of transformers' Llama if that has it."""
 
     title: str
     run: Callable[[MeasuredModel], None]
@@ -230,13 +219,13 @@ def prepare(
     device: torch.device,
     modes: Sequence[ActivationCheckpointing] = (),
 ) -> dict[ModelName, MeasuredModel]:
-    """Return a model with each encoding, including the baseline. Their common weights are shared.
+    """Return a model with each encoding, including the baseline. Common weights are shared.
 
     Args:
         shape: Model and batch.
         encodings: Encoding names.
         device: Device to run on.
-        modes: Modes of activation checkpointing, each adding one more model per encoding.
+        modes: Activation checkpointing modes, each adding a model per encoding.
 
     Raises:
         UserError: An encoding does not support the shape.

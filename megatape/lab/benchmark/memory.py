@@ -54,14 +54,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to measure.
-
-    Attributes:
-        stage: ZeRO stage.
-        world_size: Number of ranks.
-        tensor_size: Number of tensor-parallel ranks.
-        num_layers: Number of layers.
-    """
+    """A run to measure: its ZeRO stage, number of ranks, tensor-parallel ranks and layers."""
 
     stage: int
     world_size: int
@@ -80,7 +73,7 @@ class Case:
         return parse_config(raw, "benchmark")
 
     def planned_bytes(self) -> float:
-        """Return the planner's estimate of the memory of a rank."""
+        """Return the planner's estimate for a rank."""
         layout = TrainingLayout.from_config(self.config(), self.world_size)
         return plan_memory(layout, on_gpu=False).device_total
 
@@ -93,11 +86,7 @@ CASES = (
 
 
 def measure(case: Case) -> Measured:
-    """Train with several processes on this machine. Returns the maximum over ranks.
-
-    Raises:
-        ChildProcessError: A process failed.
-    """
+    """Train with several processes, and return the maximum over ranks. Raises ChildProcessError if one fails."""
     world_size = case.world_size
     command = python_command("megatape.lab.benchmark.memory", case.config().model_dump_json())
     shared = {

@@ -1,4 +1,4 @@
-"""Shapes of the measured models (as in configs/, with the micro-batch of one GPU), and random weights like trained ones."""
+"""Shapes of the measured models (as in configs/, with one GPU's micro-batch), and random weights like trained ones."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,13 +20,7 @@ UP_STD = 0.02
 
 @dataclass(frozen=True)
 class Shape:
-    """A model and a micro-batch.
-
-    Attributes:
-        model: Model configuration.
-        batch: Number of sequences B.
-        length: Sequence length N.
-    """
+    """A model, and a micro-batch of B sequences with N tokens each."""
 
     model: ModelConfig
     batch: int
@@ -131,12 +125,12 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 
 
 def compute_precision(device: torch.device) -> str:
-    """Return the value of training.precision that selects the compute dtype."""
+    """Return the value of training.precision for the compute dtype."""
     return str(compute_dtype(device)).removeprefix("torch.")
 
 
 def position_state(config: ModelConfig, positions: Tensor) -> Tensor:
-    """Return the state of a stateful encoding at some positions."""
+    """Return a stateful encoding's state at some positions."""
     state = encoding_of(config).state(positions)
     assert state is not None
     return state
@@ -144,7 +138,7 @@ def position_state(config: ModelConfig, positions: Tensor) -> Tensor:
 
 @torch.no_grad()
 def draw_weight(name: str, parameter: nn.Parameter, std: float, generator: torch.Generator) -> None:
-    """Fill a parameter with initial values, except for position weights: these are not zero, so that updates have an effect.
+    """Fill a parameter with random initial values. Position weights are not zero, so that updates have an effect.
 
     Args:
         name: Parameter name.

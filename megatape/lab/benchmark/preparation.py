@@ -46,13 +46,7 @@ LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
 
 @dataclass(frozen=True)
 class Way:
-    """A way to prepare the text.
-
-    Attributes:
-        name: Name in the table.
-        baseline: Name of the way to compare with.
-        action: Prepares the text once.
-    """
+    """A way to prepare the text: its name, that of its baseline, and a function that does it once."""
 
     name: str
     baseline: str
@@ -61,14 +55,7 @@ class Way:
 
 @dataclass(frozen=True)
 class WayTimes:
-    """Times of a way, and those of its baseline in the same rounds.
-
-    Attributes:
-        name: Name of the way.
-        baseline: Name of its baseline.
-        seconds: CPU seconds per round.
-        baseline_seconds: The baseline's CPU seconds per round.
-    """
+    """CPU seconds per round of a way, and of its baseline in the same rounds."""
 
     name: str
     baseline: str
@@ -77,7 +64,7 @@ class WayTimes:
 
     @property
     def relative_rate(self) -> Spread:
-        """Rate over the baseline's. Rates are inverse to times, so the ratio is that of the baseline's seconds to ours."""
+        """Rate over the baseline's, which is the baseline's time over this way's."""
         return ratio(self.baseline_seconds, self.seconds)
 
 
@@ -86,12 +73,12 @@ class PreparationResult:
     """Times of all ways to prepare the same text.
 
     Attributes:
-        num_bytes: Text size in bytes.
+        num_bytes: Text size.
         num_documents: Number of documents.
         vocab_size: Vocabulary size of the tokenizer.
         ways: Times of each way.
         has_equal_data: Whether all preparations have written the same data.
-        start_seconds: CPU seconds of a command that prepares ten short documents.
+        start_seconds: CPU seconds of a command preparing ten short documents.
     """
 
     num_bytes: int
@@ -170,14 +157,7 @@ class Preparations:
     """Prepares the same texts repeatedly, each time into a new folder."""
 
     def __init__(self, tokenizer: Tokenizer, texts: list[str], folder: Path, num_fast_tokenizers: int) -> None:
-        """Write the texts as a source.
-
-        Args:
-            tokenizer: Tokenizer to measure.
-            texts: Documents.
-            folder: Temporary folder.
-            num_fast_tokenizers: How often gigatoken is used.
-        """
+        """Write the texts as a source, and load a fast tokenizer for each use."""
         self._tokenizer = tokenizer
         self._texts = texts
         self._folder = folder
@@ -228,7 +208,7 @@ class Preparations:
 
 
 def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
-    """Prepare one split in a fast loop with the same libraries, but without rules, tables, counts or resuming."""
+    """Prepare one split in a plain loop with the same libraries, without rules, tables, counts or resuming."""
     output.mkdir()
     seen = set[bytes]()
     hasher = hashlib.sha256()
@@ -249,7 +229,7 @@ def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
 
 
 def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
-    """Return the CPU seconds of a command that prepares ten short documents."""
+    """Return the CPU seconds of a command preparing ten short documents."""
     lines = folder / "start.jsonl"
     model = folder / "tokenizer"
     lines.write_text("".join(f'{{"text": "{number}"}}\n' for number in range(10)), encoding="utf-8")
@@ -277,7 +257,7 @@ def first_texts(source: Source, num_bytes: int) -> list[str]:
 
 
 def write_units(texts: list[str], folder: Path) -> list[Unit]:
-    """Write the texts to FILES compressed files of JSON lines, and return the units."""
+    """Write the texts to FILES compressed files of JSON lines."""
     units = []
     for number in range(FILES):
         path = folder / f"{number}.jsonl.gz"

@@ -1,4 +1,4 @@
-"""Estimated training steps of RoPE and TAPE, without a GPU, compared with the targets and optionally with measurements."""
+"""Estimated training steps of RoPE and TAPE, compared with the targets and optionally with measurements."""
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -76,7 +76,7 @@ def report(
 
 
 def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], results: Results) -> str:
-    """Return a table of the estimates, with a column of measured times if there are results."""
+    """Return a table of estimates, with measured times if there are results."""
     header = [
         "encoding",
         "attention",
@@ -103,7 +103,7 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], resul
 
 
 def _measured_cell(results: Results, key: Key) -> str:
-    """Return the milliseconds of a measured step, empty if it was not measured."""
+    """Return a measured step's milliseconds, empty if it was not measured."""
     result = results.get(key)
     if result is None or not result.is_measured:
         return ""
@@ -145,5 +145,4 @@ def _target_rows(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], step_
 
 
 def _row(check: TargetCheck, by: str) -> list[str]:
-    """Return a row in the table of targets. `by`: backend and mode of the value."""
     return [check.quantity, check.value_cell, by, check.target_cell, check.met_cell]

@@ -9,9 +9,8 @@ from transformers import PreTrainedModel
 
 from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.exported import LLAMA
-from megatape.lab.benchmark.gpu.serving import ServingResult, times_beside_llama
 from megatape.lab.benchmark.peak_memory import peak_memory
-from megatape.lab.benchmark.sessions import NUM_DECODED, Decoder, Workload, read
+from megatape.lab.benchmark.sessions import NUM_DECODED, Decoder, ServingResult, Workload, read, times_beside_llama
 from megatape.lab.benchmark.timing import Timer, describe_device
 from megatape.utils.tables import markdown
 from megatape.utils.units import plural
@@ -27,12 +26,7 @@ class CacheBytes:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """Measurements of a model with one workload.
-
-    Attributes:
-        times: Times of reading the prompts and decoding a token.
-        bytes_per_token: Peak bytes per prompt token while reading the prompts.
-    """
+    """A model's times, and its peak bytes per prompt token while reading the prompts."""
 
     times: ServingResult
     bytes_per_token: float
@@ -81,7 +75,7 @@ def measure_cache(models: dict[str, PreTrainedModel], device: torch.device) -> d
 
 
 def cache_table(caches: dict[str, CacheBytes]) -> str:
-    """Return the table of cache sizes."""
+    """Return a table of cache sizes."""
     rows = []
     for name, cache in caches.items():
         rows.append([name, f"{cache.keys:,}", f"{cache.values:,}", f"{cache.keys + cache.values:,}"])
@@ -100,7 +94,7 @@ def measure(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer
 
 
 def workload_table(workload: Workload, results: dict[str, ModelResult]) -> str:
-    """Return a table with a row for each model."""
+    """Return a table of models."""
     rows = []
     for name, result in results.items():
         prompt = result.times.prompt

@@ -5,6 +5,7 @@ B batch, N prompt tokens, V vocabulary size.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -12,6 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel, StaticCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from megatape.lab.benchmark.exported import LLAMA
+from megatape.lab.benchmark.gpu.results import Measurement, Times
+from megatape.lab.benchmark.timing import ratio
 
 # Number of tokens decoded per round.
 NUM_DECODED = 8
@@ -47,9 +52,16 @@ class Workload:
         return text
 
 
+class ServingResult(Measurement):
+    """Times of reading the prompts and of decoding a token, compared with the Llama."""
+
+    prompt: Times
+    token: Times
+
+
 @torch.no_grad()
 def read(model: PreTrainedModel, prompt: dict[str, Tensor]) -> CausalLMOutputWithPast:
-    """Run a model on a prompt. The output has the cache, and the logits of the last tokens."""
+    """Run a model on a prompt. The output has the cache, and the last tokens' logits."""
     return model(**prompt, use_cache=True, logits_to_keep=1)
 
 
@@ -70,7 +82,7 @@ class Decoder:
 
 
 class StaticSession:
-    """A model with a static cache. torch.compile makes two CUDA graphs: one for the prompt, one for a single token.
+    """A model with a static cache, compiled into two CUDA graphs: one for the prompt, one for a single token.
 
     On a CPU, which is for tests, the traced operations run without further compilation.
     """
@@ -95,12 +107,12 @@ class StaticSession:
         )
 
     def read(self) -> Tensor:
-        """Read the prompt. Returns the logits of its last token, [B, 1, V]."""
+        """Read the prompt. Returns the last token's logits, [B, 1, V]."""
         self._truncate_cache(0)
         return self._run(self.forward, 0, self.length)
 
     def decode(self) -> Tensor:
-        """Decode NUM_DECODED tokens after the prompt. Returns the logits of the last one, [B, 1, V]."""
+        """Decode NUM_DECODED tokens after the prompt. Returns the last one's logits, [B, 1, V]."""
         self._truncate_cache(self.length)
         for first in range(self.length, self.length + NUM_DECODED):
             logits = self._run(self.forward, first, first + 1)
@@ -112,7 +124,7 @@ class StaticSession:
 
     @torch.no_grad()
     def _run(self, forward: Callable[..., Any], first: int, end: int) -> Tensor:
-        """Run the model on tokens first .. end - 1. Returns the logits of the last one."""
+        """Run the model on tokens first .. end - 1. Returns the last one's logits."""
         torch.compiler.cudagraph_mark_step_begin()
         output = forward(
             self.tokens[:, first:end].clone(),
@@ -124,3 +136,22 @@ class StaticSession:
         )
         logits: Tensor = output.logits
         return logits
+
+
+def times_beside_llama(reading: dict[str, list[float]], decoding: dict[str, list[float]]) -> dict[str, ServingResult]:
+    """Return each model's times, compared with the Llama.
+
+    Args:
+        reading: Model name -> seconds per round for reading the prompts.
+        decoding: Model name -> seconds per round for decoding NUM_DECODED tokens.
+    """
+    results = {}
+    for name, seconds in reading.items():
+        decoding_seconds = decoding[name]
+        prompt = Times(seconds=median(seconds), ratio=ratio(seconds, reading[LLAMA]).median)
+        token = Times(
+            seconds=median(decoding_seconds) / NUM_DECODED,
+            ratio=ratio(decoding_seconds, decoding[LLAMA]).median,
+        )
+        results[name] = ServingResult(prompt=prompt, token=token)
+    return results

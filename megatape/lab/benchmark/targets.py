@@ -1,4 +1,4 @@
-"""Targets for the costs of TAPE over those of RoPE, and the comparison of measured or estimated values with them."""
+"""Targets for TAPE's costs over RoPE's, and comparisons of measured or estimated values with them."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -48,43 +48,43 @@ class TargetCheck:
 
     @property
     def value_cell(self) -> str:
-        """Cell of the value."""
+        """Value, as a table cell."""
         if self.is_utilization:
             return f"{self.value:.0%}"
         return ratio_cell(self.value, 3)
 
     @property
     def target_cell(self) -> str:
-        """Cell of the target."""
+        """Target, as a table cell."""
         if self.is_utilization:
             return f"at least {self.limit:.0%}"
         return f"at most {self.limit}"
 
     @property
     def met_cell(self) -> str:
-        """Cell that says whether the value meets the target."""
+        """Whether the value meets the target, as a table cell."""
         return "yes" if self.is_met else "no"
 
 
 def step_check(shape: str, ratio: float, limit: float | None = None) -> TargetCheck:
-    """Compare the seconds of a training step with the target. `limit` replaces the one in STEP_TARGETS."""
+    """Compare a training step's ratio with `limit`, by default the one in STEP_TARGETS."""
     if limit is None:
         limit = STEP_TARGETS[shape]
     return _ratio_check(f"training step at {shape}", ratio, limit)
 
 
 def saved_check(shape: str, ratio: float) -> TargetCheck:
-    """Compare the bytes that a training step keeps for its backward pass with the target."""
+    """Compare the ratio of bytes kept for the backward pass with its target."""
     return _ratio_check(f"saved activations at {shape}", ratio, SAVED_TARGET)
 
 
 def layer_check(shape: str, ratio: float) -> TargetCheck:
-    """Compare the forward pass of an attention layer with the target."""
+    """Compare an attention layer's ratio, forward, with its target."""
     return _ratio_check(f"attention layer forward at {shape}", ratio, LAYER_TARGET)
 
 
 def utilization_check(mfu: float) -> TargetCheck:
-    """Compare TAPE's model FLOPs utilization at the shape of MFU_TARGET with the target."""
+    """Compare TAPE's utilization at the shape of MFU_TARGET with its target."""
     return TargetCheck(f"MFU of TAPE at {MFU_TARGET.shape}", mfu, MFU_TARGET.minimum, is_utilization=True)
 
 

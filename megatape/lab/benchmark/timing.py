@@ -1,11 +1,11 @@
-"""Times actions in rounds, each running once per round, so that changes in the machine's speed affect all of them alike."""
+"""Times actions in rounds. Each runs once per round, so changes in the machine's speed affect all of them alike."""
 
 import math
 import statistics
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -36,14 +36,21 @@ def ratio(seconds: list[float], base: list[float]) -> Spread:
     return spread([value / base_value for value, base_value in zip(seconds, base, strict=True)])
 
 
+class Comparison(NamedTuple):
+    """Median seconds of an action, and its median ratio to a baseline in the same round."""
+
+    seconds: float
+    ratio: float
+
+
 @dataclass(frozen=True)
 class Timer:
     """Times actions on a device.
 
     Attributes:
         device: Device to run on.
-        rounds: Number of timed rounds, which follow an untimed warm-up round.
-        at_least: Minimum seconds of an action per round. Faster actions are repeated, which keeps the queue of a GPU full.
+        rounds: Number of timed rounds, following an untimed warm-up round.
+        at_least: Minimum seconds per action and round. Faster actions are repeated, keeping a GPU's queue full.
         clock: Clock on a CPU. A GPU is timed by CUDA events.
     """
 
@@ -53,7 +60,7 @@ class Timer:
     clock: Callable[[], float] = time.perf_counter
 
     def times(self, actions: dict[Name, Callable[[], object]]) -> dict[Name, list[float]]:
-        """Return the seconds per call of each action, for every round."""
+        """Return each action's seconds per call, for every round."""
         counts = {name: self._count(action) for name, action in actions.items()}
         seconds: dict[Name, list[float]] = {name: [] for name in actions}
         for number in range(self.rounds + 1):
@@ -68,10 +75,11 @@ class Timer:
         """Return an action's median seconds."""
         return statistics.median(self.times({"action": action})["action"])
 
-    def compare(self, action: Callable[[], object], baseline: Callable[[], object]) -> tuple[float, float]:
-        """Return an action's median seconds, and the median of its ratios to a baseline in the same round."""
+    def compare(self, action: Callable[[], object], baseline: Callable[[], object]) -> Comparison:
+        """Time an action and a baseline in the same rounds."""
         seconds = self.times({"action": action, "baseline": baseline})
-        return statistics.median(seconds["action"]), ratio(seconds["action"], seconds["baseline"]).median
+        over_baseline = ratio(seconds["action"], seconds["baseline"])
+        return Comparison(statistics.median(seconds["action"]), over_baseline.median)
 
     def seconds(self, action: Callable[[], object], count: int = 1) -> float:
         """Return the mean seconds over `count` calls."""
@@ -89,7 +97,7 @@ class Timer:
         return first.elapsed_time(last) / 1e3 / count
 
     def _count(self, action: Callable[[], object]) -> int:
-        """Return how often to call an action so that a round takes `at_least` seconds."""
+        """Return how often to call an action to spend `at_least` seconds."""
         if not self.at_least:
             return 1
         # The first call compiles and allocates.
@@ -98,7 +106,7 @@ class Timer:
 
 
 def captured(action: Callable[[], object]) -> Callable[[], None]:
-    """Capture an action as a CUDA graph, and return its replay, which spends no time on launching kernels."""
+    """Capture an action as a CUDA graph. Its replay, the result, spends no time on launching kernels."""
     stream = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
@@ -113,6 +121,13 @@ def captured(action: Callable[[], object]) -> Callable[[], None]:
 def _repeat(action: Callable[[], object], count: int) -> None:
     for _ in range(count):
         action()
+
+
+def default_device() -> torch.device:
+    """Return the GPU, or the CPU if there is none."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("cpu")
 
 
 def describe_device(device: torch.device) -> str:

@@ -1,20 +1,14 @@
-"""Model FLOPs of a training step, and their share of a device's peak (MFU)."""
+"""Model FLOPs of a training step, and model FLOPs utilization (MFU)."""
 
 from megatape.accounting.flops import forward_flops
 from megatape.config import ModelConfig
 
 
 def step_flops(model: ModelConfig, batch: int, length: int) -> int:
-    """Return the model FLOPs of a training step, counting all N x N scores and a backward pass as two forward passes.
-
-    Args:
-        model: Model configuration.
-        batch: Number of sequences B.
-        length: Sequence length N.
-    """
+    """Return a training step's model FLOPs, counting all N x N scores and a backward pass as two forward passes."""
     return 3 * forward_flops(model, length) * batch
 
 
 def utilization(flops: int, seconds: float, peak: float) -> float:
-    """Return the model FLOPs utilization of a step on a device with `peak` FLOPs per second."""
+    """Return the share of a device's peak FLOPs per second that a step achieves."""
     return flops / seconds / peak

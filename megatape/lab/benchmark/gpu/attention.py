@@ -1,6 +1,6 @@
-"""Attention of one layer: times and errors of every backend that supports a case.
+"""Attention of one layer: times and errors of every backend.
 
-Each is timed beside rotary attention with PyTorch's choice of the kernel. Rotating queries and keys is included.
+Each is timed beside rotary attention with PyTorch's choice of the kernel, including the rotation of queries and keys.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,13 +36,7 @@ ENCODING_OF = {"plain": "rope", "moving": "tape"}
 
 
 class Setting(NamedTuple):
-    """Attention to compute.
-
-    Attributes:
-        shape: Shape name.
-        kind: Kind of attention.
-        has_documents: Whether a sequence has several documents.
-    """
+    """Attention to compute. `has_documents`: several documents per sequence."""
 
     shape: str
     kind: Kind
@@ -60,9 +54,9 @@ class AttentionCase(NamedTuple):
     """A backend that computes attention.
 
     Attributes:
-        inputs: Shape name, with ", documents" if a sequence has several documents.
+        inputs: Shape name, with ", documents" for several documents per sequence.
         kind: Kind of attention.
-        variant: Backend, with its kernel if that was selected.
+        variant: Backend, with its kernel if one is selected.
     """
 
     inputs: str
@@ -71,7 +65,7 @@ class AttentionCase(NamedTuple):
 
     @property
     def encoding(self) -> str:
-        """Encoding that needs this kind of attention, or else the kind."""
+        """Encoding with this kind of attention, or else the kind."""
         return ENCODING_OF.get(self.kind, self.kind)
 
 
@@ -91,14 +85,7 @@ SETTINGS = [
 
 
 class AttentionResult(Measurement):
-    """Errors and times of a case.
-
-    Attributes:
-        error_of_outputs: Largest relative error of the outputs.
-        error_of_gradients: Largest relative error of the gradients.
-        forward: Times of the forward pass.
-        step: Times of the forward and backward pass.
-    """
+    """Largest relative errors, and times of the forward pass and of forward and backward pass (step)."""
 
     error_of_outputs: float
     error_of_gradients: float
@@ -127,7 +114,7 @@ def measure(bench: Bench) -> None:
 
 
 def _variants(device: torch.device, setting: Setting, shape: Shape) -> Iterator[Variant]:
-    """Yield the backends that support a setting, and each kernel of SDPA."""
+    """Yield the supported backends, and each kernel of SDPA."""
     bias: BiasKind = "none"
     if setting.kind == "distance bias":
         bias = "distance"
@@ -149,7 +136,6 @@ def _variants(device: torch.device, setting: Setting, shape: Shape) -> Iterator[
 
 
 def _measure_variant(timer: Timer, problem: Problem, variant: Variant, baseline: Problem) -> AttentionResult:
-    """Return the errors of a variant, and its times beside the baseline's."""
     errors = []
     for result, exact in zip(problem.step(variant), problem.exact, strict=True):
         errors.append(relative_error(result, exact))
@@ -168,7 +154,7 @@ def _measure_variant(timer: Timer, problem: Problem, variant: Variant, baseline:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each case."""
+    """Yield a table of cases."""
     by_inputs: dict[str, dict[AttentionCase, AttentionResult]] = {}
     for case, result in measurements(results, "attention", AttentionCase, AttentionResult):
         by_inputs.setdefault(case.inputs, {})[case] = result

@@ -30,7 +30,7 @@ class Variant(NamedTuple):
     Attributes:
         label: Name in keys and tables.
         backend: Backend name.
-        context: Makes a context that selects the kernel.
+        context: Returns a context selecting the kernel.
     """
 
     label: str
@@ -43,24 +43,17 @@ BASELINE = Variant("sdpa", "sdpa")
 
 
 class Problem:
-    """Inputs of attention, gradients of its outputs, and the exact results.
+    """Inputs of attention, output gradients, and the exact results.
 
     Attributes:
         inputs: Queries, keys and values, then the position update or the distance bias.
         state: Encoding state [B, N, 1, W].
-        document_starts: Index of the first token in each token's document [B, N], or None.
+        document_starts: First token in each token's document [B, N], or None.
         d_outputs: Output gradients.
     """
 
     def __init__(self, shape: Shape, kind: Kind, has_documents: bool, device: torch.device) -> None:
-        """Draw the inputs with a fixed seed.
-
-        Args:
-            shape: Model and batch.
-            kind: Kind of attention.
-            has_documents: Whether a sequence has several documents.
-            device: Device to run on.
-        """
+        """Draw the inputs with a fixed seed. `has_documents`: several documents per sequence."""
         config = shape.model.model_copy(update={"encoding": "rope"})
         batch = shape.batch
         length = shape.length
@@ -137,7 +130,7 @@ class Problem:
 
     @cached_property
     def exact(self) -> list[Tensor]:
-        """Result of `step` by the formula in float64, computed one key/value head at a time."""
+        """Outputs and gradients in float64, computed one key/value head at a time."""
         inputs = [tensor.detach().double().requires_grad_() for tensor in self.inputs]
         num_kv_heads = inputs[1].shape[2]
         outputs: list[list[Tensor]] = []

@@ -20,7 +20,7 @@ LOST = 3
 
 
 class Bench:
-    """Runs the measurements of a part, and sends the results to the parent process.
+    """Runs the measurements of a part, sending the results to the parent process.
 
     Attributes:
         device: "cuda" or "cpu".
@@ -33,7 +33,7 @@ class Bench:
         Args:
             part: Part name.
             device: "cuda" or "cpu".
-            tiny: Whether to use sizes that a CPU runs in a second.
+            tiny: Whether to use small sizes.
             skipped: Keys that already have a result.
             channel: File read by the parent process.
         """
@@ -56,12 +56,7 @@ class Bench:
         return Timer(device, 5, at_least=0.05)
 
     def measure(self, case: tuple[str, ...], action: Callable[[], Measurement]) -> None:
-        """Run a measurement unless it has a result, and record its figures or its failure.
-
-        Args:
-            case: Names of the case.
-            action: Returns the figures.
-        """
+        """Run a measurement unless the case has a result. Record the figures that `action` returns, or its failure."""
         if self.has_result(case):
             return
         self.begin(case)
@@ -105,7 +100,7 @@ class Bench:
 
 
 def brief(error: BaseException) -> str:
-    """Return the exception's type and the first lines of its message."""
+    """Return an exception's type and the first lines of its message."""
     first_lines = lines(f"{type(error).__name__}: {error}")[:MAX_ERROR_LINES]
     return " / ".join(first_lines)[:MAX_ERROR_LENGTH]
 

@@ -1,4 +1,4 @@
-"""Peak bandwidth of the device, and its throughput in the matrix products of a training step."""
+"""Peak bandwidth of the device, and its throughput in the matrix products of training."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,13 +24,7 @@ Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]
 
 
 class Rate(Measurement):
-    """Rate of a copy or a matrix product.
-
-    Attributes:
-        seconds: Seconds of the operation.
-        bytes_per_second: Bytes read and written per second, for a copy.
-        flops_per_second: FLOPs per second, for a product.
-    """
+    """Duration of a copy or a matrix product, and its rate. A copied byte counts twice: it is read and written."""
 
     seconds: float
     bytes_per_second: float | None = Field(None, alias="bytes/s")
@@ -46,7 +40,7 @@ class Rate(Measurement):
 
 
 def measure(bench: Bench) -> None:
-    """Measure a copy, then products in the runs' precision and in FP8, without the scaling that training.fp8 adds."""
+    """Measure a copy, then products in the runs' precision and in FP8, without the scaling of training.fp8."""
     timer = bench.timer
     dtype = compute_dtype(timer.device)
     num_bytes = COPIED_BYTES
@@ -64,7 +58,7 @@ def measure(bench: Bench) -> None:
 
 
 def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
-    """Return the sizes of a training step's products: number of rows, inner size, number of columns."""
+    """Return a training step's products, as number of rows, inner size and number of columns."""
     tokens = shape.batch * shape.length
     width = shape.model.hidden_size
     inner = shape.model.mlp_size
@@ -78,7 +72,6 @@ def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
 
 
 def _copy(timer: Timer, num_bytes: int) -> Rate:
-    """Time a copy, which reads and writes every byte."""
     source = torch.ones(num_bytes, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
     seconds = timer.median(lambda: target.copy_(source))
@@ -105,6 +98,6 @@ def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each rate."""
+    """Yield a table of rates."""
     rows = [[name, rate.cell] for name, rate in measurements(results, "ceilings", label, Rate)]
     yield from titled("Ceilings", ["", "rate"], rows)

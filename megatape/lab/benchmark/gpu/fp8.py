@@ -23,13 +23,7 @@ from megatape.utils.units import format_milliseconds
 
 
 class Fp8Case(NamedTuple):
-    """A training step in FP8.
-
-    Attributes:
-        shape: Shape name.
-        encoding: Encoding name.
-        recipe: Value of training.fp8.
-    """
+    """A training step in FP8. `recipe` is a value of training.fp8."""
 
     shape: str
     encoding: str
@@ -37,12 +31,7 @@ class Fp8Case(NamedTuple):
 
 
 class Fp8Result(Times):
-    """Times of a training step in FP8, compared with bfloat16.
-
-    Attributes:
-        tokens_per_second: Tokens per second.
-        config: Configuration of the step, read by the planner.
-    """
+    """Times of a training step compared with bfloat16, and its configuration for the planner."""
 
     tokens_per_second: float = Field(alias="tokens/s")
     config: dict[str, Any] | None = None
@@ -60,7 +49,6 @@ def measure(bench: Bench) -> None:
 
 
 def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, compiled: bool) -> Fp8Result:
-    """Time a step with and without FP8."""
     config = shape.config(encoding, "bfloat16", compile=compiled, fp8=recipe)
     plain = shape.config(encoding, "bfloat16", compile=compiled, fp8="none")
     seconds, ratio = timer.compare(RawStep(config, timer.device), RawStep(plain, timer.device))
@@ -73,7 +61,7 @@ def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, comp
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each recipe."""
+    """Yield a table of cases."""
     rows = []
     for case, result in measurements(results, "fp8", Fp8Case, Fp8Result):
         rows.append(

@@ -36,22 +36,13 @@ class Versions(Measurement):
         return self.model_dump(by_alias=True)
 
     def sentence_parts(self) -> Iterator[str]:
-        """Yield each version with its name. Fields that an earlier benchmark did not record are skipped."""
+        """Yield each version with its name, skipping those that an earlier benchmark did not record."""
         for name, version in self.model_dump(by_alias=True, exclude_unset=True, exclude={"c_compiler"}).items():
             yield f"{name} {version or 'missing'}"
 
 
 class Device(Measurement):
-    """Measured device. A GPU has a capability, memory and processors, a CPU has threads.
-
-    Attributes:
-        name: Device name.
-        capability: Compute capability.
-        memory: Device memory in bytes.
-        processors: Number of multiprocessors.
-        cores: Number of host cores.
-        threads: Number of PyTorch threads.
-    """
+    """Measured device, with memory in bytes, host cores, a GPU's multiprocessors and PyTorch's threads on a CPU."""
 
     name: str | None = None
     capability: str | None = None
@@ -108,7 +99,7 @@ def cpu() -> Device:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a sentence with the device and the versions, or nothing if the device is unknown."""
+    """Yield a sentence, or nothing if the device is unknown."""
     device_result = results.get(Key("machine", DEVICE))
     if device_result is None:
         return

@@ -1,7 +1,7 @@
 """Registry of the parts of `megatape benchmark gpu`, the most useful first.
 
-A part is a module with `measure(bench, *arguments)`, which records results, and `table(results)`, which yields paragraphs about
-them. The modules are imported only when they run, because a machine may lack the packages of some parts.
+A part is a module with `measure(bench, *arguments)`, which records results, and `table(results)`, which yields paragraphs.
+It is imported only when it runs, because a machine may lack its packages.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from megatape.lab.benchmark.gpu.results import Results
 
 PACKAGE = "megatape.lab.benchmark.gpu"
-# A part is stopped after this multiple of its expected time.
+# Maximum duration of a part, as a multiple of its expected seconds.
 TIME_LIMIT = 3
 
 
@@ -43,7 +43,7 @@ class Part:
 
     @property
     def table(self) -> "Callable[[Results], Iterator[str]]":
-        """Function that yields paragraphs about the results of all parts with this module."""
+        """Function that yields paragraphs about all parts with this module."""
         table: Callable[[Results], Iterator[str]] = self._load().table
         return table
 

@@ -45,13 +45,7 @@ TINY_FILES = 40
 
 
 class PretrainResult(Times):
-    """Times of a step in a run, compared with the bare step.
-
-    Attributes:
-        bare_seconds: Seconds of the bare step.
-        peak_bytes: Peak memory of the run.
-        planned_bytes: The planner's estimate of peak_bytes.
-    """
+    """Times of a step compared with the bare step, and the run's measured and planned peak memory."""
 
     bare_seconds: float
     peak_bytes: int | float
@@ -75,16 +69,7 @@ def measure(bench: Bench) -> None:
 
 
 class Runs:
-    """Runs that share a data directory in a temporary folder.
-
-    Attributes:
-        timer: Timer of the device.
-        tiny: Whether to use small sizes.
-        folder: Temporary folder.
-        shape: Model and batch.
-        steps: Steps of a run.
-        warm_up: Untimed steps at the beginning.
-    """
+    """Runs that share a data directory in a temporary folder."""
 
     def __init__(self, bench: Bench, folder: Path) -> None:
         self.timer = bench.timer
@@ -98,7 +83,7 @@ class Runs:
             self.warm_up = TINY_WARM_UP_STEPS
 
     def measure(self, encoding: str, stage: int, compiled: bool) -> PretrainResult:
-        """Time the bare step, then train, and read the metrics of the run."""
+        """Time the bare step, then train, and read the run's metrics."""
         device = self.timer.device
         config = self._config(encoding, stage, compiled)
         bare = RawStep(config, device)
@@ -157,7 +142,7 @@ class Runs:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each run."""
+    """Yield a table of runs."""
     rows = []
     for name, result in measurements(results, "pretrain", label, PretrainResult):
         rows.append(

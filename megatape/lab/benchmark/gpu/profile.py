@@ -40,10 +40,10 @@ class ProfileResult(Measurement):
     """Profile of a step.
 
     Attributes:
-        seconds: Seconds per step, without the profiler.
-        busy_seconds: Seconds per step in which the GPU is busy.
-        kernels: Kernels per step.
-        waits: Calls per step that wait for the GPU.
+        seconds: Seconds without the profiler.
+        busy_seconds: Seconds in which the GPU is busy.
+        kernels: Number of kernels.
+        waits: Number of calls waiting for the GPU.
         top: Slowest kernels.
     """
 
@@ -55,7 +55,7 @@ class ProfileResult(Measurement):
 
 
 def measure(bench: Bench) -> None:
-    """Profile steps of TAPE and RoPE with the backend of `auto`, eager and compiled."""
+    """Profile steps of TAPE and RoPE with `auto`, eager and compiled."""
     shape = shapes(bench.tiny)["155m"]
     modes = {"eager": False, "compiled": True}
     if bench.tiny:
@@ -65,7 +65,7 @@ def measure(bench: Bench) -> None:
 
 
 def _profile_step(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> ProfileResult:
-    """Time and profile a step. On a CPU, operators take the place of kernels."""
+    """Time and profile a step. On a CPU, operators replace kernels."""
     device = timer.device
     on_gpu = device.type == "cuda"
     step = RawStep(shape.config(encoding, compute_precision(device), compile=compiled), device)
@@ -114,7 +114,7 @@ def _own_seconds(on_gpu: bool, event: Any) -> float:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each step, then the kernels of each."""
+    """Yield a table of steps, then the slowest kernels of each."""
     profiles = dict(measurements(results, "profile", label, ProfileResult))
     rows = []
     for name, result in profiles.items():

@@ -24,8 +24,8 @@ class RawStep:
     Attributes:
         model: Model in the compute precision.
         masters: float32 weights, updated by the optimizer.
-        weights: Weights of the model.
-        gradients: Gradients of the weights.
+        weights: Weights in the compute precision.
+        gradients: Gradients in the compute precision.
         positions: Position ids [B, N].
         tokens: Token ids [B, N + 1].
     """
@@ -72,7 +72,7 @@ class RawStep:
         self.update()
 
     def captured(self) -> Callable[[], None]:
-        """Return a step that replays forward and backward pass as a CUDA graph."""
+        """Return a step that replays both passes as a CUDA graph."""
         replay = captured(lambda: self.loss().backward())
 
         def step() -> None:
@@ -83,7 +83,7 @@ class RawStep:
 
 
 def _kernels(config: Config, device: torch.device) -> Kernels:
-    """Return the kernels that a run with this configuration uses."""
+    """Return the kernels of a run with this configuration."""
     training = config.training
     on_gpu = device.type == "cuda"
     compiler = None

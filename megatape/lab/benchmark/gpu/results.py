@@ -1,6 +1,6 @@
 """Results of a benchmark, and their file results.jsonl: one JSON object per line.
 
-A line has the key of the result and its figures: {"key": "step 155m/rope/sdpa/eager", "seconds": 0.04, "ratio": 1.0}
+Example: {"key": "step 155m/rope/sdpa/eager", "seconds": 0.04, "ratio": 1.0}
 """
 
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ RESULTS = "results.jsonl"
 
 
 class Key(NamedTuple):
-    """Key of a result. In files, it is text such as "attention/155m/plain/sdpa".
+    """Key of a result, such as "attention/155m/plain/sdpa" in files.
 
     Attributes:
         part: Part name.
-        case: Names of the measured case, usually the NamedTuple of a part. Empty for the result of the part itself.
+        case: Names of the measured case. Empty for the result of the part itself.
     """
 
     part: str
@@ -37,31 +37,23 @@ class Key(NamedTuple):
 
 
 class Measurement(BaseModel):
-    """Base class of measured figures. Their names in JSON are the aliases of the fields, or the fields with spaces."""
+    """Base class of measured figures. Names in JSON are the fields' aliases, or the fields with spaces."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", " "))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON, without the missing ones."""
+        """Return the figures as JSON, without missing ones."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
 class Seconds(Measurement):
-    """Duration of an action.
-
-    Attributes:
-        seconds: Median seconds.
-    """
+    """Median seconds of an action."""
 
     seconds: float
 
 
 class Times(Seconds):
-    """Duration of an action, compared with a baseline.
-
-    Attributes:
-        ratio: Seconds over the baseline's in the same round, median over rounds.
-    """
+    """Median seconds of an action, and its median ratio to a baseline in the same round."""
 
     ratio: float
 
@@ -71,7 +63,7 @@ class Result:
     """Result of a measurement or of a part.
 
     Attributes:
-        figures: Measured figures in JSON; each part parses its own (a subclass of Measurement).
+        figures: Figures in JSON; each part parses its own with a subclass of Measurement.
         error: Reason for a failure.
         left_out: Reason for skipping a part.
     """
@@ -87,7 +79,7 @@ class Result:
 
     @property
     def reason(self) -> str | None:
-        """Why there are no figures, or not all of them."""
+        """Why figures are missing, if some are."""
         if self.left_out is not None:
             return f"left out: {self.left_out}"
         return self.error
@@ -122,22 +114,10 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Results of a benchmark and their file. Each line is on disk before the next measurement starts.
-
-    Attributes:
-        results: Results by key.
-    """
+    """Results by key, and their file. Each line is on disk before the next measurement starts."""
 
     def __init__(self, path: Path, results: Results) -> None:
-        """Create the file.
-
-        Args:
-            path: New results.jsonl.
-            results: Earlier results, written first.
-
-        Raises:
-            UserError: The file exists.
-        """
+        """Create results.jsonl, starting with earlier results. Raises UserError if it exists."""
         self.results: Results = {}
         self._path = path
         try:

@@ -28,7 +28,7 @@ class Conditions:
     Attributes:
         device: "cuda" or "cpu".
         tiny: Whether to use sizes that a CPU runs in a second.
-        time_limit: A part is stopped after this multiple of its expected time.
+        time_limit: Maximum duration of a part, as a multiple of its expected seconds.
     """
 
     device: str
@@ -87,7 +87,7 @@ def benchmark(
 
 
 def _open_journal(out: Path, done: Path | None) -> Journal:
-    """Create the output folder, and start results.jsonl with the successful results of an earlier benchmark."""
+    """Create the output folder, and start results.jsonl with what an earlier benchmark has measured."""
     earlier: Results = {}
     if done is not None:
         earlier = {key: result for key, result in read_results(done).items() if result.is_measured}
@@ -99,7 +99,7 @@ def _open_journal(out: Path, done: Path | None) -> Journal:
 
 
 def _progress(part: Part, results: Results) -> str:
-    """Describe the outcome of a part: how much was measured, and what failed."""
+    """Describe how much of a part was measured, and what failed."""
     part_result = results[Key(part.name)]
     if part_result.left_out is not None:
         return f"{part.name}: {part_result.reason}"
@@ -117,38 +117,29 @@ class _PartRun:
     If a process dies, its current measurement fails, and the next process continues with the others.
     """
 
-    def __init__(self, part: Part, journal: Journal, log: Path, limit: float, conditions: Conditions) -> None:
-        """Start without results.
-
-        Args:
-            part: Part to measure.
-            journal: Results of the benchmark.
-            log: Log file of the processes.
-            limit: Seconds after which the part is stopped.
-            conditions: Device and sizes.
-        """
+    def __init__(self, part: Part, journal: Journal, log: Path, max_seconds: float, conditions: Conditions) -> None:
         self._part = part
         self._journal = journal
         self._log = log
-        self._limit = limit
+        self._max_seconds = max_seconds
         self._conditions = conditions
         # Keys measured in this run, successfully or not.
         self._tried: set[Key] = set()
         self._running: Key | None = None
 
     def finish(self) -> Result:
-        """Measure the part. Returns its duration and the reason if something failed."""
+        """Measure the part. Returns its duration, with a reason if something failed."""
         started = time.monotonic()
         self._log.unlink(missing_ok=True)
         while True:
-            remaining = self._limit - (time.monotonic() - started)
+            remaining = self._max_seconds - (time.monotonic() - started)
             status = self._run_process(remaining)
             seconds = time.monotonic() - started
             if status == 0:
                 return self._part_result(seconds, self._failures())
-            is_expired = seconds >= self._limit
+            is_expired = seconds >= self._max_seconds
             if is_expired:
-                reason = f"stopped after {self._limit:.0f} s"
+                reason = f"stopped after {self._max_seconds:.0f} s"
             else:
                 last_lines = ending(self._log.read_text(errors="replace"))
                 reason = f"its process ended with status {status}: {last_lines}"
@@ -163,7 +154,7 @@ class _PartRun:
         return Result(Seconds(seconds=seconds).to_json(), error=reason)
 
     def _failures(self) -> str | None:
-        """Return the number of failed measurements as a reason, or None if all have succeeded."""
+        """Return the number of failed measurements as a reason, None without any."""
         num_failures = sum(self._journal.results[key].error is not None for key in self._tried)
         if not num_failures:
             return None

@@ -27,13 +27,7 @@ LAYER = "attention layer"
 
 
 class StepCase(NamedTuple):
-    """A way to run a training step.
-
-    Attributes:
-        encoding: Encoding name.
-        backend: Attention backend.
-        mode: One of STEP_MODES, or LAYER.
-    """
+    """A way to run a training step. `mode` is one of STEP_MODES, or LAYER."""
 
     encoding: str
     backend: str
@@ -54,7 +48,7 @@ class StepResult(Measurement):
         saved_bytes: Bytes kept for the backward pass, not counted in compiled steps.
         planned_bytes: The planner's estimate of peak_bytes.
         peak_bytes: Peak bytes of activations, on a GPU.
-        extrapolated_from: Number of layers -> seconds, if the step was not measured at full depth.
+        extrapolated_from: Number of layers -> seconds, if not measured at full depth.
     """
 
     seconds: float
@@ -74,12 +68,12 @@ Ratios = dict[StepCase, float]
 
 
 def step_part(shape: str) -> str:
-    """Return the name of the part that measures the steps of a shape."""
+    """Return the part that measures a shape."""
     return f"step {shape}"
 
 
 def step_tables(results: Results) -> Iterator[str]:
-    """Yield the targets, then a table with a row for each way to run a step."""
+    """Yield the targets, then a table of steps."""
     yield from _target_table(results)
     yield from _step_table(results)
 
@@ -118,7 +112,7 @@ def _steps(results: Results, shape: str) -> Iterator[tuple[StepCase, StepResult]
 
 
 def _best_of_tape(ratios: Ratios) -> float | None:
-    """Return the smallest ratio of TAPE, None without one."""
+    """Return TAPE's smallest ratio, None without one."""
     return min((ratio for case, ratio in ratios.items() if case.encoding == "tape"), default=None)
 
 
@@ -165,7 +159,7 @@ def _step_table(results: Results) -> Iterator[str]:
 
 
 def _label(shape: str, step: StepResult) -> str:
-    """Return the shape's name, with the numbers of layers that were measured if it is extrapolated."""
+    """Return the shape's name, with the measured numbers of layers if it is extrapolated."""
     if step.extrapolated_from is None:
         return shape
     depths = " and ".join(step.extrapolated_from)
@@ -173,7 +167,6 @@ def _label(shape: str, step: StepResult) -> str:
 
 
 def _step_cells(step: StepResult, ratio: float) -> list[str]:
-    """Return the cells of a step. Missing figures are empty."""
     tokens = ""
     if step.tokens_per_second is not None:
         tokens = f"{step.tokens_per_second:,.0f}"

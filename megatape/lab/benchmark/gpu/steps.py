@@ -41,12 +41,12 @@ Configure = Callable[[Shape], Config]
 
 
 class StepTimes(NamedTuple):
-    """Times of a training step and of the baseline.
+    """A measured step, and times in the same rounds as the baseline.
 
     Attributes:
         step: Measured step.
         seconds: Seconds per round, on a GPU with a CUDA graph.
-        baseline: The baseline's seconds in the same rounds.
+        baseline: The baseline's seconds per round.
         launched: Median seconds without a CUDA graph.
     """
 
@@ -81,7 +81,6 @@ def _measure_layers(bench: Bench, shape: Shape) -> None:
 
 
 def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape, Configure], StepResult]) -> None:
-    """Measure the steps of a shape, in every mode with every backend."""
     timer = bench.timer
     shape = shapes(bench.tiny)[name]
     precision = compute_precision(timer.device)
@@ -105,7 +104,7 @@ def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape
 
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
-    """Return the backends that support this shape, starting with `auto`'s choice. The fallback `blocked` is not timed."""
+    """Return the supported backends, starting with `auto`'s choice. The fallback `blocked` is not timed."""
     need, *_ = attention_requirements(shape.config(encoding, compute_precision(device)), device.type)
     chosen = select_backend(need)
     backends = [chosen]
@@ -131,28 +130,32 @@ def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> StepResu
     """Measure the times and activations of a step."""
     config = configure(shape)
     times = _time_step(timer, shape, config)
-    step = times.step
-    over_baseline = ratio(times.seconds, times.baseline).median
-    result = _rates(shape, config, median(times.seconds), over_baseline)
     saved = None
     # Hooks on saved tensors would break compiled graphs.
     if not config.training.compile:
-        saved = saved_bytes(step.model, shape.batch, shape.length)
+        saved = saved_bytes(times.step.model, shape.batch, shape.length)
     on_gpu = timer.device.type == "cuda"
     peak = None
     if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-        # Weights, gradients and optimizer state do not count.
-        before = torch.cuda.memory_allocated()
-        step.loss().backward()
-        peak = torch.cuda.max_memory_allocated() - before
-    activations = {
-        "launched_seconds": times.launched,
-        "saved_bytes": saved,
-        "planned_bytes": plan_activations(Workload.from_config(config), on_gpu).total,
-        "peak_bytes": peak,
-    }
-    return result.model_copy(update=activations)
+        peak = _peak_activations(times.step)
+    return _step_result(
+        shape,
+        config,
+        median(times.seconds),
+        ratio(times.seconds, times.baseline).median,
+        launched_seconds=times.launched,
+        saved_bytes=saved,
+        planned_bytes=plan_activations(Workload.from_config(config), on_gpu).total,
+        peak_bytes=peak,
+    )
+
+
+def _peak_activations(step: RawStep) -> int:
+    """Return the peak bytes of a GPU in a step, without weights, gradients and optimizer state."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step.loss().backward()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> StepResult:
@@ -166,9 +169,8 @@ def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> StepResult
         baseline.append(median(times.baseline))
     extrapolated = _at_depth(shape.model.num_layers, seconds)
     over_baseline = extrapolated / _at_depth(shape.model.num_layers, baseline)
-    result = _rates(shape, configure(shape), extrapolated, over_baseline)
     depths = {str(depth): measured for depth, measured in zip(DEPTHS, seconds, strict=True)}
-    return result.model_copy(update={"extrapolated_from": depths})
+    return _step_result(shape, configure(shape), extrapolated, over_baseline, extrapolated_from=depths)
 
 
 def _at_depth(num_layers: int, seconds: list[float]) -> float:
@@ -197,8 +199,8 @@ def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> S
     return StepResult(seconds=seconds, ratio=over_baseline)
 
 
-def _rates(shape: Shape, config: Config, seconds: float, over_baseline: float) -> StepResult:
-    """Return the rates of a step with these times."""
+def _step_result(shape: Shape, config: Config, seconds: float, over_baseline: float, **others: Any) -> StepResult:
+    """Return a step's figures: rates that follow from the seconds, and other fields of StepResult."""
     flops = step_flops(config.model, shape.batch, shape.length)
     peak = peak_flops(config.training.precision)
     mfu = None
@@ -211,4 +213,5 @@ def _rates(shape: Shape, config: Config, seconds: float, over_baseline: float) -
         config=config.model_dump(mode="json"),
         mfu=mfu,
         ratio=over_baseline,
+        **others,
     )

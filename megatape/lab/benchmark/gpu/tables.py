@@ -32,8 +32,8 @@ def measurements(
     Args:
         results: Results by key.
         part: Part name.
-        case: Type of the part's cases.
-        figures: Type of the part's figures.
+        case: Type of the cases, called with their names.
+        figures: Type of the figures.
     """
     for key, result in results.items():
         if key.part == part and key.case and result.is_measured:
@@ -41,12 +41,12 @@ def measurements(
 
 
 def label(*names: str) -> str:
-    """Join the names of a case, in tables that have a single column for it."""
+    """Join a case's names, for tables with a single column for it."""
     return ", ".join(names)
 
 
 def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
-    """Yield a title and a table, or nothing if the table is empty."""
+    """Yield a title and a table, unless it is empty."""
     all_rows = list(rows)
     if all_rows:
         yield f"**{title}**"
@@ -54,11 +54,7 @@ def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator
 
 
 def over_rope(ratios: dict[EncodedT, float]) -> dict[EncodedT, float]:
-    """Convert ratios to a common baseline into ratios to the fastest RoPE.
-
-    Returns:
-        Ratios by case, none if RoPE is missing.
-    """
+    """Convert ratios to a common baseline into ratios to the fastest RoPE. Returns none if RoPE is missing."""
     ratios_of_rope = [ratio for case, ratio in ratios.items() if case.encoding == BASELINE]
     fastest = min(ratios_of_rope, default=0)
     if not fastest:

@@ -16,24 +16,14 @@ TESTS = Path(__file__).parents[4] / "tests/gpu"
 
 
 class Outcome(Measurement):
-    """Outcome of a test that has not failed.
-
-    Attributes:
-        seconds: Duration of a passed test.
-        skipped: Reason why the test was skipped.
-    """
+    """Outcome of a test that has not failed: its duration, or the reason for skipping it."""
 
     seconds: float | None = None
     skipped: str | None = None
 
 
 class Reports:
-    """pytest plugin that records the outcome of every test, and skips tests with a result.
-
-    Attributes:
-        bench: Records the results.
-        num_collected: Number of collected tests, including skipped ones.
-    """
+    """pytest plugin that records the outcome of each test, and skips tests with a result."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench

@@ -66,13 +66,7 @@ CANDIDATES = {
 
 
 class TileCase(NamedTuple):
-    """A tile of one kernel.
-
-    Attributes:
-        shape: Shape name.
-        kernel: Kernel name.
-        tile: Queries, keys, warps and stages, separated by spaces.
-    """
+    """A kernel's tile: queries, keys, warps and stages, separated by spaces."""
 
     shape: str
     kernel: str
@@ -80,17 +74,13 @@ class TileCase(NamedTuple):
 
 
 class TileResult(Times):
-    """Times of attention with a tile, compared with the tiles in use.
-
-    Attributes:
-        difference: Largest relative difference of the outputs and gradients.
-    """
+    """Times of attention with a tile, compared with the tiles in use, and the largest relative difference of results."""
 
     difference: float
 
 
 def measure(bench: Bench) -> None:
-    """Measure every tile, for head sizes 64 and 128. On a CPU, which is for tests, PyTorch's attention runs instead."""
+    """Measure every tile. On a CPU, which is for tests, PyTorch's attention runs instead."""
     timer = bench.timer
     variant = BASELINE
     if timer.device.type == "cuda":
@@ -105,7 +95,7 @@ def measure(bench: Bench) -> None:
 
 
 def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> TileResult:
-    """Time attention with a tile: the forward pass for its kernel, a step for the kernels of the backward pass."""
+    """Time the forward pass with a tile, for kernels of the backward pass both passes."""
     trial = variant._replace(context=partial(_using_tile, kernel, tile))
     errors = []
     for result, expected in zip(problem.step(trial), problem.step(variant), strict=True):
@@ -126,7 +116,7 @@ def _using_tile(kernel: str, tile: tuple[int, ...]) -> AbstractContextManager[No
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each tile, starting with a kernel's fastest."""
+    """Yield a table of tiles, starting with a kernel's fastest."""
 
     def by_kernel_and_ratio(row: tuple[TileCase, TileResult]) -> tuple[str, str, float]:
         case, result = row

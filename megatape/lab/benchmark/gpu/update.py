@@ -1,4 +1,4 @@
-"""Rotation and position update of one layer, beside a copy of the bytes that they must at least read and write.
+"""Rotation and position update of one layer, compared with copying the bytes that they must at least read and write.
 
 Inputs, outputs and gradients move once, and inputs a second time for the backward pass. B batch, N tokens.
 """
@@ -28,13 +28,7 @@ Draw = Callable[..., Tensor]
 
 
 class Operation(NamedTuple):
-    """An operation on every token.
-
-    Attributes:
-        run: Function from inputs to outputs.
-        inputs: Input tensors.
-        weights: Trained weights.
-    """
+    """An operation on every token, its inputs and its trained weights."""
 
     run: Callable[..., tuple[Tensor, ...]]
     inputs: list[Tensor]
@@ -49,13 +43,7 @@ class UpdateCase(NamedTuple):
 
 
 class BesideCopy(Measurement):
-    """Duration of an operation, compared with a copy.
-
-    Attributes:
-        seconds: Seconds of the operation.
-        bytes: Minimum bytes that it reads and writes.
-        ratio_to_a_copy: Seconds over those of copying as many bytes.
-    """
+    """Seconds of an operation, the minimum bytes that it moves, and the ratio to a copy of as many bytes."""
 
     seconds: float
     bytes: int
@@ -63,14 +51,14 @@ class BesideCopy(Measurement):
 
 
 class UpdateResult(Measurement):
-    """Times of the forward pass, and of the forward and backward pass."""
+    """Times of the forward pass, and of both passes."""
 
     forward: BesideCopy
     step: BesideCopy
 
 
 def measure(bench: Bench) -> None:
-    """Measure the rotations of RoPE and TAPE, and TAPE's update, at every shape."""
+    """Measure the rotations of RoPE and TAPE, and TAPE's update."""
     timer = bench.timer
     operations: dict[str, Callable[[Shape, Draw], Operation]] = {
         "rotation of RoPE": partial(_rotation, moves_state=False),
@@ -102,7 +90,7 @@ def _rotation(shape: Shape, draw: Draw, moves_state: bool = True) -> Operation:
 
 
 def _update(shape: Shape, draw: Draw, by_kernel: bool = False) -> Operation:
-    """Return the position update, with weights of the size they have after some training."""
+    """Return the position update, with weights as after some training."""
     model = shape.model
     delta = draw(model.num_kv_heads, model.head_dim)
     attended = draw(model.num_heads, model.head_dim)
@@ -157,7 +145,7 @@ def _measure_operation(timer: Timer, make: Callable[[Shape, Draw], Operation], s
 
 
 def _beside_copy(timer: Timer, action: Callable[[], None], num_bytes: int) -> BesideCopy:
-    """Time an action beside a copy that moves `num_bytes`: it reads one half and writes the other."""
+    """Time an action beside a copy that reads and writes `num_bytes` in total."""
     source = torch.ones(num_bytes // 2, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
     seconds, ratio = timer.compare(action, lambda: target.copy_(source))
@@ -169,7 +157,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each shape and operation."""
+    """Yield a table of operations."""
     rows = []
     for case, result in measurements(results, "update", UpdateCase, UpdateResult):
         row = [*case]
