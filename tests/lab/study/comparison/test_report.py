@@ -1,5 +1,6 @@
 """Report on a comparison: its table, differences and picture."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,54 +16,100 @@ from megatape.lab.study.results.text_result import PERPLEXITY_AXES, TextResult
 from tests.helpers.checks.cells import cells
 
 
-def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    def result(encoding: str, seed: int, passkey: float, loss: float | None = None) -> TextResult:
-        raw = raw_config | {"model": raw_config["model"] | {"encoding": encoding}}
-        config = parse_config(raw | {"training": raw["training"] | {"seed": seed}}, "test")
-        figures = Figures(validation_loss=loss, passkey={64: passkey})
-        scaling = "yarn" if loss is None else None
-        losses = {1: 5.0, 2: 3.0}
-        curve = {1: passkey, 2: 2.0}
-        return TextResult(config, {"data": "d"}, scaling, figures, losses, curve, PERPLEXITY_AXES)
+def _result(raw_config: dict[str, Any], encoding: str, seed: int, figures: Figures, scaling: str | None = None) -> TextResult:
+    """Return the result of a run with a curve of two points, the first of which is the passkey figure."""
+    raw = copy.deepcopy(raw_config)
+    raw["model"]["encoding"] = encoding
+    raw["training"]["seed"] = seed
+    config = parse_config(raw, "test")
+    losses = {1: 5.0, 2: 3.0}
+    curve = {1: figures.passkey[64], 2: 2.0}
+    return TextResult(config, {"data": "d"}, scaling, figures, losses, curve, PERPLEXITY_AXES)
 
-    rows = [
-        Row("rope", [result("rope", 1, 10.0, 3.0), result("rope", 2, 14.0, 4.0)]),
-        Row("tape", [result("tape", 1, 9.0, 2.5), result("tape", 2, 12.0, 3.7), result("tape", 3, 1.0, 1.0)]),
-        Row("tape+yarn", [result("tape", 1, 8.0)]),
+
+@pytest.fixture
+def rows(raw_config: dict[str, Any]) -> list[Row]:
+    """Two seeds of rope, three of tape, and tape with scaled frequencies, which has no validation loss."""
+
+    def trained(encoding: str, seed: int, passkey: float, loss: float) -> TextResult:
+        return _result(raw_config, encoding, seed, Figures(validation_loss=loss, passkey={64: passkey}))
+
+    scaled = _result(raw_config, "tape", 1, Figures(passkey={64: 8.0}), "yarn")
+    return [
+        Row("rope", [trained("rope", 1, 10.0, 3.0), trained("rope", 2, 14.0, 4.0)]),
+        Row("tape", [trained("tape", 1, 9.0, 2.5), trained("tape", 2, 12.0, 3.7), trained("tape", 3, 1.0, 1.0)]),
+        Row("tape+yarn", [scaled]),
     ]
-    kept = tmp_path / "outcome.json"
-    rows[0].results[0].write(kept)
-    assert TextResult.read(kept) == rows[0].results[0]
-    kept.write_text(kept.read_text()[:-10])
-    with pytest.raises(ValueError, match="outcome.json is corrupted"):
-        TextResult.read(kept)
 
+
+def test_result_is_read_back(rows: list[Row], tmp_path: Path) -> None:
+    result = rows[0].results[0]
+    path = tmp_path / "outcome.json"
+
+    result.write(path)
+
+    assert TextResult.read(path) == result
+
+
+def test_truncated_result_is_refused(rows: list[Row], tmp_path: Path) -> None:
+    path = tmp_path / "outcome.json"
+    rows[0].results[0].write(path)
+    path.write_text(path.read_text()[:-10])
+
+    with pytest.raises(ValueError, match="outcome.json is corrupted"):
+        TextResult.read(path)
+
+
+def test_table_has_means_ranges_and_differences_of_equal_seeds(rows: list[Row], tmp_path: Path) -> None:
     text = report(rows, ["a control"], "the command", tmp_path)
-    assert (tmp_path / "comparison.md").read_text().strip() in text
+
     assert text.startswith("    the command\n")
-    lines = [cells(line) for line in text.splitlines() if line.startswith("| `")]
-    spreads = [[name, *others] for name, _, *others in lines]  # without the parameters
-    assert spreads == [
+    assert (tmp_path / "comparison.md").read_text().strip() in text
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            name, _, *others = cells(line)  # without the number of parameters
+            lines.append([name, *others])
+    scores = [
         ["`rope`", "2", "3.5 (3 to 4)", "12 (10 to 14)"],
         ["`tape`", "3", "2.4 (1 to 3.7)", "7.333 (1 to 12)"],
         ["`tape+yarn`", "1", "", "8 (8 to 8)"],
-        # Differences are of equal seeds only.
+    ]
+    differences = [
         ["`tape`", "2", "-0.4 (-0.5 to -0.3)", "-1.5 (-2 to -1)"],
         ["`tape+yarn`", "1", "", "-2 (-2 to -2)"],
     ]
+    assert lines == scores + differences
 
-    # An earlier version evaluated on the first samples: its losses have a separate column and no difference.
-    earlier = [Row(label, [replace(one, selection="first") for one in results]) for label, results in rows[:1]]
-    newer = [Row(label, [replace(one, selection="spread") for one in results]) for label, results in rows[1:]]
-    text = report([*earlier, *newer], [], "the command", tmp_path)
-    header, *lines = [cells(line) for line in text.splitlines() if line.startswith("|") and "---" not in line]
-    samples = ["validation loss (the first samples)", "validation loss (samples of the whole split)"]
-    assert [header[column] for column in (3, 5)] == samples
-    assert [[line[3], line[5]] for line in lines[:2]] == [["3.5 (3 to 4)", ""], ["", "2.4 (1 to 3.7)"]]
-    differences = text.partition("Difference from")[2]
-    assert "passkey at 64 (%)" in differences
-    assert "validation loss" not in differences
+
+def test_picture(rows: list[Row], tmp_path: Path) -> None:
+    report(rows, [], "the command", tmp_path)
 
     pixels = matplotlib.image.imread(tmp_path / "comparison.png")
-    assert pixels.shape[1] > pixels.shape[0]
+    height, width = pixels.shape[:2]
+    assert width > height
     assert pixels.std() > 0.05
+
+
+def _select(row: Row, selection: str) -> Row:
+    """Return a row whose results are of another selection of validation samples."""
+    return Row(row.label, [replace(result, selection=selection) for result in row.results])
+
+
+def test_losses_on_different_samples_are_not_compared(rows: list[Row], tmp_path: Path) -> None:
+    """An earlier version evaluated on the first samples: its losses have a separate column and no difference."""
+    earlier = _select(rows[0], "first")
+    newer = [_select(row, "spread") for row in rows[1:]]
+
+    text = report([earlier, *newer], [], "the command", tmp_path)
+
+    header, rope, tape, *_ = [cells(line) for line in text.splitlines() if line.startswith("|") and "---" not in line]
+    assert header[3] == "validation loss (the first samples)"
+    assert header[5] == "validation loss (samples of the whole split)"
+    assert rope[3] == "3.5 (3 to 4)"
+    assert rope[5] == ""
+    assert tape[3] == ""
+    assert tape[5] == "2.4 (1 to 3.7)"
+    _, _, differences = text.partition("Difference from")
+    assert "passkey at 64 (%)" in differences
+    assert "validation loss" not in differences

@@ -24,28 +24,45 @@ from megatape.lab.study.suite.suite import suite
 from megatape.run_folder import RunFolder
 from tests.helpers.lab.capitals import QUICK
 
-
-def read_scores(run: Path, file: str = "scores.json") -> dict[str, Any]:
-    """A file of a run; of metrics those of the first step."""
-    text = (run / file).read_text()
-    content: dict[str, Any] = json.loads(text.splitlines()[0] if file.endswith("l") else text)
-    return content
+RATES = (1e-3, 1e-2)
 
 
-def run(out: Path, seeds: int, rates: Sequence[float] = (1e-3, 1e-2), only: int | None = None) -> str:
-    """Output of the command with two encodings."""
+def run(out: Path, seeds: int, rates: Sequence[float] = RATES, only: int | None = None) -> str:
+    """Return the output of the command with two encodings."""
     plan = parse_plan("tiny", "capitals", "rope,tape", seeds, rates)
-    return "\n".join(suite(plan, Study(out, RunPool(1, None), "typed"), write_page, only))
+    study = Study(out, RunPool(1, None), "typed")
+    return "\n".join(suite(plan, study, write_page, only))
+
+
+def encodings_with_results(out: Path) -> set[str]:
+    return {record.row for record in read_records(out / "results.jsonl") if record.kind == "encoding"}
+
+
+def rows_with_results(out: Path) -> set[str]:
+    """Return the encodings and baselines with results."""
+    return {record.row for record in read_records(out / "results.jsonl")}
+
+
+def validation_loss(run_directory: Path) -> float:
+    loss: float = json.loads((run_directory / "scores.json").read_text())["validation_loss"]
+    return loss
+
+
+def first_step(run_directory: Path) -> dict[str, Any]:
+    """Return the metrics of a run's first step."""
+    entry: dict[str, Any] = json.loads((run_directory / "metrics.jsonl").read_text().splitlines()[0])
+    return entry
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
 def test_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished runs are kept, the stopped run is trained again, and the best learning rate gets the seed."""
     start = Children.run
     trained = []
 
     def stop_at_the_fourth(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
         if "pretrain" in words:
-            trained.append(log.parent.relative_to(tmp_path))
+            trained.append(str(log.parent.relative_to(tmp_path)))
             if len(trained) == 4:
                 raise KeyboardInterrupt
         return start(self, words, environment, log)
@@ -53,36 +70,46 @@ def test_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Children, "run", stop_at_the_fourth)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, 1)
-    assert {record.row for record in read_records(tmp_path / "results.jsonl")} == set(BASELINES)
+    assert rows_with_results(tmp_path) == set(BASELINES)
     assert "capitals, tape: seeds 1 (not run yet, or failed)" in (tmp_path / "suite.md").read_text()
+
     printed = run(tmp_path, 1)
-    losses = {
-        (row, rate): read_scores(tmp_path / f"capitals/{row}/rate-{rate}/seed-0")["validation_loss"]
-        for row in ("rope", "tape")
-        for rate in (0.001, 0.01)
-    }
-    best = {row: min((0.001, 0.01), key=lambda rate: losses[row, rate]) for row in ("rope", "tape")}
-    assert [str(folder) for folder in trained] == [
+
+    best_rates = {}
+    for row in ("rope", "tape"):
+        losses = {rate: validation_loss(tmp_path / f"capitals/{row}/rate-{rate}/seed-0") for rate in RATES}
+        best_rates[row] = min(losses, key=losses.__getitem__)
+    assert trained == [
         "capitals/rope/rate-0.001/seed-0",
         "capitals/rope/rate-0.01/seed-0",
         "capitals/tape/rate-0.001/seed-0",
-        *2 * ["capitals/tape/rate-0.01/seed-0"],  # stopped, and begun again
-        *(f"capitals/{row}/rate-{rate}/seed-1" for row, rate in best.items()),
+        "capitals/tape/rate-0.01/seed-0",  # stopped
+        "capitals/tape/rate-0.01/seed-0",
+        f"capitals/rope/rate-{best_rates['rope']}/seed-1",
+        f"capitals/tape/rate-{best_rates['tape']}/seed-1",
     ]
-    assert f"capitals, tape, rate {best['tape']}, seed 1: validation loss" in printed
-
-    records = read_records(tmp_path / "results.jsonl")
-    assert [
-        (record.row, record.split, record.seed, record.learning_rate) for record in records if record.kind == "encoding"
-    ] == [(row, split, 1, best[row]) for split in ("long", "test") for row in ("rope", "tape")]
-    assert {record.row for record in records} == {"rope", "tape", *BASELINES}
-    assert (tmp_path / "suite.md").read_text().startswith("    typed\n")
+    assert f"capitals, tape, rate {best_rates['tape']}, seed 1: validation loss" in printed
     assert "`tape`" in printed
-    # The same samples in the same order, and the same initial weights of all that both have.
-    first, second = (read_scores(tmp_path / f"capitals/{row}/rate-0.01/seed-0", "metrics.jsonl") for row in ("rope", "tape"))
-    assert first["digest"] == second["digest"]
-    assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
+    assert (tmp_path / "suite.md").read_text().startswith("    typed\n")
+    assert rows_with_results(tmp_path) == {"rope", "tape", *BASELINES}
+    scored = []
+    for record in read_records(tmp_path / "results.jsonl"):
+        if record.kind == "encoding":
+            scored.append((record.row, record.split, record.seed, record.learning_rate))
+    assert scored == [
+        ("rope", "long", 1, best_rates["rope"]),
+        ("tape", "long", 1, best_rates["tape"]),
+        ("rope", "test", 1, best_rates["rope"]),
+        ("tape", "test", 1, best_rates["tape"]),
+    ]
 
+    # Encodings see the same samples in the same order, and start from the same weights where both have them.
+    rope_step = first_step(tmp_path / "capitals/rope/rate-0.01/seed-0")
+    tape_step = first_step(tmp_path / "capitals/tape/rate-0.01/seed-0")
+    assert rope_step["digest"] == tape_step["digest"]
+    assert rope_step["loss"] == pytest.approx(tape_step["loss"], rel=1e-5)
+
+    # Runs of another model or of other samples are not mixed in.
     monkeypatch.setitem(SIZES, "tiny", replace(QUICK, model=replace(QUICK.model, num_layers=3)))
     with pytest.raises(ValueError, match="was trained with model.num_layers 2, the configuration says 3"):
         run(tmp_path, 1)
@@ -92,70 +119,98 @@ def test_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
-def test_task_of_an_array_job(tmp_path: Path) -> None:
-    """Each trains one task and encoding. The tables have the results of all finished runs."""
-    with pytest.raises(ValueError, match="cell is 2: the tasks and encodings have the numbers 0 to 1"):
-        run(tmp_path, 1, [1e-3], only=2)
-    assert "1 run, 1 of them to do" in (printed := run(tmp_path, 1, [1e-3], only=1))
+def test_cells_of_an_array_job_train_apart(tmp_path: Path) -> None:
+    """Each cell trains one task and encoding, without waiting for others. The tables have the results of all finished runs."""
+    printed = run(tmp_path, 1, [1e-3], only=1)
+    assert "1 run, 1 of them to do" in printed
     assert "capitals, rope: seeds 1 (not run yet, or failed)" in printed
-    assert {record.row for record in read_records(tmp_path / "results.jsonl") if record.kind == "encoding"} == {"tape"}
-    with locked_study(tmp_path / "capitals" / "tape"):  # another part does not wait for it
+    assert encodings_with_results(tmp_path) == {"tape"}
+
+    with locked_study(tmp_path / "capitals" / "tape"):
         assert "not run yet" not in run(tmp_path, 1, [1e-3], only=0)
         with pytest.raises(ValueError, match="is in use by another study"):
             run(tmp_path, 1, [1e-3], only=1)
-    records = read_records(tmp_path / "results.jsonl")
-    assert {record.row for record in records if record.kind == "encoding"} == {"rope", "tape"}
+    assert encodings_with_results(tmp_path) == {"rope", "tape"}
+
+
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_cell_out_of_range_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cell is 2: the tasks and encodings have the numbers 0 to 1"):
+        run(tmp_path, 1, [1e-3], only=2)
+
+
+class FailingRate:
+    """Replacement of `Children.run` that fails the runs with a learning rate of 0.01.
+
+    Attributes:
+        status: Exit status of the failing runs.
+        tried: Encodings of the failing runs, in order.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+        self.status = status
+        self.tried: list[str] = []
+        start = Children.run
+
+        def run_or_fail(children: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
+            if "optimizer.learning_rate=0.01" not in words:
+                return start(children, words, environment, log)
+            self.tried.append(log.parents[2].name)
+            log.write_text("error: the weights have diverged\n")
+            return self.status
+
+        monkeypatch.setattr(Children, "run", run_or_fail)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("capitals", "quick_children")
-def test_diverged_learning_rate_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not tried again. A rate that failed for another reason is."""
-    start = Children.run
-    status = [3]
-    tried = []
+def test_diverged_learning_rate_is_not_chosen_or_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = FailingRate(monkeypatch, status=3)
 
-    def run_or_fail(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
-        if "optimizer.learning_rate=0.01" not in words:
-            return start(self, words, environment, log)
-        tried.append(log.parents[2].name)
-        log.write_text("error: the weights have diverged\n")
-        return status[0]
-
-    monkeypatch.setattr(Children, "run", run_or_fail)
     with pytest.raises(RunsFailed, match="2 of 6 runs failed"):
         run(tmp_path, 1)
-    assert {record.row for record in read_records(tmp_path / "results.jsonl")} == {"rope", "tape", *BASELINES}
+    assert rows_with_results(tmp_path) == {"rope", "tape", *BASELINES}
     assert "capitals, rope: learning rate 0.01 (the weights diverged)" in (tmp_path / "suite.md").read_text()
-    run(tmp_path, 1)
-    assert tried == ["rope", "tape"]
 
-    status[0] = 1
+    run(tmp_path, 1)
+    assert failing.tried == ["rope", "tape"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_learning_rate_that_failed_otherwise_leaves_the_choice_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FailingRate(monkeypatch, status=1)
+
     with pytest.raises(RunsFailed, match="2 of 4 runs failed"):
-        run(tmp_path / "other", 1)
-    assert {record.row for record in read_records(tmp_path / "other" / "results.jsonl")} == set(BASELINES)
+        run(tmp_path, 1)
+    assert rows_with_results(tmp_path) == set(BASELINES)
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
-def test_truncated_last_checkpoint(tmp_path: Path) -> None:
+def test_truncated_last_checkpoint_has_to_be_removed(tmp_path: Path) -> None:
     """The command says what to remove. Then it trains the run again, with the same scores."""
     run(tmp_path, 1, rates=[1e-3])
     folder = RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1")
-    scores = (folder.directory / "scores.json").read_bytes()
+    scores_file = folder.directory / "scores.json"
+    expected_scores = json.loads(scores_file.read_text())["records"]
+    scores_file.unlink()
     (weights,) = folder.list_checkpoints()[0].glob("weight-*")
     os.truncate(weights, 100)
-    (folder.directory / "scores.json").unlink()
+
     with pytest.raises(RunsFailed, match="none of the 1 checkpoints is valid .*; repair or remove them"):
         run(tmp_path, 1, rates=[1e-3])
     shutil.rmtree(folder.directory)
     run(tmp_path, 1, rates=[1e-3])
-    same = (json.loads(text)["records"] for text in (scores, (folder.directory / "scores.json").read_bytes()))
-    assert next(same) == next(same)
+
+    assert json.loads(scores_file.read_text())["records"] == expected_scores
 
 
 @pytest.mark.usefixtures("capitals", "measured_here")
 def test_failed_run_is_reported(tmp_path: Path) -> None:
     plan = parse_plan("tiny", "capitals", "rope", 1, [1e-3])
+    study = Study(tmp_path, RunPool(1, "false"), "typed")
+
     with pytest.raises(RunsFailed, match="capitals, rope, rate 0.001, seed 1: training exited with status 1"):
-        list(suite(plan, Study(tmp_path, RunPool(1, "false"), "typed"), write_page))
+        list(suite(plan, study, write_page))
+
     assert not RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1").list_checkpoints()
