@@ -41,33 +41,56 @@ FIGURES = Figures(
 )
 
 
-def test_columns() -> None:
+def test_columns_are_in_the_order_of_a_table() -> None:
     assert list(FIGURES.columns().items()) == list(COLUMNS.items())
-    assert Figures.of_columns(COLUMNS) == FIGURES
     assert Figures().columns() == {}
-    noted = [title for title in FIGURES.columns(" (x)") if title.endswith(" (x)")]
-    assert noted == [f"{title} (x)" for title in COLUMNS if title.startswith(("validation loss", "perplexity"))]
+
+
+def test_figures_are_read_from_columns() -> None:
+    assert Figures.of_columns(COLUMNS) == FIGURES
+
+
+def test_figures_on_validation_text_are_noted() -> None:
+    expected = [f"{title} (x)" for title in COLUMNS if title.startswith(("validation loss", "perplexity"))]
+
+    assert [title for title in FIGURES.columns(" (x)") if title.endswith(" (x)")] == expected
+
+
+def test_dependence_on_validation_text() -> None:
     assert FIGURES.depend_on_validation_text
     assert not Figures(first_loss=1.0, passkey={64: 75.0}).depend_on_validation_text
 
 
 @pytest.mark.parametrize("title", ["loss", "perplexity at many", "passkey at 64", "validation loss (%)"])
-def test_unknown_column(title: str) -> None:
+def test_unknown_column_is_refused(title: str) -> None:
     with pytest.raises(UserError, match="is not a figure of this version"):
         Figures.of_columns({title: 1.0})
 
 
-def test_file_holds_columns(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "outcome.json"
+@pytest.fixture
+def result(raw_config: dict[str, Any]) -> TextResult:
     config = parse_config(raw_config, "test")
-    result = TextResult(config, {"data": "d"}, None, FIGURES, {4: 3.0}, {1: 99.0, 2: 12.5}, ADDITION_AXES)
+    return TextResult(config, {"data": "d"}, None, FIGURES, {4: 3.0}, {1: 99.0, 2: 12.5}, ADDITION_AXES)
+
+
+def test_file_holds_columns(result: TextResult, tmp_path: Path) -> None:
+    path = tmp_path / "outcome.json"
+
     result.write(path)
+
     content = json.loads(path.read_text())
     assert list(content) == ["config", "fingerprints", "scaling", "figures", "losses", "curve", "axes", "selection"]
     assert content["figures"] == COLUMNS
     assert content["axes"] == ["digits of the longer operand", "exact match (%)"]
     assert TextResult.read(path) == result
 
-    path.write_text(json.dumps(content | {"figures": {"tokens/s": "many"}}))
+
+def test_figure_that_is_no_number_is_refused(result: TextResult, tmp_path: Path) -> None:
+    path = tmp_path / "outcome.json"
+    result.write(path)
+    content = json.loads(path.read_text())
+    content["figures"] = {"tokens/s": "many"}
+    path.write_text(json.dumps(content))
+
     with pytest.raises(UserError, match=r"outcome.json is corrupted \(.*many"):
         TextResult.read(path)
