@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.image
 import pytest
@@ -27,12 +27,22 @@ from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.checks.cells import cells
 from tests.helpers.models.tiny_models import save_tiny
-from tests.helpers.processes.command import Command
+from tests.helpers.processes.command import Command, Result, assert_refused
 
 CONFIGS = Path(__file__).parents[4] / "configs"
-LENGTHS = {"llama2_7b_8k": (4096, 8192), "tiny": (256, 512)}  # of the base, and of the samples
 
-LLAMA2_7B: dict[str, Any] = {  # config.json of the published folder
+
+class Lengths(NamedTuple):
+    """Lengths in tokens of the base, and of the samples that it is trained on."""
+
+    base: int
+    samples: int
+
+
+LENGTHS = {"llama2_7b_8k": Lengths(4096, 8192), "tiny": Lengths(256, 512)}
+
+# config.json of the published folder.
+LLAMA2_7B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -53,207 +63,322 @@ LLAMA2_7B: dict[str, Any] = {  # config.json of the published folder
     "use_cache": True,
     "vocab_size": 32000,
 }
-# The paper: 131.08M, which has a row for a padding token, + 0.27M (its code trains both with every method), 8.39M, 17.04M.
+# Numbers of weights. The paper has 131.08M, which has a row for a padding token, + 0.27M (its code trains both with every
+# method), 8.39M and 17.04M.
 EMBEDDING = 32000 * 4096
 NORMS = 65 * 4096
 LORA = 32 * 4 * 2 * 8 * 4096
 TAPE = 32 * (128 * 4096 + 2 * 128 * 32 + 32)  # in every layer a matrix on h, W_up, W_down, a gain for each channel
+TRAINED_WEIGHTS = {
+    "full": 6_738_415_616,  # all weights of Llama 2 7B
+    "lora": LORA + EMBEDDING + NORMS,
+    "longlora": LORA + EMBEDDING + NORMS,
+    "theta": LORA + EMBEDDING + NORMS,
+    "tape": TAPE + EMBEDDING + NORMS,
+    "tape_lora": TAPE + LORA + EMBEDDING + NORMS,
+}
 
 
 def configured(name: str, size: str = "llama2_7b_8k", settings: Settings | None = None) -> Config:
+    """Return the configuration in a method's file, with changes."""
     return load_config(CONFIGS / "finetune" / f"{name}_{size}.json", as_overrides(settings or {}))
+
+
+def num_trained(config: Config) -> int:
+    return count_trainable(config.model, config.training.trainable, config.training.frozen)
+
+
+def changed_samples(config: Config, other: Config) -> list[str]:
+    """Return the differing settings that change a run's samples."""
+    return [each.path for each in differences(config, other) if each.rule is ResumeRule.SAMPLES]
 
 
 @pytest.mark.parametrize("size", LENGTHS)
 @pytest.mark.parametrize("name", METHODS)
 def test_configuration_files_match_the_methods(name: str, size: str) -> None:
-    """Applied to the file that trains everything."""
-    settings = extension(*LENGTHS[size]) | METHODS[name].settings() | {"run.directory": f"runs/finetune/{name}_{size}"}
+    """A file equals the file that trains everything with the method's settings."""
+    settings = extension(*LENGTHS[size])
+    settings |= METHODS[name].settings()
+    settings |= {"run.directory": f"runs/finetune/{name}_{size}"}
+
     assert configured(name, size) == configured("full", size, settings)
 
 
 def test_base_matches_the_import_of_llama_2(tmp_path: Path) -> None:
+    """Only settings that an import cannot know differ."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA2_7B))
     (tmp_path / "model.safetensors").touch()
     raw = starting_config(read_architecture(tmp_path), tmp_path, Path("runs/llama2_7b"), "rope", 8192, "float16")
     raw["data"]["path"] = "data"
     raw["training"]["steps"] = 1000
     (tmp_path / "imported.json").write_text(json.dumps(raw))
+
     settings = as_overrides(extension(4096, 8192) | METHODS["full"].settings())
-    changed = {found.path for found in differences(load_config(tmp_path / "imported.json", settings), configured("full"))}
-    free = {"zero.stage", "evaluation.interval", "evaluation.samples", "checkpoint.interval", "checkpoint.keep", "cluster"}
-    assert changed <= {"run.directory", "data.path", "training.init_from"} | free
+    imported = load_config(tmp_path / "imported.json", settings)
+
+    changed = {difference.path for difference in differences(imported, configured("full"))}
+    assert changed <= {
+        "run.directory",
+        "data.path",
+        "training.init_from",
+        "zero.stage",
+        "evaluation.interval",
+        "evaluation.samples",
+        "checkpoint.interval",
+        "checkpoint.keep",
+        "cluster",
+    }
 
 
 def test_small_base_matches_the_documentation() -> None:
     base = load_config(CONFIGS / "tape_tiny.json", ["model.encoding=rope"]).model
     extended = base.model_copy(update={"max_positions": 512, "scaling": ScalingConfig(kind="linear", factor=2.0)})
+
     assert configured("full", "tiny").model == extended
 
 
 def test_trained_weights_match_the_paper() -> None:
-    configs = {name: configured(name) for name in METHODS}
-    counts = {
-        name: count_trainable(config.model, config.training.trainable, config.training.frozen)
-        for name, config in configs.items()
-    }
-    others = EMBEDDING + NORMS
-    for name in ("lora", "longlora", "theta"):
-        assert counts[name] == LORA + others
-    assert counts["tape"] == TAPE + others
-    assert counts["tape_lora"] == TAPE + LORA + others
-    assert counts["full"] == 6_738_415_616  # of Llama 2 7B
+    assert {name: num_trained(configured(name)) for name in METHODS} == TRAINED_WEIGHTS
 
 
 def test_all_methods_see_the_same_samples_at_the_same_positions() -> None:
-    configs = {name: configured(name) for name in METHODS}
-    for name, config in configs.items():
-        assert config.data.sequence_length == config.model.max_positions == 8192
+    full = configured("full")
+    for name in METHODS:
+        config = configured(name)
+        rotary_base = 1e4
+        if name == "theta":
+            rotary_base = 1e6
+        assert config.data.sequence_length == 8192
+        assert config.model.max_positions == 8192
         assert config.model.scaling == ScalingConfig(kind="linear", factor=2.0)
-        assert config.model.rotary_base == (1e6 if name == "theta" else 1e4)
-        changed = {found.path for found in differences(configs["full"], config) if found.rule is ResumeRule.SAMPLES}
-        assert not changed
+        assert config.model.rotary_base == rotary_base
+        assert changed_samples(full, config) == []
+
+
+def test_extension_to_the_length_of_the_base_is_refused() -> None:
     with pytest.raises(ValueError, match="length 4096 is no longer than the 4096 tokens"):
         extension(4096, 4096)
 
 
 def test_recipe_matches_the_paper() -> None:
     config = configured("tape")
+
     training = config.training
-    optimizer = config.optimizer
-    schedule = config.schedule
-    assert (training.steps, training.global_batch_size, training.precision) == (1000, 64, "bfloat16")
-    assert (optimizer.learning_rate, optimizer.weight_decay) == (2e-5, 0.0)
-    assert (schedule.kind, schedule.warmup_fraction * training.steps) == ("constant", 50)
+    assert training.steps == 1000
+    assert training.global_batch_size == 64
+    assert training.precision == "bfloat16"
+    assert config.optimizer.learning_rate == 2e-5
+    assert config.optimizer.weight_decay == 0.0
+    assert config.schedule.kind == "constant"
+    assert config.schedule.warmup_fraction * training.steps == 50
     assert config.model.position_size == 128
     assert config.cluster is not None
     assert config.cluster.world_size == 8
     assert config.accumulation(8) == 8
 
 
-LENGTH = 32  # that the base is made for
-RECIPE = ("training.global_batch_size=4", "training.micro_batch_size=4", "evaluation.samples=8", "optimizer.learning_rate=0.01")
+# Length in tokens of the base below.
+LENGTH = 32
+# Lengths that a study of it measures.
+MEASURED_LENGTHS = [8, 16, 32, 64]
+RECIPE = (
+    "training.global_batch_size=4",
+    "training.micro_batch_size=4",
+    "evaluation.samples=8",
+    "optimizer.learning_rate=0.01",
+)
 
-Study = Callable[..., tuple[int, str, str]]
+Study = Callable[..., Result]
 
 
 @pytest.fixture
-def base(tmp_path: Path, data_directory: Path) -> Path:
-    """A tiny random Llama with the tokenizer of the data."""
-    folder = tmp_path / "llama"
-    save_tiny("llama", folder, max_position_embeddings=LENGTH)
-    write_tokenizer(load_tokenizer(data_directory / "tokenizer.model"), LENGTH, folder)
-    return folder
+def save_base(data_directory: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """save_base("llama"): a tiny random Llama with the tokenizer of the data, in this folder."""
+
+    def save(name: str) -> Path:
+        folder = tmp_path / name
+        save_tiny("llama", folder, max_position_embeddings=LENGTH)
+        write_tokenizer(load_tokenizer(data_directory / "tokenizer.model"), LENGTH, folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture
+def base(save_base: Callable[[str], Path]) -> Path:
+    return save_base("llama")
 
 
 @pytest.fixture
 def study(command: Command, base: Path, data_directory: Path, tmp_path: Path) -> Study:
     """study("--methods", "tape"): the command on the base and the data of the tests."""
-    recipe = [word for setting in RECIPE for word in ("--set", setting)]
+    recipe = []
+    for setting in RECIPE:
+        recipe += ["--set", setting]
 
-    def call(*words: object, source: Path = base, data: Path = data_directory, out: Path = tmp_path / "out") -> Any:
+    def call(*words: object, source: Path = base, data: Path = data_directory, out: Path = tmp_path / "out") -> Result:
         return command("study", "finetune", "--base", source, "--data", data, "--out", out, "--steps", 3, *recipe, *words)
 
     return call
 
 
+Table = dict[str, dict[str, str]]
+
+
+def printed_table(printed: str) -> Table:
+    """Return the cells of the first table by row and column. A study of two methods has three rows."""
+    lines = [cells(line) for line in printed.splitlines() if line.startswith("|") and "--" not in line]
+    header = lines[0]
+    return {row[0].strip("`"): dict(zip(header, row, strict=True)) for row in lines[1:4]}
+
+
 @pytest.mark.slow
+@pytest.mark.numerics
 @pytest.mark.usefixtures("quick_children")
 def test_methods_are_compared_with_the_base(
-    study: Study, command: Command, base: Path, data_directory: Path, tmp_path: Path
+    study: Study,
+    command: Command,
+    base: Path,
+    save_base: Callable[[str], Path],
+    data_directory: Path,
+    tmp_path: Path,
 ) -> None:
-    code, printed, errors = study("--methods", "lora,tape")
-    assert code == 0, errors
+    """One study of two methods, checked by what it prints and writes, and continued in several ways."""
     out = tmp_path / "out"
+
+    status, printed, errors = study("--methods", "lora,tape")
+
+    assert status == 0, errors
     assert "3 runs, 3 of them to do" in printed
     assert (out / "finetune.md").read_text().strip() in printed
-    header, *rows = [cells(line) for line in printed.splitlines() if line.startswith("|") and "--" not in line][:4]
-    table = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
-    assert list(table) == ["`base`", "`lora`", "`tape`"]
-    lengths = [8, 16, 32, 64]
-    assert [name for name in header if "perplexity" in name] == [f"perplexity at {length}" for length in lengths]
+    results = {name: TextResult.read(out / name / "outcome.json") for name in ("base", "lora", "tape")}
+    table = printed_table(printed)
+    _check_table(table, out)
+    _check_training(results, out)
+    _check_perplexity(command, table, results, base, data_directory, tmp_path)
+    _check_published_table(printed)
+    pixels = matplotlib.image.imread(out / "finetune.png")
+    height, width = pixels.shape[:2]
+    assert width > height
+    assert pixels.std() > 0.05
 
-    configs = {name: load_config(out / name / "config.json") for name in ("lora", "tape")}
-    for name, config in configs.items():
-        trained = count_trainable(config.model, config.training.trainable, config.training.frozen)
-        assert table[f"`{name}`"]["trained parameters"] == f"{trained:,}"
+    _check_continuation(study, results["tape"], out)
+    _check_other_settings_are_refused(study)
+    other = save_base("other")
+    assert_refused(study(source=other), f"is an import of {base}, not of {other}: choose another --out")
+
+
+def _check_table(table: Table, out: Path) -> None:
+    """Check the printed columns that do not depend on training."""
+    assert list(table) == ["base", "lora", "tape"]
+    columns = [title for title in table["base"] if "perplexity" in title]
+    assert columns == [f"perplexity at {length}" for length in MEASURED_LENGTHS]
+    assert table["base"]["trained parameters"] == "0"
+    assert table["base"]["tokens/s"] == ""
+    for name in ("lora", "tape"):
+        config = load_config(out / name / "config.json")
+        assert table[name]["trained parameters"] == f"{num_trained(config):,}"
         assert config.data.sequence_length == 64
         assert config.model.scaling
         assert config.model.scaling.factor == 2
-    assert table["`base`"]["trained parameters"] == "0"
-    assert table["`base`"]["tokens/s"] == ""
-    # The same samples, in the same order; and as adapters and position updates start at zero, the same model.
-    assert not [each for each in differences(*configs.values()) if each.rule is ResumeRule.SAMPLES]
-    found = {name: TextResult.read(out / name / "outcome.json") for name in ("base", "lora", "tape")}
-    first_losses = {name: found[name].figures.first_loss for name in ("lora", "tape")}
-    assert first_losses["lora"] is not None and first_losses["tape"] is not None
-    assert_close([first_losses["lora"]], [first_losses["tape"]], bounds.TRAINED)
-    assert found["lora"].figures.last_loss != found["tape"].figures.last_loss
-    entries = [json.loads(line) for line in (out / "tape" / "metrics.jsonl").read_text().splitlines()]
-    assert found["tape"].figures.validation_loss == entries[-1]["validation_loss"]
-    assert found["tape"].figures.peak_memory == entries[-1]["peak_memory"] / 2**30 > 0
 
-    # Perplexity, from the public export and from transformers' own model of the base.
-    code, _, errors = command("export", out / "tape" / "checkpoints" / "step-00000003", tmp_path / "exported")
-    assert code == 0, errors
-    theirs = LoadedModel("base", AutoModelForCausalLM.from_pretrained(base), None)
-    for name, loaded in {"tape": load_exported(tmp_path / "exported"), "base": theirs}.items():
-        expected = [evaluate_perplexity(loaded, data_directory, length, 64) for length in lengths]
-        assert_close(list(found[name].curve.values()), expected, bounds.PERPLEXITY)
-        assert [float(table[f"`{name}`"][f"perplexity at {length}"]) for length in lengths] == pytest.approx(expected, rel=1e-3)
+
+def _check_training(results: dict[str, TextResult], out: Path) -> None:
+    """Check that both methods start from the same model and samples.
+
+    Adapters and position updates start at zero."""
+    lora = results["lora"].figures
+    tape = results["tape"].figures
+    assert changed_samples(load_config(out / "lora" / "config.json"), load_config(out / "tape" / "config.json")) == []
+    assert lora.first_loss is not None
+    assert tape.first_loss is not None
+    assert_close([lora.first_loss], [tape.first_loss], bounds.TRAINED)
+    assert lora.last_loss != tape.last_loss
+
+    last_step = json.loads((out / "tape" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert tape.validation_loss == last_step["validation_loss"]
+    assert tape.peak_memory == last_step["peak_memory"] / 2**30
+    assert tape.peak_memory > 0
+
+
+def _check_perplexity(
+    command: Command, table: Table, results: dict[str, TextResult], base: Path, data_directory: Path, tmp_path: Path
+) -> None:
+    """Compare perplexity with that of the public export, and of transformers' own model of the base."""
+    exported = tmp_path / "exported"
+    status, _, errors = command("export", tmp_path / "out" / "tape" / "checkpoints" / "step-00000003", exported)
+    assert status == 0, errors
+    models = {
+        "tape": load_exported(exported),
+        "base": LoadedModel("base", AutoModelForCausalLM.from_pretrained(base), None),
+    }
+    for name, model in models.items():
+        expected = [evaluate_perplexity(model, data_directory, length, 64) for length in MEASURED_LENGTHS]
+        printed = [float(table[name][f"perplexity at {length}"]) for length in MEASURED_LENGTHS]
+        assert_close(list(results[name].curve.values()), expected, bounds.PERPLEXITY)
+        assert printed == pytest.approx(expected, rel=1e-3)
+
+
+def _check_published_table(printed: str) -> None:
     published = printed[printed.index("The paper's perplexity") :]
     assert "9.791" in published
     assert "7.063" in published
     assert "`base`" not in published
     assert "passkey at 8000" in published
     assert "passkey at 32" not in printed
-    pixels = matplotlib.image.imread(out / "finetune.png")
-    assert pixels.shape[1] > pixels.shape[0]
-    assert pixels.std() > 0.05
 
-    # Again: what is there stays, and what was removed is measured again.
-    (out / "tape" / "outcome.json").unlink()
-    before = (out / "tape" / "metrics.jsonl").stat().st_mtime_ns
-    code, printed, errors = study("--methods", "base,tape", source=out / "import")
-    assert code == 0, errors
+
+def _check_continuation(study: Study, tape: TextResult, out: Path) -> None:
+    """Remove a measurement and continue: the training stays, and what was removed is measured again."""
+    outcome = out / "tape" / "outcome.json"
+    metrics = out / "tape" / "metrics.jsonl"
+    trained = metrics.stat().st_mtime_ns
+    outcome.unlink()
+
+    status, printed, errors = study("--methods", "base,tape", source=out / "import")
+
+    assert status == 0, errors
     assert "2 runs, 1 of them to do" in printed
-    assert (out / "tape" / "metrics.jsonl").stat().st_mtime_ns == before
-    assert TextResult.read(out / "tape" / "outcome.json") == found["tape"]
+    assert metrics.stat().st_mtime_ns == trained
+    assert TextResult.read(outcome) == tape
 
-    for words, message in [
-        (("--steps", 4), "was trained with training.steps 3, now it is 4"),
-        (("--length", 96), "was trained with model.max_positions 64, the configuration says 96"),
-        (("--set", "training.seed=1"), "was trained with training.seed 1234, the configuration says 1"),
-    ]:
-        code, _, errors = study("--methods", "tape", *words)
-        assert code == 2 and message in errors, errors
-    other = tmp_path / "other"
-    save_tiny("llama", other, max_position_embeddings=LENGTH)
-    write_tokenizer(load_tokenizer(data_directory / "tokenizer.model"), LENGTH, other)
-    code, _, errors = study(source=other)
-    assert code == 2
-    assert f"is an import of {base}, not of {other}: choose another --out" in errors
+
+def _check_other_settings_are_refused(study: Study) -> None:
+    def assert_tape_refused(option: str, value: object, message: str) -> None:
+        assert_refused(study("--methods", "tape", option, value), message)
+
+    assert_tape_refused("--steps", 4, "was trained with training.steps 3, now it is 4")
+    assert_tape_refused("--length", 96, "was trained with model.max_positions 64, the configuration says 96")
+    assert_tape_refused("--set", "training.seed=1", "was trained with training.seed 1234, the configuration says 1")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_children")
-def test_all_methods(study: Study, tmp_path: Path) -> None:
-    code, printed, errors = study("--methods", ",".join(METHODS))
-    assert code == 0, errors
-    found = {name: TextResult.read(tmp_path / "out" / name / "outcome.json") for name in METHODS}
-    assert all(f"`{name}`" in printed for name in (BASE, *METHODS))
-    # Only theta and longlora change what the model computes before anything is trained.
-    first = {name: result.figures.first_loss or 0.0 for name, result in found.items()}
-    assert all(first.values())
-    same = [name for name in METHODS if name not in ("theta", "longlora")]
-    assert_close([first[name] for name in same], [first["full"]] * len(same), bounds.TRAINED)
-    assert len(set(first.values())) > 1
-    assert len({result.figures.last_loss for result in found.values()}) == len(METHODS)
-
-
 @pytest.mark.numerics
-def test_bad_input(study: Study, base: Path, data_directory: Path, tmp_path: Path) -> None:
-    for words, message in [
+@pytest.mark.usefixtures("quick_children")
+def test_all_methods_train(study: Study, tmp_path: Path) -> None:
+    status, printed, errors = study("--methods", ",".join(METHODS))
+
+    assert status == 0, errors
+    for name in (BASE, *METHODS):
+        assert f"`{name}`" in printed
+    first_losses = {}
+    last_losses = {}
+    for name in METHODS:
+        figures = TextResult.read(tmp_path / "out" / name / "outcome.json").figures
+        assert figures.first_loss, name
+        first_losses[name] = figures.first_loss
+        last_losses[name] = figures.last_loss
+    # Only theta and longlora change what the model computes before anything is trained.
+    for name in METHODS:
+        if name not in ("theta", "longlora"):
+            assert_close([first_losses[name]], [first_losses["full"]], bounds.TRAINED)
+    assert len(set(first_losses.values())) > 1
+    assert len(set(last_losses.values())) == len(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (("--methods", "lora,qlora"), "'qlora' is not a method: did you mean lora? choose one of base, lora, "),
         (("--methods", "lora,lora"), "lora is listed twice"),
         (("--length", LENGTH), f"length {LENGTH} is no longer than the {LENGTH} tokens"),
@@ -266,29 +391,50 @@ def test_bad_input(study: Study, base: Path, data_directory: Path, tmp_path: Pat
         (("--set", "training.init_from=x"), "the study sets training.init_from itself"),
         (("--set", "training.step=3"), "training.step: unknown key"),
         (("--set", "data.mask_documents=true"), "perplexity by length needs packed text"),
-    ]:
-        code, _, errors = study(*words)
-        assert code == 2 and errors.startswith("error: ") and message in errors, errors
+    ],
+    ids=lambda value: None if isinstance(value, str) else " ".join(str(word) for word in value),
+)
+def test_bad_options_are_refused(study: Study, tmp_path: Path, words: tuple[object, ...], message: str) -> None:
+    assert_refused(study(*words), message)
     assert not (tmp_path / "out" / "base").exists()
 
-    def refused(**changes: Any) -> str:
-        code, _, errors = study(**changes)
-        assert code == 2 and errors.startswith("error: "), errors
-        return errors
 
-    assert "no such folder" in refused(source=tmp_path / "nowhere")
-    assert "nowhere" in refused(data=tmp_path / "nowhere")
+def test_missing_folders_are_refused(study: Study, tmp_path: Path) -> None:
+    assert_refused(study(source=tmp_path / "nowhere"), "no such folder")
+    assert_refused(study(data=tmp_path / "nowhere"), "nowhere")
+
+
+def test_folder_of_another_study_is_refused(study: Study, tmp_path: Path) -> None:
     (tmp_path / "compared" / "tape" / "seed-1").mkdir(parents=True)
-    assert "holds runs of megatape study compare" in refused(out=tmp_path / "compared")
+
+    assert_refused(study(out=tmp_path / "compared"), "holds runs of megatape study compare")
+
+
+def test_base_without_a_tokenizer_is_refused(study: Study, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     save_tiny("llama", bare, max_position_embeddings=LENGTH)
-    assert "it holds no tokenizer" in refused(source=bare)
-    foreign = SentencePieceTokenizer(train_tokenizer(["abc " * 9 + "fed ghi"], 270))
-    write_tokenizer(foreign, LENGTH, bare)
-    assert f"was not prepared with the tokenizer of {bare}" in refused(source=bare)
+
+    assert_refused(study(source=bare), "it holds no tokenizer")
+
+
+def test_data_of_another_tokenizer_is_refused(study: Study, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    save_tiny("llama", foreign, max_position_embeddings=LENGTH)
+    tokenizer = SentencePieceTokenizer(train_tokenizer(["abc " * 9 + "fed ghi"], 270))
+    write_tokenizer(tokenizer, LENGTH, foreign)
+
+    assert_refused(study(source=foreign), f"was not prepared with the tokenizer of {foreign}")
+
+
+def test_base_with_scaled_frequencies_is_refused(study: Study, tmp_path: Path) -> None:
     scaled = tmp_path / "scaled"
     save_tiny("linear", scaled)
-    assert "its frequencies are scaled already (linear)" in refused(source=scaled)
+
+    assert_refused(study(source=scaled), "its frequencies are scaled already (linear)")
+
+
+def test_base_with_a_short_window_is_refused(study: Study, tmp_path: Path) -> None:
     window = tmp_path / "window"
     save_tiny("mistral", window, max_position_embeddings=LENGTH, sliding_window=48)
-    assert "attends to the last 48 tokens only" in refused(source=window)
+
+    assert_refused(study(source=window), "attends to the last 48 tokens only")
