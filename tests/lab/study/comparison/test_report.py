@@ -3,7 +3,7 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib.image
 import pytest
@@ -91,7 +91,7 @@ def test_picture(rows: list[Row], tmp_path: Path) -> None:
     assert pixels.std() > 0.05
 
 
-def _select(row: Row, selection: str) -> Row:
+def _select(row: Row, selection: Literal["first", "spread"]) -> Row:
     """Return a row whose results are of another selection of validation samples."""
     return Row(row.label, [replace(result, selection=selection) for result in row.results])
 
