@@ -14,7 +14,7 @@ def _encodings() -> str:
     return f"remove it, or choose {', '.join(names)}"
 
 
-def _has_equal_groups(config: Config) -> str | None:
+def _unequal_groups(config: Config) -> str | None:
     groups = config.training.num_shifted_groups
     if groups is None:
         return None
@@ -25,7 +25,7 @@ def _has_equal_groups(config: Config) -> str | None:
     return indivisible(config.data.lengths, 2 * groups, reason)
 
 
-def _has_even_heads(config: Config) -> str | None:
+def _odd_number_of_heads(config: Config) -> str | None:
     groups = config.training.num_shifted_groups
     if groups is None:
         return None
@@ -48,6 +48,6 @@ LIMITS: tuple[Limit[Config], ...] = (
         because=None,
         remedy=_encodings,
     ),
-    _has_equal_groups,
-    _has_even_heads,
+    _unequal_groups,
+    _odd_number_of_heads,
 )

@@ -17,7 +17,7 @@ ZERO_LIMITS: tuple[Limit[Config], ...] = (
         setting=ValueOf("zero.hpz_ranks"),
         case=ValueOf("parallel.tp"),
         when=lambda config: config.zero.hpz_ranks > 1 and config.parallel.tp > 1,
-        because="which divides the weights of a node",
+        because="which shards the weights of a node",
         remedy="set parallel.tp to 1, or zero.hpz_ranks to 1",
     ),
 )
@@ -27,13 +27,13 @@ def _heads(model: ModelConfig) -> list[tuple[str, int]]:
     return [("model.num_heads", model.num_heads), ("model.num_kv_heads", model.num_kv_heads)]
 
 
-def _divides_by_tensor_ranks(config: Config) -> str | None:
+def _indivisible_by_tensor_ranks(config: Config) -> str | None:
     sizes = [*_heads(config.model), ("model.mlp_size", config.model.mlp_size), *config.data.lengths]
     ranks = config.parallel.tp
     return indivisible(sizes, ranks, f"parallel.tp {ranks}: every tensor-parallel rank holds an equal share")
 
 
-def _divides_by_sequence_ranks(config: Config) -> str | None:
+def _indivisible_by_sequence_ranks(config: Config) -> str | None:
     parallel = config.parallel
     if parallel.sp == 1:
         return None
@@ -46,7 +46,7 @@ def _divides_by_sequence_ranks(config: Config) -> str | None:
     return indivisible(sizes, ranks, reason)
 
 
-def _divides_by_context_ranks(config: Config) -> str | None:
+def _indivisible_by_context_ranks(config: Config) -> str | None:
     parallel = config.parallel
     if parallel.cp == 1:
         return None
@@ -54,12 +54,12 @@ def _divides_by_context_ranks(config: Config) -> str | None:
     divisor = parallel.cp * parts
     reason = (
         f"parallel.cp {parallel.cp} x {parts} = {divisor}: each of these ranks has two equal chunks of a sample, which "
-        f"parallel.tp {parallel.tp} x parallel.sp {parallel.sp} ranks divide; change the length, or lower parallel.cp"
+        f"parallel.tp {parallel.tp} x parallel.sp {parallel.sp} ranks split; change the length, or lower parallel.cp"
     )
     return indivisible(config.data.lengths, divisor, reason)
 
 
-TENSOR_LIMITS: tuple[Limit[Config], ...] = (_divides_by_tensor_ranks,)
+TENSOR_LIMITS: tuple[Limit[Config], ...] = (_indivisible_by_tensor_ranks,)
 
 SEQUENCE_LIMITS: tuple[Limit[Config], ...] = (
     Incompatibility[Config](
@@ -69,7 +69,7 @@ SEQUENCE_LIMITS: tuple[Limit[Config], ...] = (
         because="whose registry entry lacks divides_heads",
         remedy="let its per-head weights follow the ranks (docs/own_encodings.md), or set parallel.sp to 1 and use parallel.tp",
     ),
-    _divides_by_sequence_ranks,
+    _indivisible_by_sequence_ranks,
 )
 
 CONTEXT_LIMITS: tuple[Limit[Config], ...] = (
@@ -78,7 +78,7 @@ CONTEXT_LIMITS: tuple[Limit[Config], ...] = (
         case=ValueOf("model.encoding", "encoding"),
         when=lambda config: config.parallel.cp > 1 and bool(ENCODINGS[config.model.encoding].whole_samples),
         because=ValueOf("model.traits.whole_samples", "because"),
-        remedy="choose one that rotates each token on its own, such as tape or rope, or set parallel.cp to 1 and divide "
+        remedy="choose one that rotates each token on its own, such as tape or rope, or set parallel.cp to 1 and split "
         "samples by parallel.sp",
     ),
     Incompatibility[Config](
@@ -86,14 +86,14 @@ CONTEXT_LIMITS: tuple[Limit[Config], ...] = (
         case=ValueOf("training.num_shifted_groups"),
         when=lambda config: config.parallel.cp > 1 and config.training.num_shifted_groups is not None,
         because="whose groups lie on several ranks",
-        remedy="remove it, or set parallel.cp to 1 and divide samples by parallel.sp",
+        remedy="remove it, or set parallel.cp to 1 and split samples by parallel.sp",
     ),
     Incompatibility[Config](
         setting=ValueOf("parallel.cp"),
         case=ValueOf("model.attention_scale"),
         when=lambda config: config.parallel.cp > 1 and config.model.attention_scale is not None,
         because="which counts the keys of a whole sample",
-        remedy="remove it, or set parallel.cp to 1 and divide samples by parallel.sp",
+        remedy="remove it, or set parallel.cp to 1 and split samples by parallel.sp",
     ),
-    _divides_by_context_ranks,
+    _indivisible_by_context_ranks,
 )

@@ -80,10 +80,10 @@ class ByKind:
         return kinds
 
     def _recorded_options(self, raw: dict[str, Any]) -> type[Section]:
-        """Make the section of an unregistered kind: shared keys, and keys of its own with unchecked values."""
+        """Create the section of an unregistered kind, with shared keys and unchecked additional ones."""
         unchecked = Annotated[Any, ResumeRule.COMPARED]
-        own: dict[str, Any] = {}
+        unregistered: dict[str, Any] = {}
         for name in raw:
             if name not in self.shared.model_fields:
-                own[name] = (unchecked, ...)
-        return create_model(self.shared.__name__, __base__=self.shared, __doc__=self.shared.__doc__, **own)
+                unregistered[name] = (unchecked, ...)
+        return create_model(self.shared.__name__, __base__=self.shared, __doc__=self.shared.__doc__, **unregistered)

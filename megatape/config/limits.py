@@ -15,7 +15,7 @@ from megatape.errors import ConfigError
 Checked = TypeVar("Checked", bound=Section)
 Checked_contra = TypeVar("Checked_contra", bound=Section, contravariant=True)
 
-# Function that returns why a section is not possible, or None if it respects the limit.
+# Function named after a violation: it returns the error about a section, or None if the section respects the limit.
 Limit: TypeAlias = Callable[[Checked], str | None]
 Sizes: TypeAlias = Iterable[tuple[str, int]]  # names of settings and their values
 
@@ -51,7 +51,7 @@ class Incompatibility(Generic[Checked_contra]):
         setting: Name of the setting.
         case: Name of the other setting, or another property of the run.
         when: Whether a section has both.
-        because: Clause with the reason, such as "which divides the weights of a node", or None if the case says it.
+        because: Clause with the reason, such as "which shards the weights of a node", or None if the case says it.
         remedy: What to do, in the imperative; a function if it depends on the registry.
     """
 

@@ -148,7 +148,7 @@ def _with_changed_scores(model: ModelConfig) -> bool:
     return model.attention_scale is not None and model.traits.reads_scores
 
 
-def _has_divisible_sizes(model: ModelConfig) -> str | None:
+def _indivisible_sizes(model: ModelConfig) -> str | None:
     traits = model.traits
     encoding = f"encoding {model.encoding}"
     hidden_size = [("hidden_size", model.hidden_size)]
@@ -164,7 +164,7 @@ def _has_divisible_sizes(model: ModelConfig) -> str | None:
     return reason
 
 
-def _has_possible_positions(model: ModelConfig) -> str | None:
+def _too_many_positions(model: ModelConfig) -> str | None:
     maximum = model.traits.max_positions
     if maximum is None or model.max_positions <= maximum:
         return None
@@ -174,7 +174,7 @@ def _has_possible_positions(model: ModelConfig) -> str | None:
     )
 
 
-def _has_layers_without_positions(model: ModelConfig) -> str | None:
+def _no_layer_without_positions(model: ModelConfig) -> str | None:
     if model.nope_every is None or model.nope_every <= model.num_layers:
         return None
     return (
@@ -183,7 +183,7 @@ def _has_layers_without_positions(model: ModelConfig) -> str | None:
     )
 
 
-def _rotates_whole_pairs(model: ModelConfig) -> str | None:
+def _uneven_rotated_channels(model: ModelConfig) -> str | None:
     if model.rotary_fraction == 1:
         return None
     channels = round(model.rotated_channels)
@@ -196,7 +196,7 @@ def _rotates_whole_pairs(model: ModelConfig) -> str | None:
     )
 
 
-def _has_base_to_scale(model: ModelConfig) -> str | None:
+def _single_scaled_frequency(model: ModelConfig) -> str | None:
     is_scaled = model.scaling is not None and model.scaling.kind == "theta"
     if is_scaled and round(model.rotated_channels) == 2:
         return (
@@ -208,7 +208,7 @@ def _has_base_to_scale(model: ModelConfig) -> str | None:
 
 # Settings that depend on the encoding, whose registry entry claims what it supports.
 ENCODING_LIMITS: tuple[Limit[ModelConfig], ...] = (
-    _has_divisible_sizes,
+    _indivisible_sizes,
     Incompatibility[ModelConfig](
         setting=ValueOf("nope_every"),
         case=ValueOf("encoding"),
@@ -251,8 +251,8 @@ ENCODING_LIMITS: tuple[Limit[ModelConfig], ...] = (
         because=None,
         remedy=_encodings_with_scaling,
     ),
-    _has_possible_positions,
-    _has_layers_without_positions,
-    _rotates_whole_pairs,
-    _has_base_to_scale,
+    _too_many_positions,
+    _no_layer_without_positions,
+    _uneven_rotated_channels,
+    _single_scaled_frequency,
 )

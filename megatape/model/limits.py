@@ -54,7 +54,7 @@ COMPILE_LIMITS: tuple[Limit[Config], ...] = (
 )
 
 
-def _fits_positions(config: Config) -> str | None:
+def _too_long_samples(config: Config) -> str | None:
     length = config.data.sequence_length
     positions = config.model.max_positions
     window = config.model.sliding_window
@@ -68,4 +68,4 @@ def _fits_positions(config: Config) -> str | None:
     return None
 
 
-LENGTH_LIMITS: tuple[Limit[Config], ...] = (_fits_positions,)
+LENGTH_LIMITS: tuple[Limit[Config], ...] = (_too_long_samples,)

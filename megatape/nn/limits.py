@@ -17,7 +17,7 @@ def _has_frozen_weights(training: TrainingConfig) -> bool:
     return training.trainable != ("all",) or bool(training.frozen)
 
 
-def _has_fp8_sizes(config: Config) -> str | None:
+def _sizes_unfit_for_fp8(config: Config) -> str | None:
     if not _is_fp8(config.training):
         return None
     model = config.model
@@ -77,5 +77,5 @@ LIMITS: tuple[Limit[Config], ...] = (
         because="whose gradients it would compute",
         remedy=f'set training.trainable to ["all"] and training.frozen to [], {_OR_NONE}',
     ),
-    _has_fp8_sizes,
+    _sizes_unfit_for_fp8,
 )

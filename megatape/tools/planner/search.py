@@ -90,13 +90,13 @@ class Search:
             All fitting settings as fast as the fastest within the estimate's tolerance, fastest first, including the
             configuration's own; and the simplest of them with the fewest changes, None if none fit.
         """
-        own = self._space.own
+        unchanged = self._space.unchanged
         candidates: list[SettingIndex] = []
-        if own is not None and own.fits:
+        if unchanged is not None and unchanged.fits:
             candidates.append(self._space.start)
         fastest = None
         for index in self.fastest():
-            seconds = self._space.valid_candidate(index).seconds.middle
+            seconds = self._seconds(index)
             if fastest is None:
                 fastest = seconds
             if seconds > (1 + TOLERANCE) * fastest:
@@ -105,15 +105,18 @@ class Search:
                 candidates.append(index)
         if not candidates:
             return [], None
-        candidates.sort(key=lambda index: self._space.valid_candidate(index).seconds.middle)
-        slowest = (1 + TOLERANCE) * self._space.valid_candidate(candidates[0]).seconds.middle
-        fastest_ones = [index for index in candidates if self._space.valid_candidate(index).seconds.middle <= slowest]
+        candidates.sort(key=self._seconds)
+        slowest = (1 + TOLERANCE) * self._seconds(candidates[0])
+        within_tolerance = [index for index in candidates if self._seconds(index) <= slowest]
+        return within_tolerance, min(within_tolerance, key=self._effort)
 
-        def effort(index: SettingIndex) -> tuple[int, int, float]:
-            candidate = self._space.valid_candidate(index)
-            return candidate.complexity, len(self._space.changes(index)), candidate.seconds.middle
+    def _seconds(self, index: SettingIndex) -> float:
+        """Return the estimated step time of valid settings."""
+        return self._space.valid_candidate(index).seconds.middle
 
-        return fastest_ones, min(fastest_ones, key=effort)
+    def _effort(self, index: SettingIndex) -> tuple[int, int, float]:
+        """Return a sort key by which simple settings with few changes come first."""
+        return self._space.valid_candidate(index).complexity, len(self._space.changes(index)), self._seconds(index)
 
     def smallest_change(self) -> SettingIndex | None:
         """Find the fastest fitting settings among those with the fewest changes.
@@ -126,7 +129,7 @@ class Search:
             for changed in combinations(numbers, size):
                 fitting += self._fitting(changed)
             if fitting:
-                return min(fitting, key=lambda index: self._space.valid_candidate(index).seconds.middle)
+                return min(fitting, key=self._seconds)
             if self.timed_out:
                 return None
         return None
@@ -134,7 +137,7 @@ class Search:
     def _fitting(self, changed: tuple[int, ...]) -> Iterator[SettingIndex]:
         """Yield the fitting settings that differ from the configuration on exactly these grids."""
         start = self._space.start.positions
-        positions = [[own] for own in start]
+        positions = [[position] for position in start]
         for number in changed:
             num_points = len(self._space.grids.all[number].points)
             positions[number] = [position for position in range(num_points) if position != start[number]]

@@ -45,10 +45,10 @@ def search_report(
         cluster = replace(cluster, correction=nearest_step(measured, config).correction)
 
     space = SearchSpace(config, cluster)
-    own = space.own
-    own_fits = own is not None and own.requirements.fits
+    unchanged = space.unchanged
+    fits = unchanged is not None and unchanged.requirements.fits
     share = limit
-    if limit is not None and own is not None and not own_fits:
+    if limit is not None and unchanged is not None and not fits:
         share = limit / 2  # The other half is for the smallest change.
 
     search = Search(space, share)
@@ -60,14 +60,14 @@ def search_report(
         lines += _cost_lines(space, advised, config.tokens, price)
     if search.timed_out:
         lines.append(f"the search ended at its limit of {share:g} seconds: there may be faster settings")
-    if own is None:
+    if unchanged is None:
         lines.append("the file's own settings do not divide evenly: megatape plan without --search says what to change")
-    elif own_fits:
-        lines.append(
-            f"the file's own: {format_range(*own.seconds)} seconds a step, {format_bytes(own.requirements.gpu.bytes)}: fits"
-        )
+    elif fits:
+        seconds = format_range(*unchanged.seconds)
+        needed = format_bytes(unchanged.requirements.gpu.bytes)
+        lines.append(f"the file's own: {seconds} seconds a step, {needed}: fits")
     else:
-        lines.append(f"the file's own need {own.requirements.gpu.describe()}")
+        lines.append(f"the file's own need {unchanged.requirements.gpu.describe()}")
         lines += smallest_change_advice(space, share)
     return "\n".join(lines)
 
@@ -81,15 +81,12 @@ def smallest_change_advice(space: SearchSpace, limit: float | None) -> list[str]
     """
     search = Search(space, limit)
     index = search.smallest_change()
-    candidate = None
-    if index is not None:
-        candidate = space.candidate(index)
-    if index is None or candidate is None:
+    if index is None:
         if search.timed_out:
             return ["the search for a change that makes it fit ran out of time: use more nodes or larger GPUs"]
         return ["nothing that the settings can save makes it fit: use more nodes, or GPUs and nodes with more memory"]
     needed = []
-    for device, requirement in candidate.requirements.by_device.items():
+    for device, requirement in space.valid_candidate(index).requirements.by_device.items():
         needed.append(f"{format_bytes(requirement.bytes)} {device}")
     return ["the smallest change that makes it fit:", f"  {_options(space.changes(index))}: {', '.join(needed)}"]
 
@@ -115,8 +112,7 @@ def _table(space: SearchSpace, indices: Sequence[SettingIndex]) -> str:
 
     rows = []
     for index in indices:
-        candidate = space.candidate(index)
-        assert candidate is not None
+        candidate = space.valid_candidate(index)
         row = [_option_value(value) for value in space.grids.settings(index).values()]
         row.append(format_range(*candidate.seconds))
         row.append(format_bytes(candidate.requirements.gpu.bytes))
@@ -139,7 +135,6 @@ def _advised_lines(space: SearchSpace, index: SettingIndex, num_equal: int) -> l
 
 def _cost_lines(space: SearchSpace, index: SettingIndex, tokens: int, price: float | None) -> list[str]:
     """Return the GPU-hours of the advised settings and their price."""
-    candidate = space.candidate(index)
-    assert candidate is not None
+    candidate = space.valid_candidate(index)
     rows = cost_rows(tokens, candidate.layout, candidate.seconds, price)
     return [f"  {name.strip()}: {value}" for name, value in rows]

@@ -37,8 +37,8 @@ class SearchSpace:
         self.start = self.grids.index_of(config)
 
     @property
-    def own(self) -> Candidate | None:
-        """The candidate of the configuration itself, None if it is invalid."""
+    def unchanged(self) -> Candidate | None:
+        """Candidate of the configuration itself, None if it is invalid."""
         return self.candidate(self.start)
 
     def candidate(self, index: SettingIndex) -> Candidate | None:

@@ -52,22 +52,22 @@ def stage_advice(config: Config, cluster: PlannedCluster) -> list[str]:
     return ["", columns(rows, header), "", *_advise(plans, config.zero.stage)]
 
 
-def _advise(plans: list[Candidate], own_stage: int) -> list[str]:
+def _advise(plans: list[Candidate], present_stage: int) -> list[str]:
     """Return the advice below the table of stages."""
-    own = next(plan for plan in plans if plan.stage == own_stage)
-    possible = [plan for plan in plans if plan.requirements.fits_with_margin or plan is own]
+    present = next(plan for plan in plans if plan.stage == present_stage)
+    possible = [plan for plan in plans if plan.requirements.fits_with_margin or plan is present]
     fastest = min(possible, key=lambda plan: plan.seconds.middle)
-    share = fastest.seconds.middle / own.seconds.middle
+    share = fastest.seconds.middle / present.seconds.middle
     if share > FASTER:
-        return [f"no other stage that fits is faster than stage {own.stage}"]
+        return [f"no other stage that fits is faster than stage {present_stage}"]
     advice = (
         f"stage {fastest.stage} is the fastest that fits (--set zero.stage={fastest.stage}): its steps take {share:.0%} of the "
-        f"time of stage {own.stage}"
+        f"time of stage {present_stage}"
     )
     lines = [advice]
-    if own.stage == 3:
-        passes = own.layout.micro_batches
-        hooks = len(run_pass(own.layout.workload).events)
+    if present_stage == 3:
+        passes = present.layout.micro_batches
+        hooks = len(run_pass(present.layout.workload).events)
         lines.append(f"  in a step stage 3 also waits for the device after each of {passes} backward passes, and runs")
         lines.append(f"  {passes * hooks:,} hooks of modules in Python: {hooks} a micro-batch")
     return lines
