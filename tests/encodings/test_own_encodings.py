@@ -1,6 +1,5 @@
 """Encodings from outside the package that embed positions, add a bias, or read the content."""
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from megatape.config import ModelConfig
 from megatape.imports import import_given
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.packed_documents import assert_documents_are_independent
 from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
 from tests.helpers.processes.workers import ROOT, Workers
 
@@ -33,37 +33,36 @@ def registered(own_modules: None) -> Iterator[None]:
     yield
 
 
-def test_identities() -> None:
-    """They equal NoPE with a table of zeros, and with equal gates that cancel."""
-    expected = random_model(encoding="nope")
+def test_forgetting_with_equal_gates_is_nope() -> None:
+    """Equal gates of neighbors cancel, so c is constant."""
     inputs = tokens_and_positions()
-    for encoding, name in (("forgetting", "features.gate.weight"), ("learned_absolute", "table")):
-        model = random_model(encoding=encoding)
-        model.load_state_dict(expected.state_dict(), strict=False)
-        assert not torch.allclose(model(*inputs), expected(*inputs), atol=1e-3), encoding
-        for parameter in (parameter for key, parameter in model.named_parameters() if key.endswith(name)):
-            parameter.data.zero_()
-        if encoding == "forgetting":  # equal gates of neighbors cancel: c is constant
-            for block in model.blocks:
-                block.attention.sequence_features.weight.data.fill_(-1.0)
-        assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)
+    expected = random_model(encoding="nope")
+    model = random_model(encoding="forgetting")
+    model.load_state_dict(expected.state_dict(), strict=False)
+    assert not torch.allclose(model(*inputs), expected(*inputs), atol=1e-3)
+    for block in model.blocks:
+        block.attention.get_submodule("token_features.gate").weight.data.zero_()
+        block.attention.sequence_features.weight.data.fill_(-1.0)
+    assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)
+
+
+def test_learned_absolute_with_a_zero_table_is_nope() -> None:
+    inputs = tokens_and_positions()
+    expected = random_model(encoding="nope")
+    model = random_model(encoding="learned_absolute")
+    model.load_state_dict(expected.state_dict(), strict=False)
+    assert not torch.allclose(model(*inputs), expected(*inputs), atol=1e-3)
+    for name, weight in model.named_parameters():
+        if name.endswith("table"):
+            weight.data.zero_()
+    assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)
 
 
 @pytest.mark.parametrize("encoding", FILES)
-def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
+def test_packed_documents_are_independent(encoding: str) -> None:
     model = random_model(encoding=encoding)
-    tokens, _ = tokens_and_positions(batch=1, length=150)
-    borders = [0, 7, 60, 100, 150]
-    pieces = [tokens[:, start:stop] for start, stop in itertools.pairwise(borders)]
-    alone = torch.cat([model(piece, torch.arange(piece.shape[1])[None]) for piece in pieces], dim=1)
-    positions = torch.cat([torch.arange(piece.shape[1]) for piece in pieces])[None]
-    starts = torch.cat([torch.full((piece.shape[1],), start) for start, piece in zip(borders, pieces, strict=False)])[None]
-    packed = model(tokens, positions, starts)
-    assert_close(packed, alone, bounds.LOGITS)
-    for name, weight in model.named_parameters():
-        if name.startswith(("position", "blocks.0.attention")):
-            found, expected = (torch.autograd.grad(x.square().sum(), weight, retain_graph=True)[0] for x in (packed, alone))
-            assert_close(found, expected, bounds.PACKED_GRADIENTS, what=name)
+    weight_names = [name for name, _ in model.named_parameters() if name.startswith(("position", "blocks.0.attention"))]
+    assert_documents_are_independent(model, [0, 7, 60, 100, 150], weight_names)
 
 
 def test_costs_are_counted() -> None:
@@ -86,20 +85,26 @@ def test_ranks_train_as_one_process(encoding: str, raw_config: dict[str, Any], t
     raw_config["optimizer"]["eps"] = 1e-3  # keeps Adam from making a step of the rounding of a gradient near zero
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
-    found = []
-    divided = ["zero.stage=3", "parallel.tp=2", "training.micro_batch_size=2"]
-    for number, changes in enumerate((["zero.stage=0"], divided, [*divided, "parallel.sp=2"])):
-        folder = tmp_path / f"run{number}"
-        ranks = 4 if number else 1
+    topologies = {
+        "one": ["zero.stage=0"],
+        "data": ["zero.stage=3", "parallel.tp=2", "training.micro_batch_size=2"],
+        "sequence": ["zero.stage=3", "parallel.tp=2", "training.micro_batch_size=2", "parallel.sp=2"],
+    }
+    trained = {}
+    for name, changes in topologies.items():
+        folder = tmp_path / name
+        num_ranks = 4
+        if name == "one":
+            num_ranks = 1
         words = ["pretrain", "--import", str(ROOT / FILES[encoding]), "--config", str(config)]
         for change in [f"run.directory={folder}", *changes]:
             words += ["--set", change]
-        with Workers(words, ranks, tmp_path / f"workers{number}") as workers:
-            assert workers.statuses() == [0] * ranks, workers.logs()
-        found.append(CheckpointReader(folder / "checkpoints" / "step-00000003"))
-    assert found[0].names() == found[1].names() == found[2].names()
-    own = [name for name in found[0].names() if "position" in name or "features" in name or "bias" in name]
-    assert own
-    for name in found[0].names():
-        for divided_run in found[1:]:
-            assert_close(divided_run.tensor(name), found[0].tensor(name), bounds.TRAINED, what=name)
+        with Workers(words, num_ranks, tmp_path / f"workers-{name}") as workers:
+            assert workers.statuses() == [0] * num_ranks, workers.logs()
+        trained[name] = CheckpointReader(folder / "checkpoints" / "step-00000003")
+    expected = trained["one"]
+    assert any("position" in name or "features" in name or "bias" in name for name in expected.names())
+    for topology in ("data", "sequence"):
+        assert trained[topology].names() == expected.names()
+        for name in expected.names():
+            assert_close(trained[topology].tensor(name), expected.tensor(name), bounds.TRAINED, what=name)

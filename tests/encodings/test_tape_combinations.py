@@ -19,55 +19,104 @@ pytestmark = pytest.mark.numerics
 COMBINATIONS = ("tape_fox", "tape_selective_rope")
 
 
-def first_state(weights: dict[str, Tensor], x: Tensor) -> Tensor:
-    """e [N, 2, 4] as complex numbers: 1 rotated by Selective RoPE's phi of the embedded tokens x [N, 32]."""
-    u = torch.cat([part / part.norm(dim=-1, keepdim=True) for part in x.chunk(2, dim=-1)], dim=-1)
+def initial_state(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Return e before the first layer: 1 rotated by Selective RoPE's phases of the embedded tokens.
+
+    Args:
+        weights: Weights by name.
+        x: Embedded tokens, [N, 32].
+
+    Returns:
+        e as complex numbers, [N, 2, 4].
+    """
+    slices = x.chunk(2, dim=-1)
+    u = torch.cat([part / part.norm(dim=-1, keepdim=True) for part in slices], dim=-1)
     z = u @ weights["state_start.turns.down"].T @ weights["state_start.turns.up"].T
     kernels = weights["state_start.phases.weight"]
-    phi = [torch.zeros(8, dtype=x.dtype)]
+    steps = torch.zeros_like(z)
     for i in range(len(x)):
-        step = torch.stack([kernels[:, 3 - back] * z[i - back] for back in range(min(i, 3) + 1)]).sum(0)
-        phi.append(phi[-1] + step * torch.sigmoid(step))
-    angles = torch.stack(phi[1:]).unflatten(-1, (2, 4)) * 500_000 ** (-torch.arange(4, dtype=x.dtype) / 4)
+        for back in range(min(i, 3) + 1):
+            steps[i] = steps[i] + kernels[:, 3 - back] * z[i - back]
+    phases = F.silu(steps).cumsum(0)
+    frequencies = 500_000 ** (-torch.arange(4, dtype=x.dtype) / 4)
+    angles = phases.unflatten(-1, (2, 4)) * frequencies
     return torch.polar(torch.ones_like(angles), angles)
 
 
+def rotary_state(x: Tensor) -> Tensor:
+    """Return e before the first layer as rotary positions, [N, 2, 4]."""
+    frequencies = 10_000 ** (-torch.arange(4, dtype=x.dtype) / 4)
+    angles = torch.arange(len(x))[:, None, None] * frequencies
+    return torch.polar(torch.ones_like(angles), angles).expand(-1, 2, -1)
+
+
 def naive(model: Transformer, tokens: Tensor) -> Tensor:
-    """Logits [N, V] of a text [N] by 4 heads of 8 in 2 groups. e is complex: a plane is one number."""
+    """Return the logits [N, V] of a text [N] by 4 heads of 8 in 2 groups. e is complex, with one number per plane."""
     weights: dict[str, Tensor] = dict(model.named_parameters())
     x = weights["embedding.weight"][tokens]
-    angles = torch.arange(len(x))[:, None, None] * 10_000 ** (-torch.arange(4, dtype=x.dtype) / 4)
     gated = model.config.encoding == "tape_fox"
-    e = torch.polar(torch.ones_like(angles), angles).expand(-1, 2, -1) if gated else first_state(weights, x)
+    if gated:
+        e = rotary_state(x)
+    else:
+        e = initial_state(weights, x)
     for layer in range(model.config.num_layers):
-        of = {name.removeprefix(f"blocks.{layer}."): weight for name, weight in weights.items()}
-        h = normalized(x, of["attention_norm.weight"])
-        q, k, v = (h @ of[f"attention.{name}.weight"].T for name in ("query", "key", "value"))
-        gates = torch.zeros(len(x), 4, dtype=x.dtype)
-        if gated:
-            part = "attention.token_features.gate."
-            gates = F.logsigmoid(F.linear(h, of[f"{part}weight"], of[f"{part}bias"]))
-        attended = []
-        moved = []
-        for i, head in itertools.product(range(len(x)), range(4)):
-            seen = slice(0, i + 1)
-            turns = e[:, head // 2]
-            query = planes(q[i, 8 * head : 8 * head + 8]) * turns[i]
-            keys = planes(k[seen, 8 * (head // 2) : 8 * (head // 2) + 8]) * turns[seen]
-            forgotten = torch.stack([gates[j + 1 : i + 1, head].sum() for j in range(i + 1)])
-            scores = (query * keys.conj()).real.sum(-1) / 8**0.5 + forgotten
-            share = scores.softmax(0)
-            attended.append(share @ v[seen, 8 * (head // 2) : 8 * (head // 2) + 8])
-            moved.append(share.to(e.dtype) @ turns[seen])
-        x = x + torch.stack(attended).unflatten(0, (-1, 4)).flatten(1) @ of["attention.output.weight"].T
-        h = normalized(x, of["mlp_norm.weight"])
-        m = (F.silu(h @ of["mlp.gate.weight"].T) * (h @ of["mlp.up.weight"].T)) @ of["mlp.down.weight"].T
-        gained = torch.stack(moved).unflatten(0, (-1, 4)) * of["position.gain"][:, None]
-        e = e + gained.unflatten(1, (2, 2)).sum(2)
-        mixing = torch.einsum("li,ni,im->nlm", of["position.down"], F.silu(m @ of["position.content"].T), of["position.up"])
-        e = e + mixing.to(e.dtype) @ e
+        prefix = f"blocks.{layer}."
+        layer_weights = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+        h = normalized(x, layer_weights["attention_norm.weight"])
+        attended, attended_state = naive_attention(layer_weights, h, e, gated)
+        x = x + attended @ layer_weights["attention.output.weight"].T
+        h = normalized(x, layer_weights["mlp_norm.weight"])
+        active = F.silu(h @ layer_weights["mlp.gate.weight"].T) * (h @ layer_weights["mlp.up.weight"].T)
+        m = active @ layer_weights["mlp.down.weight"].T
+        e = naive_update(layer_weights, e, attended_state, m)
         x = x + m
     return normalized(x, weights["norm.weight"]) @ weights["head.weight"].T
+
+
+def naive_attention(weights: dict[str, Tensor], h: Tensor, e: Tensor, gated: bool) -> tuple[Tensor, Tensor]:
+    """Compute attention, one query at a time.
+
+    Args:
+        weights: Weights of the layer, by name.
+        h: Normalized tokens, [N, 32].
+        e: Position state, [N, 2, 4].
+        gated: Whether forget gates add to the scores.
+
+    Returns:
+        A v [N, 32] and A e [N, 4, 4].
+    """
+    q = h @ weights["attention.query.weight"].T
+    k = h @ weights["attention.key.weight"].T
+    v = h @ weights["attention.value.weight"].T
+    log_gates = torch.zeros(len(h), 4, dtype=h.dtype)
+    if gated:
+        gate = "attention.token_features.gate."
+        log_gates = F.logsigmoid(F.linear(h, weights[f"{gate}weight"], weights[f"{gate}bias"]))
+    attended = []
+    attended_state = []
+    for i, head in itertools.product(range(len(h)), range(4)):
+        channel = head // 2
+        visible = slice(0, i + 1)
+        query_elements = slice(8 * head, 8 * head + 8)
+        key_elements = slice(8 * channel, 8 * channel + 8)
+        state = e[:, channel]
+        query = planes(q[i, query_elements]) * state[i]
+        keys = planes(k[visible, key_elements]) * state[visible]
+        decay = torch.stack([log_gates[j + 1 : i + 1, head].sum() for j in range(i + 1)])
+        scores = (query * keys.conj()).real.sum(-1) / 8**0.5 + decay
+        probabilities = scores.softmax(0)
+        attended.append(probabilities @ v[visible, key_elements])
+        attended_state.append(probabilities.to(e.dtype) @ state[visible])
+    return torch.stack(attended).unflatten(0, (-1, 4)).flatten(1), torch.stack(attended_state).unflatten(0, (-1, 4))
+
+
+def naive_update(weights: dict[str, Tensor], e: Tensor, attended_state: Tensor, m: Tensor) -> Tensor:
+    """Return e after a layer, from A e [N, 4, 4] and the MLP's output m [N, 32]."""
+    gained = attended_state * weights["position.gain"][:, None]
+    e = e + gained.unflatten(1, (2, 2)).sum(2)
+    content = F.silu(m @ weights["position.content"].T)
+    mixing = torch.einsum("li,ni,im->nlm", weights["position.down"], content, weights["position.up"])
+    return e + mixing.to(e.dtype) @ e
 
 
 def normalized(x: Tensor, weight: Tensor) -> Tensor:
@@ -75,7 +124,7 @@ def normalized(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def planes(heads: Tensor) -> Tensor:
-    """[..., 8] -> [..., 4]."""
+    """Return heads [..., 8] as complex numbers, one per plane, [..., 4]."""
     return torch.complex(heads[..., :4], heads[..., 4:])
 
 
@@ -83,18 +132,22 @@ def planes(heads: Tensor) -> Tensor:
 def test_logits_and_gradients_are_the_definition(encoding: str) -> None:
     model = random_model(encoding=encoding, num_kv_heads=2).double()
     tokens, positions = tokens_and_positions(batch=1, length=9)
-    found = model(tokens, positions)[0]
-    expected = naive(model, tokens[0])
-    assert_close(found, expected, bounds.LOGITS)
-    names = [name for name, _ in model.named_parameters() if not name.startswith("blocks.2.position")]  # which nothing reads
+    # Nothing reads the last layer's update.
+    names = [name for name, _ in model.named_parameters() if not name.startswith("blocks.2.position")]
     weights = [model.get_parameter(name) for name in names]
-    gradients = (torch.autograd.grad(logits.square().sum(), weights) for logits in (found, expected))
-    for name, ours, theirs in zip(names, *gradients, strict=True):
-        assert_close(ours, theirs, bounds.PACKED_GRADIENTS, what=name)
+
+    logits = model(tokens, positions)[0]
+    gradients = torch.autograd.grad(logits.square().sum(), weights)
+
+    expected_logits = naive(model, tokens[0])
+    expected_gradients = torch.autograd.grad(expected_logits.square().sum(), weights)
+    assert_close(logits, expected_logits, bounds.LOGITS)
+    for name, gradient, expected in zip(names, gradients, expected_gradients, strict=True):
+        assert_close(gradient, expected, bounds.PACKED_GRADIENTS, what=name)
 
 
-def with_weights_of(model: Transformer, other: Transformer) -> Transformer:
-    model.load_state_dict(other.state_dict(), strict=False)
+def with_weights_of(model: Transformer, source: Transformer) -> Transformer:
+    model.load_state_dict(source.state_dict(), strict=False)
     return model
 
 
@@ -115,7 +168,7 @@ def test_equal_steps_are_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_weights_of(random_model(encoding="tape_selective_rope"), tape)
     assert relative_difference(model(*inputs), tape(*inputs)) > 1e-3
 
-    def constant(self: Phases, features: tuple[Tensor], *rest: Any) -> tuple[tuple[Tensor], tuple[()]]:
+    def constant(self: Phases, features: tuple[Tensor], *arguments: Any) -> tuple[tuple[Tensor], tuple[()]]:
         return (torch.ones_like(features[0]).double().cumsum(1),), ()
 
     monkeypatch.setattr(Phases, "forward", constant)
@@ -123,15 +176,16 @@ def test_equal_steps_are_tape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_layer_without_gains_of_its_norm_is_selective_rope() -> None:
-    """Its slices are divided by their norms, so the first layer's angles are those of the embedded tokens."""
+    """Slices are divided by their norms, so the first layer's angles are those of the embedded tokens."""
     inputs = tokens_and_positions()
     selective = random_model(encoding="selective_rope", num_layers=1)
     selective.blocks[0].attention_norm.weight.data.fill_(1.0)
     model = random_model(encoding="tape_selective_rope", num_layers=1)
     layer = "blocks.0.attention."
-    start = {f"{layer}token_features.": "state_start.turns.", f"{layer}sequence_features.": "state_start.phases."}
-    shared = selective.state_dict()
-    for ours, theirs in start.items():
-        shared = {name.replace(ours, theirs): weight for name, weight in shared.items()}
+    shared = {}
+    for name, weight in selective.state_dict().items():
+        name = name.replace(f"{layer}token_features.", "state_start.turns.")
+        name = name.replace(f"{layer}sequence_features.", "state_start.phases.")
+        shared[name] = weight
     model.load_state_dict(shared, strict=False)
     assert_close(model(*inputs), selective(*inputs), bounds.LOGITS)

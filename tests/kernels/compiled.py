@@ -1,13 +1,13 @@
-"""What the Triton kernels need of a GPU, from compiling them without one.
+"""GPU resources of the Triton kernels, found by compiling them without a GPU.
 
     python -m tests.kernels.compiled
 
-prints a table for attention that moves the state, and for attention with a bias by distance, within documents, with four query
-heads for each key/value head; and for the update of the position tensor at the shapes of the 155M and 7B models.
+prints a table with two kinds of attention, moving the state or with a bias by distance, and with the position update at the
+shapes of the 155M and 7B models. Attention has packed documents and four query heads per key/value head.
 
     python -m tests.kernels.compiled capabilities
 
-prints what those in bfloat16 need on five compute capabilities.
+prints the resources of the bfloat16 kernels that move the state on five compute capabilities.
 """
 
 import re
@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -33,34 +32,68 @@ from megatape.utils.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", int: "i32", float: "fp32"}
-ARCHITECTURES = {80: "A100", 90: "H100, H200"}  # of the first table
-# KiB of shared memory that a program can have, by compute capability.
-SHARED = {80: 163, 89: 99, 90: 227, 100: 227, 120: 99}
+# GPUs of the first table, by compute capability
+GPUS = {80: "A100", 90: "H100, H200"}
+# Maximum shared memory of a program, by compute capability
+SHARED_KIB = {80: 163, 89: 99, 90: 227, 100: 227, 120: 99}
+# Channels and head size of the 155M and 7B models
+MODELS = ((12, 64), (32, 128))
+HEAD_DIMS = (64, 128)
 DISASSEMBLER = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 TENSOR_CORES = re.compile(r"\bHG?MMA\b")
 NARROW = re.compile(r"tt\.addptr .*: !tt\.ptr<\w+>, i32")
-SPILL = re.compile(r"\b(STL|LDL)\b")  # a register's number goes to local memory, or comes back
+# A spilled register is stored in local memory, or loaded from there.
+SPILL = re.compile(r"\b(STL|LDL)\b")
+INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
+JUMP = re.compile(r"\bBRA\b.*?(0x[0-9a-f]+)")
+
+
+class Loop(NamedTuple):
+    """Numbers of instructions in a loop.
+
+    Attributes:
+        products: Products in tensor cores.
+        spills: Loads and stores of spilled registers.
+        instructions: All instructions.
+    """
+
+    products: int
+    spills: int
+    instructions: int
 
 
 class Resources(NamedTuple):
     """Resources of a compiled kernel.
 
     Attributes:
-        registers: Number of registers of a thread.
-        shared: Bytes of shared memory of a program.
-        loops: For each innermost loop with products in tensor cores, the number of such instructions, of loads and stores of
-            spilled registers, and of all instructions.
-        narrow: Number of tiles located by 32-bit offsets, which only offsets within a tile may be.
+        registers: Registers per thread.
+        shared: Shared memory of a program in bytes.
+        loops: Innermost loops with products in tensor cores.
+        narrow: Number of tiles located by 32-bit offsets. Only offsets within a tile may be narrow.
     """
 
     registers: int
     shared: int
-    loops: list[tuple[int, int, int]]
+    loops: list[Loop]
     narrow: int
 
 
-def compiled(launch: Launch, architecture: int) -> Resources:
-    """The kernel of a launch, for the tensors and sizes of that launch."""
+class Row(NamedTuple):
+    """Launches of a table row, before they are compiled.
+
+    Attributes:
+        precision: Data type, and whether there is a bias.
+        head_dim: Head size R.
+        launches: Returns the launches with the tiles of the current compute capability.
+    """
+
+    precision: str
+    head_dim: int
+    launches: Callable[[], list[Launch]]
+
+
+def compile_launch(launch: Launch, architecture: int) -> Resources:
+    """Compile the kernel of a launch for its tensors and sizes."""
     signature = {}
     constants = {}
     multiples_of_16 = {}
@@ -69,11 +102,15 @@ def compiled(launch: Launch, architecture: int) -> Resources:
         if parameter.is_constexpr or value is None:
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = value
+            continue
+        if isinstance(value, torch.Tensor):
+            signature[parameter.name] = TYPES[value.dtype]
+            is_multiple = True
         else:
-            tensor = isinstance(value, torch.Tensor)
-            signature[parameter.name] = TYPES[value.dtype if tensor else type(value)]
-            if tensor or (isinstance(value, int) and value % 16 == 0):
-                multiples_of_16[(index,)] = [["tt.divisibility", 16]]
+            signature[parameter.name] = TYPES[type(value)]
+            is_multiple = isinstance(value, int) and value % 16 == 0
+        if is_multiple:
+            multiples_of_16[(index,)] = [["tt.divisibility", 16]]
     kernel: Any = triton.compile(
         ASTSource(launch.kernel, signature, constants, multiples_of_16),
         target=GPUTarget("cuda", architecture, 32),
@@ -82,91 +119,124 @@ def compiled(launch: Launch, architecture: int) -> Resources:
     with TemporaryDirectory() as folder:
         binary = Path(folder, "kernel.cubin")
         binary.write_bytes(kernel.asm["cubin"])
-        usage, code = (
-            subprocess.run([DISASSEMBLER, option, binary], check=True, capture_output=True, text=True).stdout
-            for option in ("-res-usage", "-sass")
-        )
+        usage = _disassemble(binary, "-res-usage")
+        code = _disassemble(binary, "-sass")
     registers = re.search(r"REG:(\d+)", usage)
     assert registers is not None, usage
-    return Resources(int(registers[1]), kernel.metadata.shared, list(_loops(code)), len(NARROW.findall(kernel.asm["ttir"])))
+    num_narrow = len(NARROW.findall(kernel.asm["ttir"]))
+    return Resources(int(registers[1]), kernel.metadata.shared, list(_loops(code)), num_narrow)
 
 
-def _loops(code: str) -> Iterator[tuple[int, int, int]]:
-    """A loop is what lies between a backward jump and its target."""
-    instructions = [(int(found[1], 16), found[2]) for found in re.finditer(r"/\*([0-9a-f]{4,})\*/\s+(.*?);", code)]
-    loops = []
-    for address, instruction in instructions:
-        jump = re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", instruction)
+def _disassemble(binary: Path, option: str) -> str:
+    return subprocess.run([DISASSEMBLER, option, binary], check=True, capture_output=True, text=True).stdout
+
+
+def _loops(code: str) -> Iterator[Loop]:
+    """Yield innermost loops with products in tensor cores. A loop is the code between a backward jump and its target."""
+    instructions = [(int(match[1], 16), match[2]) for match in INSTRUCTION.finditer(code)]
+    ranges = set()
+    for address, text in instructions:
+        jump = JUMP.search(text)
         if jump and int(jump[1], 16) < address:
-            body = [text for at, text in instructions if int(jump[1], 16) <= at <= address]
-            loops.append((int(jump[1], 16), address, body))
-    for start, end, body in loops:
-        inner = any(start <= other[0] and other[1] <= end and other[:2] != (start, end) for other in loops)
-        if not inner and (products := sum(bool(TENSOR_CORES.search(text)) for text in body)):
-            yield products, sum(bool(SPILL.search(text)) for text in body), len(body)
+            ranges.add((int(jump[1], 16), address))
+    for start, end in sorted(ranges, key=lambda bounds: bounds[1]):
+        nested = [inner for inner in ranges if start <= inner[0] and inner[1] <= end and inner != (start, end)]
+        body = [text for address, text in instructions if start <= address <= end]
+        num_products = sum(1 for text in body if TENSOR_CORES.search(text))
+        if num_products and not nested:
+            yield Loop(num_products, sum(1 for text in body if SPILL.search(text)), len(body))
 
 
 def tiles_of(architecture: int) -> AbstractContextManager[object]:
-    """A context with the tiles of a compute capability."""
-    return patch.object(tile_sizes, "shared_memory", lambda device: SHARED[architecture] * 1024)
+    """Use the tiles of a compute capability in the block."""
+    return patch.object(tile_sizes, "shared_memory", lambda device: SHARED_KIB[architecture] * 1024)
 
 
 def attention_launches(head_dim: int, dtype: torch.dtype, biased: bool = False) -> list[Launch]:
-    """Those that the table shows."""
+    """Return the launches of attention that the tables show."""
     return launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
 
 
 def position_launches(channels: int, head_dim: int) -> list[Launch]:
-    """The update of the position tensor with as many query heads as channels, and an inner size of four times as many."""
+    """Return launches of the position update, with a query head per channel and an inner size of four times the channels."""
     return update_launches((2, 4096, channels, channels, head_dim), 4 * channels, torch.bfloat16, PROGRAMS)
 
 
 def main() -> None:
-    """Print the table."""
-    precisions = (torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)
-    shown: list[tuple[str, int, Callable[[], list[Launch]]]] = [
-        (f"{str(dtype).removeprefix('torch.')}{', bias' * biased}", size, partial(attention_launches, size, dtype, biased))
-        for (dtype, biased), size in product(precisions, (64, 128))
-    ]
-    shown += [("bfloat16", size, partial(position_launches, channels, size)) for channels, size in ((12, 64), (32, 128))]
+    """Print registers, shared memory and loops of all kernels on GPUS."""
     rows = []
-    for precision, head_dim, recorded in shown:
+    for row in _table_rows():
         by_gpu = []
-        for architecture in ARCHITECTURES:
+        for architecture in GPUS:
             with tiles_of(architecture):
-                by_gpu.append(recorded())
+                by_gpu.append(row.launches())
         for same_kernel in zip(*by_gpu, strict=True):
-            rows += [_row(precision, head_dim, *case) for case in zip(same_kernel, ARCHITECTURES, strict=True)]
+            for launch, architecture in zip(same_kernel, GPUS, strict=True):
+                rows.append(_cells(row, launch, architecture))
     titles = ["precision", "R", "kernel", "queries × keys", "warps", "GPU", "registers", "shared, KiB", "loops"]
     print(markdown(titles, rows))
 
 
-def _row(precision: str, head_dim: int, launch: Launch, architecture: int) -> list[str]:
+def _table_rows() -> Iterator[Row]:
+    for dtype, biased in ((torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)):
+        precision = str(dtype).removeprefix("torch.")
+        if biased:
+            precision += ", bias"
+        for head_dim in HEAD_DIMS:
+            yield Row(precision, head_dim, partial(attention_launches, head_dim, dtype, biased))
+    for channels, head_dim in MODELS:
+        yield Row("bfloat16", head_dim, partial(position_launches, channels, head_dim))
+
+
+def _cells(row: Row, launch: Launch, architecture: int) -> list[str]:
     tile = launch.tile
-    found = compiled(launch, architecture)
-    kernel = launch.kernel.__name__.removesuffix("_kernel").replace("_", " ")
-    loops = "; ".join(f"{products}, {spills} of {size}" for products, spills, size in found.loops)
-    sizes = "a token" if kernel.startswith("update") else f"{tile.queries} × {tile.keys}"
-    numbers = map(str, (tile.warps, ARCHITECTURES[architecture], found.registers, found.shared // 1024))
-    return [precision, str(head_dim), kernel, sizes, *numbers, loops]
+    kernel = _name(launch)
+    resources = compile_launch(launch, architecture)
+    sizes = f"{tile.queries} × {tile.keys}"
+    if kernel.startswith("update"):
+        sizes = "a token"
+    return [
+        row.precision,
+        str(row.head_dim),
+        kernel,
+        sizes,
+        str(tile.warps),
+        GPUS[architecture],
+        str(resources.registers),
+        str(resources.shared // 1024),
+        "; ".join(f"{loop.products}, {loop.spills} of {loop.instructions}" for loop in resources.loops),
+    ]
+
+
+def _name(launch: Launch) -> str:
+    name: str = launch.kernel.__name__
+    return name.removesuffix("_kernel").replace("_", " ")
 
 
 def capabilities() -> None:
-    """Print registers, KiB of shared memory, and loads and stores of spilled registers."""
+    """Print registers, KiB of shared memory, and loads and stores of spilled registers, by compute capability."""
     rows: dict[tuple[str, int], list[str]] = {}
-    for architecture, shared in SHARED.items():
+    for architecture, shared_kib in SHARED_KIB.items():
+        sized_launches = []
         with tiles_of(architecture):
-            of_attention = [(size, launch) for size in (64, 128) for launch in attention_launches(size, torch.bfloat16)]
-        updates = [(size, launch) for channels, size in ((12, 64), (32, 128)) for launch in position_launches(channels, size)]
-        for size, launch in [*of_attention, *updates]:
-            found = compiled(launch, architecture)
-            fits = "" if found.shared <= shared * 1024 else ", too much"
-            cells = rows.setdefault((launch.kernel.__name__.removesuffix("_kernel").replace("_", " "), size), [])
-            cells.append(f"{found.registers}, {found.shared // 1024}{fits}, {sum(spills for _, spills, _ in found.loops)}")
-            print(triton.__version__, architecture, launch.kernel.__name__, size, cells[-1], file=sys.stderr, flush=True)
-    titles = ["kernel", "R", *(f"{architecture / 10}" for architecture in SHARED)]
-    print(markdown(titles, [[name, str(size), *cells] for (name, size), cells in rows.items()]))
+            for head_dim in HEAD_DIMS:
+                sized_launches += [(head_dim, launch) for launch in attention_launches(head_dim, torch.bfloat16)]
+        for channels, head_dim in MODELS:
+            sized_launches += [(head_dim, launch) for launch in position_launches(channels, head_dim)]
+        for head_dim, launch in sized_launches:
+            resources = compile_launch(launch, architecture)
+            shared = str(resources.shared // 1024)
+            if resources.shared > shared_kib * 1024:
+                shared += ", too much"
+            cell = f"{resources.registers}, {shared}, {sum(loop.spills for loop in resources.loops)}"
+            rows.setdefault((_name(launch), head_dim), []).append(cell)
+            print(triton.__version__, architecture, launch.kernel.__name__, head_dim, cell, file=sys.stderr, flush=True)
+    titles = ["kernel", "R", *(f"{architecture / 10}" for architecture in SHARED_KIB)]
+    print(markdown(titles, [[name, str(head_dim), *cells] for (name, head_dim), cells in rows.items()]))
 
 
 if __name__ == "__main__":
-    capabilities() if sys.argv[1:] == ["capabilities"] else main()
+    if sys.argv[1:] == ["capabilities"]:
+        capabilities()
+    else:
+        main()
