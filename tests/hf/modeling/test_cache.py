@@ -1,4 +1,4 @@
-"""Caches: they change no token, whatever the padding, batches and beams; appending a token copies no other."""
+"""Caches: generated tokens do not depend on them, with padding, batches and beams, and appending copies no other token."""
 
 import itertools
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StaticCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
 from megatape.accounting.kv_cache import cache_bytes
 from megatape.hf.modeling.cache import GrowingLayer
@@ -21,140 +21,176 @@ from tests.helpers.models.memory_checkpoint import VOCAB_SIZE
 pytestmark = pytest.mark.numerics
 
 
-NEW = 24
+NUM_NEW = 24
 PADDED = [(shape, encoding) for shape, encoding in ENCODINGS if shape in ("grouped", "log")]
 MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS
+QUICK_MODELS = [model for model in MODELS if model[0] == "grouped"]
+
+
+def generate(model: PreTrainedModel, tokens: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
+    """Return the NUM_NEW tokens that follow each row, [B, NUM_NEW]. No row ends early."""
+    if mask is None:
+        mask = torch.ones_like(tokens)
+    output = model.generate(tokens, attention_mask=mask, max_new_tokens=NUM_NEW, min_new_tokens=NUM_NEW, **options)
+    return output[:, tokens.shape[1] :]
+
+
+def generate_alone(model: PreTrainedModel, rows: list[Tensor], **options: Any) -> Tensor:
+    """Return the tokens that follow each row in a batch of its own, [number of rows, NUM_NEW]."""
+    return torch.cat([generate(model, row[None], **options) for row in rows])
+
+
+@torch.no_grad()
+def generate_in_training(export: Exported, tokens: Tensor, positions: Tensor) -> Tensor:
+    """Return the tokens that `generate` would find with training's model, which reads the whole text each time."""
+    continued = tokens
+    for _ in range(NUM_NEW):
+        logits = export.ours(continued, positions[None, : continued.shape[1]])[:, -1]
+        logits[:, 2] = -torch.inf  # `generate` must not end either
+        continued = torch.cat([continued, logits.argmax(-1, keepdim=True)], dim=1)
+    return continued[:, tokens.shape[1] :]
+
+
+def random_prompts(*lengths: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(3, VOCAB_SIZE, (length,), generator=generator) for length in lengths]
+
+
+def pad_left(rows: list[Tensor], value: int = 0) -> tuple[Tensor, Tensor]:
+    """Return rows padded on the left with `value`, and their mask."""
+    width = max(len(row) for row in rows)
+    tokens = []
+    mask = []
+    for row in rows:
+        num_padding = width - len(row)
+        tokens.append(torch.cat([torch.full((num_padding,), value), row]))
+        mask.append(torch.cat([torch.zeros(num_padding), torch.ones(len(row))]).long())
+    return torch.stack(tokens), torch.stack(mask)
+
+
+def cached_bytes(export: Exported, length: int) -> int:
+    with torch.no_grad():
+        cache = export.load()(random_tokens(1, length), use_cache=True).past_key_values
+    total = 0
+    for layer in cache.layers:
+        total += layer.keys.nbytes + layer.values.nbytes
+        total += sum(feature.nbytes for feature in getattr(layer, "features", ()))
+    return total
 
 
 @pytest.mark.parametrize("shape", ["grouped", "interleaved"])
 @pytest.mark.parametrize(
     "encoding", ["rope", "tape", "tape_vector", "alibi", "pope", "fox", "path_fox", "tape_fox", "tape_selective_rope"]
 )
-def test_bytes_of_a_token(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
-    """What one more token adds to a cache is what the accounting says."""
-    found = exported(shape, encoding)
-    sizes = []
-    for length in (9, 10):
-        with torch.no_grad():
-            cache = found.load()(random_tokens(1, length), use_cache=True).past_key_values
-        held = [part for layer in cache.layers for part in (layer.keys, layer.values, *getattr(layer, "features", ()))]
-        sizes.append(sum(part.nbytes for part in held))
-    assert sizes[1] - sizes[0] == cache_bytes(found.ours.config, 4)
-
-
-def generate(model: PreTrainedModel, tokens: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
-    """The NEW tokens that follow each row, [B, NEW]; no row ends early."""
-    mask = torch.ones_like(tokens) if mask is None else mask
-    output = model.generate(tokens, attention_mask=mask, max_new_tokens=NEW, min_new_tokens=NEW, **options)
-    return output[:, tokens.shape[1] :]
-
-
-def prompts(*lengths: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randint(3, VOCAB_SIZE, (length,), generator=generator) for length in lengths]
-
-
-def padded(rows: list[Tensor], value: int = 0) -> tuple[Tensor, Tensor]:
-    """Rows padded on the left with `value`, and their mask."""
-    width = max(len(row) for row in rows)
-    tokens = [torch.cat([torch.full((width - len(row),), value), row]) for row in rows]
-    mask = [torch.cat([torch.zeros(width - len(row)), torch.ones(len(row))]).long() for row in rows]
-    return torch.stack(tokens), torch.stack(mask)
+def test_bytes_per_token_are_those_of_the_accounting(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
+    export = exported(shape, encoding)
+    assert cached_bytes(export, 10) - cached_bytes(export, 9) == cache_bytes(export.ours.config, 4)
 
 
 @pytest.mark.parametrize("attention", slow_but(["sdpa"], ["sdpa", "eager"]))
-@pytest.mark.parametrize(("shape", "encoding"), slow_but([model for model in MODELS if model[0] == "grouped"], MODELS))
+@pytest.mark.parametrize(("shape", "encoding"), slow_but(QUICK_MODELS, MODELS))
 def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
     model = exported(shape, encoding).load(attn_implementation=attention)
-    tokens = torch.stack(prompts(9, 9))
-    varied: dict[str, Any] = {"no_repeat_ngram_size": 1}  # random weights like to repeat one token, which would prove little
+    tokens = torch.stack(random_prompts(9, 9))
+    # Random weights like to repeat one token, which would prove little.
+    varied: dict[str, Any] = {"no_repeat_ngram_size": 1}
     expected = generate(model, tokens, use_cache=False, **varied)
+
     assert torch.equal(generate(model, tokens, **varied), expected)
+    varied["cache_implementation"] = "static"
     if encoding in HELD:
         with pytest.raises(ValueError, match="StaticLayer cannot store: use transformers' DynamicCache"):
-            generate(model, tokens, cache_implementation="static", **varied)
+            generate(model, tokens, **varied)
     else:
-        varied["cache_implementation"] = "static"
         assert torch.equal(generate(model, tokens, **varied), expected)
         assert torch.equal(generate(model, tokens, **varied, prefill_chunk_size=4), expected)
 
 
 def test_no_cache_follows_training(exported: Callable[..., Exported]) -> None:
-    found = exported("grouped")
-    tokens = prompts(9)[0][None]
-    assert torch.equal(generate(found.load(), tokens), followed(found, tokens, torch.arange(9 + NEW)))
+    export = exported("grouped")
+    tokens = random_prompts(9)[0][None]
+    expected = generate_in_training(export, tokens, torch.arange(9 + NUM_NEW))
+    assert torch.equal(generate(export.load(), tokens), expected)
 
 
-def test_randpe_spreads_prompt_and_continuation(exported: Callable[..., Exported]) -> None:
-    """Over the run's 64 positions, or as many as a longer text will have, whatever batch it is in."""
-    found = exported("grouped", "randpe")
-    model = found.load()
-    rows = prompts(9, 60)
-    draws = found.ours.encoding.positions(random_offset=False)
-    expected = [followed(found, row[None], torch.from_numpy(draws.evaluation(max(64, len(row) + NEW), 1234))) for row in rows]
-    for options in ({}, {"use_cache": False}, {"cache_implementation": "static"}):
-        assert torch.equal(generate(model, *padded(rows), **options), torch.cat(expected))
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_cache": False}, {"cache_implementation": "static"}],
+    ids=["dynamic cache", "no cache", "static cache"],
+)
+def test_randpe_spreads_prompt_and_continuation(exported: Callable[..., Exported], options: dict[str, Any]) -> None:
+    """Positions spread over the run's 64, or as many as a longer text will have, in any batch."""
+    export = exported("grouped", "randpe")
+    rows = random_prompts(9, 60)
+    draws = export.ours.encoding.positions(random_offset=False)
+    expected = []
+    for row in rows:
+        positions = draws.evaluation(max(64, len(row) + NUM_NEW), 1234)
+        expected.append(generate_in_training(export, row[None], torch.from_numpy(positions)))
+    assert torch.equal(generate(export.load(), *pad_left(rows), **options), torch.cat(expected))
+
+
+def test_randpe_refuses_texts_beyond_its_positions(exported: Callable[..., Exported]) -> None:
+    model = exported("grouped", "randpe").load()
     with pytest.raises(ValueError, match="a text of 129 tokens, with those to come"):
-        generate(model, prompts(129 - NEW)[0][None])
-
-
-@torch.no_grad()
-def followed(found: Exported, tokens: Tensor, positions: Tensor) -> Tensor:
-    """What `generate` gives with training's model, from the whole text each time."""
-    continued = tokens
-    for _ in range(NEW):
-        logits = found.ours(continued, positions[None, : continued.shape[1]])[:, -1]
-        logits[:, 2] = -torch.inf  # `generate` is told not to end
-        continued = torch.cat([continued, logits.argmax(-1, keepdim=True)], dim=1)
-    return continued[:, tokens.shape[1] :]
+        generate(model, random_prompts(129 - NUM_NEW)[0][None])
 
 
 @pytest.mark.parametrize(("shape", "encoding"), PADDED)
 def test_every_encoding_with_left_padding(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
-    """A batch of different prompts through the cache gives what each gives alone without one."""
+    """A batch of different prompts with a cache continues as each prompt alone without one."""
     model = exported(shape, encoding).load()
-    rows = prompts(4, 11, 7)
-    alone = torch.cat([generate(model, row[None], use_cache=False) for row in rows])
-    assert torch.equal(generate(model, *padded(rows)), alone)
+    rows = random_prompts(4, 11, 7)
+    expected = generate_alone(model, rows, use_cache=False)
+    assert torch.equal(generate(model, *pad_left(rows)), expected)
 
 
 @pytest.mark.parametrize(("shape", "encoding"), PADDED)
+@torch.no_grad()
 def test_every_encoding_in_pieces(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
-    """Logits of a text fed in pieces through a dynamic or, if it can be, a static cache are those of the whole."""
+    """A text fed in pieces has the logits of the whole, with a dynamic and, if supported, a static cache."""
     model = exported(shape, encoding).load()
-    tokens = torch.stack(prompts(20, 20))
-    with torch.no_grad():
-        expected = model(tokens).logits
-        static = [] if encoding in HELD else [StaticCache(config=model.config, max_cache_len=32)]
-        for cache in (DynamicCache(config=model.config), *static):
-            for begin, end in itertools.pairwise((0, 5, 6, 14, 20)):
-                part = model(tokens[:, begin:end], past_key_values=cache).logits
-                assert_close(part, expected[:, begin:end], bounds.EXPORTED)
+    tokens = torch.stack(random_prompts(20, 20))
+    expected = model(tokens).logits
+    caches: list[Cache] = [DynamicCache(config=model.config)]
+    if encoding not in HELD:
+        caches.append(StaticCache(config=model.config, max_cache_len=32))
+    for cache in caches:
+        for begin, end in itertools.pairwise((0, 5, 6, 14, 20)):
+            logits = model(tokens[:, begin:end], past_key_values=cache).logits
+            assert_close(logits, expected[:, begin:end], bounds.EXPORTED)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}, {"num_beams": 3}])
 def test_left_padding(exported: Callable[..., Exported], options: dict[str, Any], attention: str) -> None:
     model = exported("grouped").load(attn_implementation=attention)
-    rows = prompts(4, 11, 7)
-    alone = torch.cat([generate(model, row[None], **options) for row in rows])
-    assert torch.equal(generate(model, *padded(rows), **options), alone)
+    rows = random_prompts(4, 11, 7)
+    expected = generate_alone(model, rows, **options)
+    assert torch.equal(generate(model, *pad_left(rows), **options), expected)
 
 
+@torch.no_grad()
 def test_padding_tokens_are_never_looked_at(exported: Callable[..., Exported]) -> None:
     model = exported("plain").load()
-    rows = prompts(4, 11)
-    with torch.no_grad():
-        logits = [model(*padded(rows, value)).logits[0, -4:] for value in (0, 17)]
-        unmasked = [model(padded(rows, value)[0]).logits[0, -4:] for value in (0, 17)]
-    assert torch.equal(*logits)
-    assert relative_difference(*unmasked) > 100 * bounds.EXPORTED.limit
+    rows = random_prompts(4, 11)
+    tokens, mask = pad_left(rows, 0)
+    other_tokens, _ = pad_left(rows, 17)
+    short_row = slice(-4, None)
+
+    def logits(tokens: Tensor, mask: Tensor | None) -> Tensor:
+        result: Tensor = model(tokens, mask).logits
+        return result[0, short_row]
+
+    assert torch.equal(logits(tokens, mask), logits(other_tokens, mask))
+    unmasked_difference = relative_difference(logits(tokens, None), logits(other_tokens, None))
+    assert unmasked_difference > 100 * bounds.EXPORTED.limit
 
 
 @pytest.mark.parametrize("shape", ["grouped", "odd"])
 def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: str) -> None:
     model = exported(shape).load()
-    tokens = torch.stack(prompts(6, 6))
+    tokens = torch.stack(random_prompts(6, 6))
     expected = generate(model, tokens, num_beams=4, use_cache=False)
     assert torch.equal(generate(model, tokens, num_beams=4), expected)
     assert torch.equal(generate(model, tokens, num_beams=4, cache_implementation="static"), expected)
@@ -163,145 +199,166 @@ def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: 
 
 @torch.no_grad()
 @pytest.mark.parametrize("first", [1, 5])
-@pytest.mark.parametrize("static", [False, True])
-def test_cached_logits_token_by_token(exported: Callable[..., Exported], static: bool, first: int) -> None:
-    """Positions are counted right without `generate`, from the mask or the cache, whatever pieces a text comes in."""
+@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
+@pytest.mark.parametrize("masked", [True, False], ids=["masked", "not masked"])
+def test_cached_logits_token_by_token(exported: Callable[..., Exported], masked: bool, static: bool, first: int) -> None:
+    """Without `generate`, positions follow from the mask or the cache, for any pieces of a text."""
     model = exported("grouped").load()
-    tokens, mask = padded(prompts(12, 20))
-    for given in (mask, None):
-        expected = model(tokens, attention_mask=given).logits
-        cache = StaticCache(config=model.config, max_cache_len=32) if static else DynamicCache(config=model.config)
-        begin = 0
-        for end in (first, 6, 14, 15, 20):
-            seen = None if given is None else given[:, :end]
-            part = model(tokens[:, begin:end], attention_mask=seen, past_key_values=cache).logits
-            real = slice(max(begin, 8), end)  # of the first row, whose 8 first tokens are padding
-            if real.start < end:
-                assert_close(part[0, real.start - begin :], expected[0, real], bounds.EXPORTED)
-            assert_close(part[1], expected[1, begin:end], bounds.EXPORTED)
-            begin = end
+    num_padding = 8
+    tokens, mask = pad_left(random_prompts(20 - num_padding, 20))
+
+    def mask_until(end: int) -> Tensor | None:
+        if masked:
+            return mask[:, :end]
+        return None
+
+    expected = model(tokens, attention_mask=mask_until(20)).logits
+    cache: Cache = DynamicCache(config=model.config)
+    if static:
+        cache = StaticCache(config=model.config, max_cache_len=32)
+    for begin, end in itertools.pairwise((0, first, 6, 14, 15, 20)):
+        logits = model(tokens[:, begin:end], attention_mask=mask_until(end), past_key_values=cache).logits
+        first_token = max(begin, num_padding)  # of the padded row
+        if first_token < end:
+            assert_close(logits[0, first_token - begin :], expected[0, first_token:end], bounds.EXPORTED)
+        assert_close(logits[1], expected[1, begin:end], bounds.EXPORTED)
 
 
 def test_cache_holds_rotated_keys_and_both_values(exported: Callable[..., Exported]) -> None:
     model = exported("grouped").load()
     with torch.no_grad():
-        cache = model(torch.stack(prompts(5, 5))).past_key_values
+        cache = model(torch.stack(random_prompts(5, 5))).past_key_values
     assert [tuple(layer.keys.shape) for layer in cache.layers] == [(2, 2, 5, 8)] * 3
     assert [layer.values.shape[-1] for layer in cache.layers] == [16, 16, 8]  # nothing reads e after the last layer
 
 
 def test_prompt_embeddings_instead_of_tokens(exported: Callable[..., Exported]) -> None:
     model = exported("plain").load()
-    tokens = prompts(9)[0][None]
-    embedded = model.generate(
+    tokens = random_prompts(9)[0][None]
+    generated = model.generate(
         inputs_embeds=model.get_input_embeddings()(tokens),
         attention_mask=torch.ones_like(tokens),
-        max_new_tokens=NEW,
-        min_new_tokens=NEW,
+        max_new_tokens=NUM_NEW,
+        min_new_tokens=NUM_NEW,
     )
-    assert torch.equal(embedded, generate(model, tokens))
+    assert torch.equal(generated, generate(model, tokens))
     with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
         model(attention_mask=torch.ones_like(tokens))
 
 
-def operations(layer: DynamicLayer) -> list[Tensor]:
-    """What a layer holds after each of the things that generation does with it."""
+def run_operations(layer: DynamicLayer) -> list[Tensor]:
+    """Do everything that generation does with a cache. Return the keys and values after each update."""
     generator = torch.Generator().manual_seed(1)
-    held = []
-    for step in (5, 1, 1, "reorder", 1, 1, "crop", 1, 200, 1, "repeat", 1, "select", 1, "reset", 3, 1):
-        if step == "reorder":
-            layer.reorder_cache(torch.LongTensor([1, 1]))
-        elif step == "crop":
-            layer.crop(-2)
-        elif step == "repeat":
-            layer.batch_repeat_interleave(2)
-        elif step == "select":
-            layer.batch_select_indices(torch.tensor([3, 0]))
-        elif step == "reset":
-            layer.reset()
-        else:
-            assert isinstance(step, int)
-            rows = layer.keys.shape[0] if layer.keys is not None else 2
-            made = [torch.randn(rows, 2, step, width, generator=generator) for width in (4, 8)]
-            held += [tensor.clone() for tensor in layer.update(*made)]
-    return held
+    contents: list[Tensor] = []
+
+    def update(*lengths: int) -> None:
+        """Append tokens: a number for each update."""
+        for length in lengths:
+            num_rows = 2
+            if layer.keys is not None:
+                num_rows = layer.keys.shape[0]
+            keys = torch.randn(num_rows, 2, length, 4, generator=generator)
+            values = torch.randn(num_rows, 2, length, 8, generator=generator)
+            contents.extend(tensor.clone() for tensor in layer.update(keys, values))
+
+    update(5, 1, 1)
+    layer.reorder_cache(torch.LongTensor([1, 1]))
+    update(1, 1)
+    layer.crop(-2)
+    update(1, 200, 1)
+    layer.batch_repeat_interleave(2)
+    update(1)
+    layer.batch_select_indices(torch.tensor([3, 0]))
+    update(1)
+    layer.reset()
+    update(3, 1)
+    return contents
 
 
 @torch.no_grad()
-def test_a_growing_layer_holds_what_a_dynamic_one_does() -> None:
-    for ours, theirs in zip(operations(GrowingLayer()), operations(DynamicLayer()), strict=True):
+def test_a_growing_layer_equals_a_dynamic_one() -> None:
+    for ours, theirs in zip(run_operations(GrowingLayer()), run_operations(DynamicLayer()), strict=True):
         assert torch.equal(ours, theirs)
 
 
 @torch.no_grad()
-def test_appending_copies_the_new_token_only(exported: Callable[..., Exported]) -> None:
-    """In caches that `generate` makes and in those of the caller."""
+@pytest.mark.parametrize("kind", ["made by generate", "empty", "of a config"])
+def test_appending_copies_only_the_new_token(exported: Callable[..., Exported], kind: str) -> None:
     model = exported("grouped").load()
     batch = random_tokens(2, 9)
-    for cache in (None, DynamicCache(), DynamicCache(config=model.config)):
-        cache = model(batch, past_key_values=cache).past_key_values
-        places = []
-        for _ in range(4):
-            model(batch[:, :1], past_key_values=cache)
-            places.append([part.data_ptr() for layer in cache.layers for part in (layer.keys, layer.values)])
-        assert places[1:] == places[:-1]
+    caches = {"made by generate": None, "empty": DynamicCache(), "of a config": DynamicCache(config=model.config)}
+    cache = model(batch, past_key_values=caches[kind]).past_key_values
+    addresses = []
+    for _ in range(4):
+        model(batch[:, :1], past_key_values=cache)
+        addresses.append([(layer.keys.data_ptr(), layer.values.data_ptr()) for layer in cache.layers])
+    assert addresses == addresses[:1] * 4
+
+
+@torch.no_grad()
+def test_static_caches_stay_static(exported: Callable[..., Exported]) -> None:
+    model = exported("grouped").load()
     static = StaticCache(config=model.config, max_cache_len=12)
-    assert not any(isinstance(layer, GrowingLayer) for layer in model(batch, past_key_values=static).past_key_values.layers)
+    cache = model(random_tokens(2, 9), past_key_values=static).past_key_values
+    assert not any(isinstance(layer, GrowingLayer) for layer in cache.layers)
 
 
-def test_keys_that_are_rewritten_are_not_rounded(exported: Callable[..., Exported]) -> None:
-    """They stay in float32: small reflections would be lost in bfloat16 at every one of 400 tokens."""
+@torch.no_grad()
+def test_rewritten_keys_are_not_rounded(exported: Callable[..., Exported]) -> None:
+    """Keys stay in float32: bfloat16 would lose small reflections at each of 400 tokens."""
     model = exported("grouped", "path").load(dtype=torch.bfloat16, attn_implementation="eager")
-    with torch.no_grad():
-        for layer in model.model.layers:
-            layer.self_attn.token_features.strength.bias.fill_(-5.0)
-        tokens = random_tokens(1, 400)
-        whole = model(tokens, use_cache=True).past_key_values.layers
-        cache = DynamicCache(config=model.config)
-        for token in tokens.split(1, dim=1):
-            model(token, past_key_values=cache)
-    # later layers also differ by what they are given
-    one = cache.layers[0]
-    other = whole[0]
-    assert one.keys.dtype == torch.float32
-    assert_close(one.keys, other.keys, bounds.REWRITTEN_KEYS)
+    for layer in model.model.layers:
+        layer.self_attn.token_features.strength.bias.fill_(-5.0)
+    tokens = random_tokens(1, 400)
+
+    expected = model(tokens, use_cache=True).past_key_values.layers[0]
+    cache = DynamicCache(config=model.config)
+    for token in tokens.split(1, dim=1):
+        model(token, past_key_values=cache)
+
+    first_layer = cache.layers[0]  # inputs of later layers differ as well
+    assert first_layer.keys.dtype == torch.float32
+    assert_close(first_layer.keys, expected.keys, bounds.REWRITTEN_KEYS)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("encoding", ["tape", "fox", "selective_rope", "path"])
-def test_rows_repeat_with_all_that_they_hold(exported: Callable[..., Exported], encoding: str) -> None:
+def test_repeated_rows_keep_all_their_features(exported: Callable[..., Exported], encoding: str) -> None:
     model = exported("grouped", encoding).load()
     tokens = random_tokens(1, 12)
-    with torch.no_grad():
-        cache = model(tokens[:, :10], use_cache=True).past_key_values
-        cache.batch_repeat_interleave(2)
-        found = model(tokens[:, 10:].expand(2, -1), past_key_values=cache).logits
-        assert_close(found, model(tokens).logits[:, 10:].expand(2, -1, -1), bounds.EXPORTED)
+    expected = model(tokens).logits[:, 10:].expand(2, -1, -1)
+    cache = model(tokens[:, :10], use_cache=True).past_key_values
+    cache.batch_repeat_interleave(2)
+    logits = model(tokens[:, 10:].expand(2, -1), past_key_values=cache).logits
+    assert_close(logits, expected, bounds.EXPORTED)
 
 
 @pytest.mark.parametrize("encoding", ["tape", "alibi", "randpe"])
 def test_an_assistant_changes_no_token(exported: Callable[..., Exported], encoding: str) -> None:
-    found = exported("grouped", encoding)
-    model = found.load()
+    model = exported("grouped", encoding).load()
     assistant = exported("grouped", "rope").load()
-    (prompt,) = prompts(9)
-    assert torch.equal(generate(model, prompt[None], assistant_model=assistant), generate(model, prompt[None]))
+    prompt = random_prompts(9)[0][None]
+    assert torch.equal(generate(model, prompt, assistant_model=assistant), generate(model, prompt))
 
 
 def test_gradients_pass_through_the_cache(exported: Callable[..., Exported]) -> None:
-    """With gradients nothing is written into what the backward pass may need."""
+    """With gradients, the cache must not be written in place: the backward pass may need its tensors."""
     model = exported("plain").load()
     batch = random_tokens(1, 9)
-    gradients = []
-    for pieces in (batch,), (batch[:, :4], batch[:, 4:7], batch[:, 7:]):
+
+    def key_gradient(*pieces: Tensor) -> Tensor:
         model.zero_grad()
         cache = DynamicCache(config=model.config)
         logits = torch.cat([model(piece, past_key_values=cache).logits for piece in pieces], dim=1)
         logits.square().sum().backward()
-        gradients.append(model.model.layers[0].self_attn.k_proj.weight.grad.clone())
-    assert_close(gradients[1], gradients[0], bounds.PACKED_GRADIENTS)
+        gradient: Tensor = model.model.layers[0].self_attn.k_proj.weight.grad
+        return gradient.clone()
+
+    expected = key_gradient(batch)
+    assert_close(key_gradient(batch[:, :4], batch[:, 4:7], batch[:, 7:]), expected, bounds.PACKED_GRADIENTS)
 
 
-def test_a_cache_of_inference_mode_goes_on_outside_of_it(exported: Callable[..., Exported]) -> None:
+def test_a_cache_of_inference_mode_can_be_used_outside(exported: Callable[..., Exported]) -> None:
     model = exported("grouped").load()
     batch = random_tokens(1, 9)
     with torch.inference_mode():
@@ -316,9 +373,10 @@ def test_a_cache_of_inference_mode_goes_on_outside_of_it(exported: Callable[...,
 @pytest.mark.slow
 @torch.no_grad()
 def test_a_compiled_step_decodes_the_same(exported: Callable[..., Exported]) -> None:
-    """Without a graph break, and without compiling again for the next token; one text is padded, the other is not.
+    """Decoding compiles once, without a graph break, for a padded and an unpadded text.
 
-    The code that Inductor would make of the graph is not ours: without it this takes a fifth of the time."""
+    Inductor would only test its own code on our graph, and take five times as long.
+    """
     model = exported("grouped").load()
     batch = random_tokens(2, 9)
     mask = torch.ones(2, 16, dtype=torch.long)
@@ -333,6 +391,9 @@ def test_a_compiled_step_decodes_the_same(exported: Callable[..., Exported]) -> 
         token = logits[:, -1:].argmax(-1)
         position_ids = mask[:, :end].cumsum(1)[:, -1:] - 1
         logits = model(token, attention_mask=mask[:, :end], past_key_values=dynamic).logits
-        with torch.compiler.set_stance("default" if end == 10 else "fail_on_recompile"):
+        stance = "fail_on_recompile"
+        if end == 10:
+            stance = "default"
+        with torch.compiler.set_stance(stance):
             step = compiled(token, attention_mask=mask, position_ids=position_ids, past_key_values=static)
         assert_close(step.logits, logits, bounds.EXPORTED)
