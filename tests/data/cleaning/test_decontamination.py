@@ -1,4 +1,4 @@
-"""Documents that hold a part of an evaluation."""
+"""Documents that share a run of words with an evaluation."""
 
 import gzip
 import json
@@ -10,40 +10,89 @@ from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from tests.helpers.data.rules import PROSE, apply_rule
 
+WORDS = [f"word{number}" for number in range(40)]
 
-def test_decontamination(tmp_path: Path) -> None:
-    """Thirteen words in a row of any string of a record, whatever their case and punctuation; not twelve."""
-    words = [f"word{number}" for number in range(40)]
-    line = {"question": " ".join(words[:20]), "choices": ["short", {"text": " ".join(words[20:])}]}
-    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
-    (tmp_path / "b.txt").write_text(PROSE)
-    rule = f"decontaminate:files={tmp_path / 'a.jsonl'},{tmp_path / 'b.txt'}"
-    shares = "dropped by decontaminate: shares 13 words with {}"
-    assert apply_rule(rule, "Before, " + ", ".join(words[3:16]).upper() + "; after") == shares.format(tmp_path / "a.jsonl")
-    assert apply_rule(rule, " ".join(words[25:38])) == shares.format(tmp_path / "a.jsonl")
-    assert apply_rule(rule, f"x {PROSE[40:200]} y") == shares.format(tmp_path / "b.txt")
-    for clean in (" ".join(words[3:15]), " ".join(words[14:26]), " ".join(reversed(words)), "none of its words"):
-        assert apply_rule(rule, clean) == clean
-    described = Cleaning(parse_rules([rule])).describe()
-    (tmp_path / "b.txt").write_text(PROSE + " More.")
-    assert Cleaning(parse_rules([rule])).describe() != described  # another file of this name is another rule
-    (tmp_path / "b.txt").write_text("only a few words")
+
+def dropped_by(file: Path) -> str:
+    return f"dropped by decontaminate: shares 13 words with {file}"
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """A record with words in two strings, one of them nested."""
+    path = tmp_path / "a.jsonl"
+    record = {"question": " ".join(WORDS[:20]), "choices": ["short", {"text": " ".join(WORDS[20:])}]}
+    path.write_text(json.dumps(record) + "\n")
+    return path
+
+
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    path = tmp_path / "b.txt"
+    path.write_text(PROSE)
+    return path
+
+
+def test_thirteen_words_in_a_row_are_dropped(questions: Path, prose: Path) -> None:
+    """They are found in any string of a record, whatever their case and punctuation."""
+    rule = f"decontaminate:files={questions},{prose}"
+
+    assert apply_rule(rule, "Before, " + ", ".join(WORDS[3:16]).upper() + "; after") == dropped_by(questions)
+    assert apply_rule(rule, " ".join(WORDS[25:38])) == dropped_by(questions)
+    assert apply_rule(rule, f"x {PROSE[40:200]} y") == dropped_by(prose)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(" ".join(WORDS[3:15]), id="twelve words"),
+        pytest.param(" ".join(WORDS[14:26]), id="twelve words of two strings"),
+        pytest.param(" ".join(reversed(WORDS)), id="another order"),
+        pytest.param("none of its words", id="other words"),
+    ],
+)
+def test_other_texts_stay(questions: Path, prose: Path, text: str) -> None:
+    assert apply_rule(f"decontaminate:files={questions},{prose}", text) == text
+
+
+def test_the_content_of_files_is_part_of_the_rule(questions: Path, prose: Path) -> None:
+    """A preparation does not resume with another file of the same name."""
+    rule = f"decontaminate:files={questions},{prose}"
+    before = Cleaning(parse_rules([rule])).describe()
+
+    prose.write_text(PROSE + " More.")
+
+    assert Cleaning(parse_rules([rule])).describe() != before
+
+
+def test_files_without_a_run_of_words_are_refused(questions: Path, prose: Path) -> None:
+    """The rule is refused before a document is read."""
+    prose.write_text("only a few words")
+
     with pytest.raises(ValueError, match="^rule decontaminate: .*b.txt has no text of 13 words or more"):
-        parse_rules([rule])  # before a document is read
+        parse_rules([f"decontaminate:files={questions},{prose}"])
 
 
-def test_folders_and_files_that_are_no_text(tmp_path: Path) -> None:
-    """A folder stands for its files. Compressed bytes are no text, whose words no document would have."""
-    folder = tmp_path / "sets"
-    folder.mkdir()
-    (folder / "a.txt").write_text(PROSE)
-    rule = f"decontaminate:files={folder}"
-    assert apply_rule(rule, f"x {PROSE[40:200]} y") == f"dropped by decontaminate: shares 13 words with {folder / 'a.txt'}"
-    name = folder / "b.gz"
-    name.write_bytes(gzip.compress(json.dumps({"text": PROSE}).encode()))
-    with pytest.raises(ValueError, match=f"^rule decontaminate: {name} is no text in UTF-8 .*: give text, or lines of JSON as"):
+def test_a_folder_stands_for_its_files(tmp_path: Path, prose: Path) -> None:
+    assert apply_rule(f"decontaminate:files={tmp_path}", f"x {PROSE[40:200]} y") == dropped_by(prose)
+
+
+def test_compressed_files_without_the_name_of_lines_are_refused(tmp_path: Path, prose: Path) -> None:
+    """No document would have the words of compressed bytes."""
+    rule = f"decontaminate:files={tmp_path}"
+    packed = tmp_path / "b.gz"
+    packed.write_bytes(gzip.compress(json.dumps({"text": PROSE}).encode()))
+
+    with pytest.raises(
+        ValueError, match=f"^rule decontaminate: {packed} is no text in UTF-8 .*: give text, or lines of JSON as"
+    ):
         parse_rules([rule])
-    name.rename(folder / "b.NDJSON.gz")
-    assert apply_rule(rule, f"x {PROSE[40:200]} y") == f"dropped by decontaminate: shares 13 words with {folder / 'a.txt'}"
+
+    prose.rename(tmp_path / "a.txt")
+    packed.rename(tmp_path / "b.NDJSON.gz")
+    assert apply_rule(rule, f"x {PROSE[40:200]} y") == dropped_by(tmp_path / "a.txt")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such file, nor a folder with files"):
         parse_rules([f"decontaminate:files={tmp_path / 'missing'}"])

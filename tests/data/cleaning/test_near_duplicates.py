@@ -4,14 +4,14 @@ import random
 import re
 import tracemalloc
 from collections import defaultdict
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
 from megatape.data.cleaning.decisions import Cleaning, OnePass
-from megatape.data.cleaning.near_duplicates import NearDuplicates
+from megatape.data.cleaning.near_duplicates import Banding, NearDuplicates
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.counts import CorpusCounts
 from megatape.data.sources.document import Document
@@ -19,27 +19,35 @@ from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 
 PIECE_WORDS = 200
-PIECES = 500
+NUM_PIECES = 500
+SHINGLE_WORDS = 5
 THRESHOLD = 0.8
-EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+BIN_EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-def planted(seed: int) -> list[str]:
-    """Pieces of Python's library, then a copy of each, in which up to 6% of the words were replaced, added or left out."""
+def planted_near_duplicates(seed: int) -> list[str]:
+    """Return pieces of Python's library, and after them an edited copy of each with up to 6% of the words changed."""
     draw = random.Random(seed)
-    pieces: list[str] = []
-    for document in read_documents(Source("python"), CorpusCounts()):
-        words = document.text.split()
-        pieces += [" ".join(words[first : first + PIECE_WORDS]) for first in range(0, len(words) - PIECE_WORDS, PIECE_WORDS)]
-        if len(pieces) >= 8 * PIECES:
-            break
-    originals = draw.sample(pieces, PIECES)
+    originals = draw.sample(library_pieces(8 * NUM_PIECES), NUM_PIECES)
     copies = [edited(text, draw.uniform(0, 0.06), draw) for text in originals]
     draw.shuffle(copies)
     return originals + copies
 
 
+def library_pieces(minimum: int) -> list[str]:
+    """Cut documents of Python's library into pieces of equally many words, until there are enough."""
+    pieces: list[str] = []
+    for document in read_documents(Source("python"), CorpusCounts()):
+        words = document.text.split()
+        for first in range(0, len(words) - PIECE_WORDS, PIECE_WORDS):
+            pieces.append(" ".join(words[first : first + PIECE_WORDS]))
+        if len(pieces) >= minimum:
+            break
+    return pieces
+
+
 def edited(text: str, rate: float, draw: random.Random) -> str:
+    """Remove or replace words, or add words, at this rate."""
     words = text.split()
     for place in range(len(words)):
         if draw.random() < rate:
@@ -47,44 +55,58 @@ def edited(text: str, rate: float, draw: random.Random) -> str:
     return " ".join(words)
 
 
-def similarities(texts: list[str]) -> np.ndarray:
-    """The largest Jaccard similarity of each text's runs of five words with those of an earlier text, float64 [texts]."""
+def max_similarities(texts: list[str]) -> np.ndarray:
+    """Return each text's largest Jaccard similarity with an earlier text, by shingles of five words, float64 [texts]."""
     numbers: dict[tuple[str, ...], int] = defaultdict(lambda: len(numbers))
-    runs = []
+    shingles = []
     for text in texts:
         words = re.findall(r"\w+", text.lower())
-        runs.append(sorted({numbers[tuple(words[first : first + 5])] for first in range(len(words) - 4)}))
-    ends = np.cumsum([0, *map(len, runs)])
-    matrix = csr_array((np.ones(ends[-1]), np.concatenate(runs), ends), (len(texts), len(numbers)))
-    common = (matrix @ matrix.T).toarray()
+        starts = range(len(words) - SHINGLE_WORDS + 1)
+        shingles.append(sorted({numbers[tuple(words[first : first + SHINGLE_WORDS])] for first in starts}))
+    ends = np.cumsum([0, *map(len, shingles)])
+    matrix = csr_array((np.ones(ends[-1]), np.concatenate(shingles), ends), (len(texts), len(numbers)))
+    intersections = (matrix @ matrix.T).toarray()
     sizes = np.diff(ends)
-    return np.tril(common / (sizes[:, None] + sizes - common), -1).max(axis=1)
+    unions = sizes[:, None] + sizes - intersections
+    earlier_only = np.tril(intersections / unions, -1)
+    return earlier_only.max(axis=1)
+
+
+def chance_of_a_common_key(similarity: np.ndarray | float, banding: Banding) -> np.ndarray | float:
+    """Return how likely two texts of this similarity agree in a band."""
+    return 1 - (1 - similarity**banding.rows) ** banding.bands
 
 
 def test_recall_and_precision() -> None:
-    """Found as often as the bands promise: 80% at the threshold, 90% at 0.9; and nothing below the threshold."""
+    """Near duplicates are found as often as the bands promise: 80% at the threshold, 90% at 0.9. Nothing below is dropped."""
     rule = f"near_duplicates:threshold={THRESHOLD}"
     cleaning = Cleaning(parse_rules([rule]), drop_duplicates=False)
     near = cleaning.near_duplicates
     assert isinstance(near, NearDuplicates)
-    bands, rows = near.banding
-    texts = planted(seed=0)
-    similarity = similarities(texts)
+    texts = planted_near_duplicates(seed=0)
+    similarity = max_similarities(texts)
+    promised = chance_of_a_common_key(similarity, near.banding) * (similarity >= THRESHOLD)
+
     decider = OnePass(cleaning)
     dropped = np.array([decider.decide(Document(text, "")).text is None for text in texts])
-    promised = (1 - (1 - similarity**rows) ** bands) * (similarity >= THRESHOLD)
-    print(f"\n{rule}, {len(texts):,} documents: {bands} bands of {rows} rows")
-    for low, high in pairwise(EDGES):
-        chosen = (similarity >= low) & ((similarity < high) | (high == 1))
-        share = dropped[chosen].mean()
-        wanted = promised[chosen].mean()
-        print(f"similarity {low} to {high}: {chosen.sum():4} documents, {share:6.1%} left out, {wanted:6.1%} by the formula")
-        deviation = np.sqrt((promised * (1 - promised))[chosen].sum()) / chosen.sum()
-        assert abs(share - wanted) <= 4 * deviation + 0.01  # which a text gains that resembles several
-    at_threshold = (similarity >= THRESHOLD) & (similarity <= THRESHOLD + 0.05)
-    assert promised[at_threshold].mean() > 0.8 and dropped[at_threshold].mean() > 0.75  # of some 60 documents
-    assert dropped[similarity >= 0.9].mean() > 0.99 and not dropped[similarity < THRESHOLD].any()
-    print(f"recall of those of {THRESHOLD} and more: {dropped[similarity >= THRESHOLD].mean():.1%}")
+
+    print(f"\n{rule}, {len(texts):,} documents: {near.banding.bands} bands of {near.banding.rows} rows")
+    for low, high in pairwise(BIN_EDGES):
+        in_bin = (similarity >= low) & ((similarity < high) | (high == 1))
+        num_texts = in_bin.sum()
+        share = dropped[in_bin].mean()
+        expected = promised[in_bin].mean()
+        print(f"similarity {low} to {high}: {num_texts:4} documents, {share:6.1%} dropped, {expected:6.1%} by the formula")
+        deviation = np.sqrt((promised * (1 - promised))[in_bin].sum()) / num_texts
+        # A text that resembles several earlier ones is found more often: one percent for it.
+        assert abs(share - expected) <= 4 * deviation + 0.01
+    print(f"recall at {THRESHOLD} and above: {dropped[similarity >= THRESHOLD].mean():.1%}")
+
+    near_threshold = (similarity >= THRESHOLD) & (similarity <= THRESHOLD + 0.05)  # about 60 documents
+    assert promised[near_threshold].mean() > 0.8
+    assert dropped[near_threshold].mean() > 0.75
+    assert dropped[similarity >= 0.9].mean() > 0.99
+    assert not dropped[similarity < THRESHOLD].any()
 
 
 def test_a_chain_of_overlapping_texts_keeps_those_that_differ() -> None:
@@ -92,42 +114,63 @@ def test_a_chain_of_overlapping_texts_keeps_those_that_differ() -> None:
     words = [f"word{number}" for number in range(2000)]
     windows = [" ".join(words[first : first + 200]) for first in range(0, 800, 20)]
     decider = OnePass(Cleaning(parse_rules(["near_duplicates:bands=42,rows=3"])))
-    kept = [number for number, text in enumerate(windows) if decider.decide(Document(text, "")).text is not None]
+
+    decisions = [decider.decide(Document(text, "")) for text in windows]
+
+    kept = [number for number, decision in enumerate(decisions) if decision.text is not None]
     assert kept == list(range(0, 40, 2))
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("!?", "!?"), ("one word", "One, WORD!"), (" ".join("abcdefgh"), "A b c d e f g h.")]
+    ("first", "second"),
+    [
+        ("!?", "!?"),
+        ("one word", "One, WORD!"),
+        (" ".join("abcdefgh"), "A b c d e f g h."),
+    ],
 )
-def test_what_has_the_same_words_is_the_same(first: str, second: str) -> None:
+def test_texts_with_the_same_words_have_the_same_keys(first: str, second: str) -> None:
     near = NearDuplicates()
-    assert (near.signature(first)[0] == near.signature(second)[0]).all()
+
+    assert near.signature(first).keys.tolist() == near.signature(second).keys.tolist()
 
 
 def test_a_long_document_takes_little_memory() -> None:
-    """All permutations of all runs at the same time would take 100 MB. The parts do not show in the keys."""
+    """All permutations of all shingles at the same time would take 100 MB. Computing them in parts does not change the keys."""
     text = " ".join(map(str, range(100_000)))
     near = NearDuplicates()
-    near.signature("the packages are loaded")
+    near.signature("Import the packages.")
+
     tracemalloc.start()
-    keys = near.signature(text)[0]
-    peak = tracemalloc.get_traced_memory()[1]
+    keys = near.signature(text).keys
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+
     assert peak < 50e6, f"{peak:,} bytes at the same time"
-    assert (near.signature(text, at_once=70_000)[0] == keys).all()
+    assert keys.tolist() == near.signature(text, at_once=70_000).keys.tolist()
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7, 0.8, 0.9, 0.95])
 @pytest.mark.parametrize("permutations", [64, 128, 256])
-def test_bands_find_texts_at_the_threshold(threshold: float, permutations: int) -> None:
-    """Of as many rows as that allows: one more would find fewer than four of five."""
-    bands, rows = NearDuplicates(threshold, permutations).banding
-    assert bands * rows <= permutations and 1 - (1 - threshold**rows) ** bands >= 0.8
-    assert all(1 - (1 - threshold**more) ** (permutations // more) < 0.8 for more in range(rows + 1, permutations + 1))
+def test_bands_find_four_of_five_texts_at_the_threshold(threshold: float, permutations: int) -> None:
+    """They have as many rows as possible: with more rows, fewer than four of five would be found."""
+    banding = NearDuplicates(threshold, permutations).banding
+
+    assert banding.bands * banding.rows <= permutations
+    assert chance_of_a_common_key(threshold, banding) >= 0.8
+    for rows in range(banding.rows + 1, permutations + 1):
+        assert chance_of_a_common_key(threshold, Banding(permutations // rows, rows)) < 0.8
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize("permutations", [64, 128, 256])
+def test_bands_and_rows_may_be_chosen(threshold: float, permutations: int) -> None:
     assert NearDuplicates(threshold, permutations, bands=2, rows=3).banding == (2, 3)
 
 
 def test_texts_with_few_or_no_words_are_not_all_alike() -> None:
     texts = ["!?", "?!", "one", "two", "one two", "two one"]
-    keys = [tuple(NearDuplicates().signature(text)[0]) for text in texts]
-    assert all(not set(first) & set(second) for number, first in enumerate(keys) for second in keys[:number])
+    keys = [set(NearDuplicates().signature(text).keys.tolist()) for text in texts]
+
+    for first, second in combinations(keys, 2):
+        assert first & second == set()
