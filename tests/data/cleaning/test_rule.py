@@ -1,4 +1,4 @@
-"""Cleaning rules: the text that each leaves or its reason, and how they are named."""
+"""Cleaning rules: their results, their options, and how they are described."""
 
 import json
 import pickle
@@ -14,7 +14,7 @@ from tests.helpers.data.rules import PROSE, apply_rule
 
 
 @pytest.mark.parametrize(
-    ("rule", "text", "wanted"),
+    ("rule", "text", "expected"),
     [
         ("length:minimum=5,maximum=8", "12345", "12345"),
         ("length:minimum=5,maximum=8", "1234", "dropped by length: shorter than 5 characters"),
@@ -28,7 +28,8 @@ from tests.helpers.data.rules import PROSE, apply_rule
         ("gopher_repetition", PROSE, PROSE),
         ("gopher_repetition", "one two three\n" * 9, "dropped by gopher_repetition: dup_line_frac"),
         ("fineweb_quality", PROSE, PROSE),
-        ("fineweb_quality", f"{PROSE}\n{'x' * 600}.", f"{PROSE}\n{'x' * 600}."),  # its spaces after 256 characters are not kept
+        # Spaces that datatrove inserts after every 256 characters are not kept.
+        ("fineweb_quality", f"{PROSE}\n{'x' * 600}.", f"{PROSE}\n{'x' * 600}."),
         ("fineweb_quality", "no mark\n" * 9, "dropped by fineweb_quality: line_punct_ratio"),
         ("c4_quality", PROSE, PROSE),
         ("c4_quality", f"Menu\n{PROSE}\nWe use cookies on this page.", PROSE),
@@ -39,8 +40,8 @@ from tests.helpers.data.rules import PROSE, apply_rule
         ("personal_data", "a@b.org, c@d.org", "email@example.com, email@example.com"),
     ],
 )
-def test_what_a_rule_leaves(rule: str, text: str, wanted: str) -> None:
-    assert apply_rule(rule, text) == wanted
+def test_a_rule_keeps_edits_or_drops_a_text(rule: str, text: str, expected: str) -> None:
+    assert apply_rule(rule, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,28 +62,41 @@ def test_what_a_rule_leaves(rule: str, text: str, wanted: str) -> None:
         (["gopher_repetition:x=1"], "rule gopher_repetition has no option 'x'; its options: none"),
     ],
 )
-def test_rules_that_are_refused(rules: list[str], message: str) -> None:
+def test_impossible_rules_are_refused(rules: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_rules(rules)
 
 
-def test_rules_are_described_with_versions_and_travel_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_are_pickled_for_workers_without_their_models() -> None:
     document = Document(PROSE, "")
     cleaning = Cleaning(parse_rules(["language:languages=en,de,minimum=0.5", "near_duplicates"]))
-    decision = cleaning.decide(document)  # loads the model, which is not to be pickled
-    copy: Cleaning = pickle.loads(pickle.dumps(cleaning))
-    assert copy == cleaning and copy.decide(document) == decision
+    decision = cleaning.decide(document)  # loads the model
+
+    unpickled: Cleaning = pickle.loads(pickle.dumps(cleaning))
+
+    assert unpickled == cleaning
+    assert unpickled.decide(document) == decision
+
+
+def test_rules_are_described_with_their_options_and_versions() -> None:
+    cleaning = Cleaning(parse_rules(["language:languages=en,de,minimum=0.5", "near_duplicates"]))
+
     language, near = json.loads(json.dumps(cleaning.describe()))
-    assert language["options"] == {"languages": ["en", "de"], "minimum": 0.5} and language["rule"] == "language"
-    assert (
-        near["options"] == {"threshold": 0.8, "permutations": 128, "words": 5, "bands": 14, "rows": 9}
-        and "datasketch" in near["packages"]
-    )
+
+    assert language["rule"] == "language"
+    assert language["options"] == {"languages": ["en", "de"], "minimum": 0.5}
+    assert near["options"] == {"threshold": 0.8, "permutations": 128, "words": 5, "bands": 14, "rows": 9}
+    assert "datasketch" in near["packages"]
+
+
+def test_a_rule_whose_package_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megatape.data.cleaning.filters.Language.packages", ("missing-package",))
+
     with pytest.raises(ModuleNotFoundError, match="missing-package"):
         parse_rules(["language:languages=en"])
 
 
 def test_every_rule_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs/clean_text.md").read_text()
+
     assert [name for name in RULES if f"| `{name}` |" not in page] == []
