@@ -2,6 +2,9 @@
 
 import sys
 
+from megatape.api import load, new_model
 from megatape.moved_modules import OldNames
+
+__all__ = ["load", "new_model"]
 
 sys.meta_path.append(OldNames)

@@ -58,3 +58,16 @@ def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) ->
     num_rows, num_columns = matrix(shape)
     init = spec_of(parameter).init
     return initial_block(name, shape, init, slice(0, num_rows), slice(0, num_columns), std, seed).view(shape)
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, std: float, seed: int) -> None:
+    """Give an unsharded model its initial weights.
+
+    Args:
+        model: Model of build_model.
+        std: Standard deviation of the normal distribution.
+        seed: Seed of the run.
+    """
+    for name, parameter in model.named_parameters():
+        parameter.copy_(initial_weight(name, parameter, std, seed))

@@ -86,7 +86,7 @@ class Transformer(nn.Module):
     def forward(
         self,
         tokens: Tensor,
-        position_ids: Tensor,
+        position_ids: Tensor | None = None,
         document_starts: Tensor | None = None,
         targets: Tensor | None = None,
         dropout_seeds: Tensor | None = None,
@@ -95,7 +95,7 @@ class Transformer(nn.Module):
 
         Args:
             tokens: Token ids of whole samples, [B, N]. All arguments are those of whole samples, even if ranks split them.
-            position_ids: Position ids including the training offset, [B, N].
+            position_ids: Position ids including the training offset, [B, N]. By default tokens are numbered from 0.
             document_starts: Index of the first token that each token may attend to, [B, N], or None without documents.
             targets: Target ids or IGNORE_INDEX, [B, N], or None.
             dropout_seeds: Random number of each sample for drawing its adapters' dropout, [B]. None for no dropout.
@@ -103,6 +103,8 @@ class Transformer(nn.Module):
         Returns:
             Logits of this rank's tokens, [B, N/(P S), ceil(V / T)], or with targets their summed cross entropy in float32.
         """
+        if position_ids is None:
+            position_ids = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         initial = self.encoding.state(self.layout.in_attention(position_ids))
         document_starts = self.layout.in_attention(document_starts)
         token_indices = None

@@ -31,6 +31,7 @@ LAYERS = (
     "accounting",
     "checkpoint",
     "hf",
+    "api",
     "training",
     "tools",
     "lab",
