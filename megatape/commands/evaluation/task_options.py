@@ -1,4 +1,4 @@
-"""Builds the options of an evaluation from the fields of its tasks."""
+"""Builds the options of `megatape evaluate` from the fields of the chosen tasks."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
@@ -14,7 +14,7 @@ from megatape.utils.options import Count, option
 
 
 class EvaluationOptions(ModelOptions):
-    """Options of every evaluation: models, and the code that runs them.
+    """Options shared by all tasks: models, and the code running them.
 
     Attributes:
         models: checkpoint or exported model
@@ -33,17 +33,17 @@ class EvaluationOptions(ModelOptions):
 
 
 def options_of(tasks: Sequence[str]) -> type[EvaluationOptions]:
-    """Return the type of the options that follow the tasks on the command line.
+    """Return the type of the options following the tasks on the command line.
 
-    Tasks share options of the same name. To set such an option for one task only, there is another option with the name of the
-    task in front, such as --passkey-lengths.
+    Tasks share options with the same name. For setting a shared option in one task only, there is an option prefixed with the
+    task name, such as --passkey-lengths.
 
     Args:
-        tasks: Names of the tasks.
+        tasks: Task names.
     """
-    # Name of an option -> its type and default, or ... if it is required, as pydantic's create_model expects.
+    # Option name -> type and default (... if required), as expected by pydantic's create_model.
     declared: dict[str, Any] = {}
-    tasks_of: dict[str, list[str]] = {}
+    tasks_by_option: dict[str, list[str]] = {}
     descriptions: dict[str, str] = {}
     for task_name in tasks:
         task = TASKS[task_name].load()
@@ -55,9 +55,9 @@ def options_of(tasks: Sequence[str]) -> type[EvaluationOptions]:
             if default is MISSING:
                 default = ...
             declared[field.name] = (hints[field.name], default)
-            tasks_of.setdefault(field.name, []).append(task_name)
+            tasks_by_option.setdefault(field.name, []).append(task_name)
 
-    for shared, task_names in tasks_of.items():
+    for shared, task_names in tasks_by_option.items():
         if len(task_names) == 1:
             continue
         hint, _ = declared[shared]
@@ -65,27 +65,27 @@ def options_of(tasks: Sequence[str]) -> type[EvaluationOptions]:
             form = option(description=f"`{shared}` of {task_name} alone", metavar=shared.upper())
             declared[_name_for_one(task_name, shared)] = (Annotated[hint, form], None)
 
-    lines = [f"    {name}: {descriptions[name]}" for name in tasks_of if name in descriptions]
+    lines = [f"    {name}: {descriptions[name]}" for name in tasks_by_option if name in descriptions]
     docstring = "\n".join(["Options of tasks.", "", "Attributes:", *lines])
     return create_model("TaskOptions", __base__=EvaluationOptions, __doc__=docstring, **declared)
 
 
 def build_task(name: str, options: EvaluationOptions) -> Any:
-    """Return a task with its options.
+    """Create a task from parsed options.
 
     Args:
         name: Task name.
         options: Options, of a type returned by `options_of`.
     """
-    kind = TASKS[name].load()
+    task_type = TASKS[name].load()
     values: dict[str, Any] = {}
-    for field in fields(kind):
-        # `options_of` declared an option for each field, and for a shared field one that is for this task alone.
+    for field in fields(task_type):
+        # For a shared field, `options_of` also declared an option for this task alone.
         value = getattr(options, _name_for_one(name, field.name), None)
         if value is None:
             value = getattr(options, field.name)
         values[field.name] = value
-    return kind(**values)
+    return task_type(**values)
 
 
 def _name_for_one(task: str, shared: str) -> str:

@@ -10,12 +10,12 @@ class Series:
     """A curve with a band around it.
 
     Attributes:
-        group: Index of the labeled group of runs.
+        group: Index of the labeled run group.
         style: "line" or "points".
         x: Horizontal coordinates.
         y: Vertical coordinates.
-        low: Lower edge of the band.
-        high: Upper edge of the band.
+        low: Lower band edge.
+        high: Upper band edge.
     """
 
     group: int
@@ -56,9 +56,9 @@ class Chart:
 
     Attributes:
         title: Title above the chart.
-        unit: Unit of the vertical axis.
-        axis: Name of the horizontal axis, which begins at 0.
-        last: End of the horizontal axis.
+        unit: Unit on the vertical axis.
+        axis: Horizontal axis title. The axis begins at 0.
+        last: Horizontal axis end.
         series: Curves.
         span: Values to include in the vertical axis.
         log: Whether the vertical axis is logarithmic.

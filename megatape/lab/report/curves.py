@@ -1,4 +1,4 @@
-"""Curves of runs over steps: loss, learning rate, gradient norm, throughput, memory."""
+"""Curves over steps: loss, learning rate, gradient norm, throughput, memory."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ MAX_STEP = 2**53
 
 
 def charts(groups: list[Group]) -> list[Chart]:
-    """Return the charts of a page about runs."""
+    """Return the charts for a page about runs."""
     last = max(run.last_step for group in groups for run in group.runs)
     width = max(1, math.ceil(last / MAX_POINTS))
 
@@ -71,7 +71,7 @@ def _series(number: int, group: Group, style: str, column: str, width: int) -> S
 
 
 class _Average(NamedTuple):
-    """Mean step and value in an interval of steps, with the extremes of the values."""
+    """Mean step and value in a step interval, with the extreme values."""
 
     step: float
     value: float
@@ -80,7 +80,7 @@ class _Average(NamedTuple):
 
 
 def _averaged(steps: np.ndarray, values: np.ndarray, width: int) -> dict[int, _Average]:
-    """Average finite values over intervals of `width` steps: interval -> averages. Skip intervals without values."""
+    """Average finite values over `width` steps each: interval -> averages. Skip intervals without values."""
     is_finite = np.isfinite(values)
     if not is_finite.any():
         return {}
@@ -109,7 +109,7 @@ def _values(run: Run, column: str) -> np.ndarray:
 
 
 def _marks(groups: list[Group]) -> list[Mark]:
-    """Return the last marked events of all runs."""
+    """Return the last marked events in all runs."""
     marks = []
     for number, group in enumerate(groups):
         for run in group.runs:
@@ -122,7 +122,7 @@ def _marks(groups: list[Group]) -> list[Mark]:
 
 
 def _entropies(groups: list[Group]) -> list[HorizontalLine]:
-    """Return a line at the unigram entropy of each data directory. A model above this loss uses no context."""
+    """Return a line at each data directory's unigram entropy. A model above it learned nothing from context."""
     entropies: dict[str, float] = {}
     for group in groups:
         for run in group.runs:

@@ -19,7 +19,7 @@ def write_data_report(contents: Contents, output: Path) -> Path:
     """Write index.html into a new folder.
 
     Args:
-        contents: Contents of the data directory.
+        contents: The data directory's contents.
         output: New folder.
 
     Returns:
@@ -36,7 +36,7 @@ def write_data_report(contents: Contents, output: Path) -> Path:
 
 
 def data_tables(contents: Contents) -> dict[str, Table]:
-    """Return the tables of a data directory, by caption. Tables without rows are omitted."""
+    """Return a data directory's tables by caption, without empty ones."""
     tables = {
         "Data directory": _overview(contents),
         "Splits": _splits(contents),

@@ -106,29 +106,36 @@ def compare_results(paths: list[Path], notes: list[str]) -> list[Comparison]:
     """Group results by task and settings, sorted by task.
 
     Args:
-        paths: Files of results.
+        paths: Paths of results.json files.
         notes: Receives a line for each file that is not shown.
     """
     comparisons: dict[tuple[str, str], Comparison] = {}
     for path in paths:
-        try:
-            results = as_type(read_json(path), Results)
-        except (OSError, ValueError) as error:
-            notes.append(f"{path} is not shown: it holds no results of an evaluation ({error})")
+        results = _read_results(path, notes)
+        if results is None:
             continue
         key = (results.task, json.dumps(results.settings, sort_keys=True))
         comparison = comparisons.setdefault(key, Comparison(results.task, results.settings))
         model = results.model.name
         row = ModelRow(model, {measure.name: measure for measure in results.measures})
-        # A copy of the results, or the same evaluation in another folder.
+        # Skip copies, and repetitions in other folders.
         if row in comparison.rows:
             continue
         comparison.rows.append(row)
         comparison.paper.update(results.paper)
-        # A picture of a single number shows nothing new.
+        # With a single measure, the picture would repeat the table.
         if len(results.measures) > 1:
             comparison.pictures.extend(_pictures(path.parent, model, notes))
     return sorted(comparisons.values(), key=lambda comparison: comparison.task)
+
+
+def _read_results(path: Path, notes: list[str]) -> Results | None:
+    """Read a results.json. If MegaTAPE did not write it, add a note and return None."""
+    try:
+        return as_type(read_json(path), Results)
+    except (OSError, ValueError) as error:
+        notes.append(f"{path} is not shown: it holds no results of an evaluation ({error})")
+        return None
 
 
 def _pictures(folder: Path, model: str, notes: list[str]) -> Iterator[Picture]:

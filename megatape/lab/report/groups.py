@@ -36,12 +36,12 @@ def group_runs(runs: list[Run]) -> list[Group]:
 
 @dataclass(frozen=True)
 class Clock:
-    """Conversion of a group's steps to tokens and hours.
+    """Converts a group's steps to tokens and hours.
 
     Attributes:
         steps: Some steps, ascending.
         tokens: Number of tokens until each step.
-        hours: Hours of training until each step, averaged over the runs.
+        hours: Training hours until each step, averaged over the runs.
     """
 
     steps: list[float]
@@ -50,7 +50,7 @@ class Clock:
 
 
 def make_clock(group: Group) -> Clock:
-    """Return the clock of a group."""
+    """Return a group's clock."""
     longest = max(group.runs, key=lambda run: run.last_step)
     knots = np.unique(np.linspace(0, longest.last_step, MAX_INTERVALS + 1).astype(int))
     hours_by_run = []

@@ -1,4 +1,4 @@
-"""Event history of a run, in lines for reading."""
+"""A run's event history, one readable line per event."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from megatape.lab.report.run import Event, Run
 from megatape.utils.units import plural
 
-# Kinds of events shown as one line if several follow each other.
+# Event kinds collapsed into one line if several follow each other.
 COLLAPSED = ("checkpoint",)
 
 
@@ -16,9 +16,9 @@ class Line:
 
     Attributes:
         time: Time, or first and last time.
-        event: Kind of event, after the number of events if there are several.
+        event: Event kind, preceded by a count if there are several.
         steps: Step, or first and last step.
-        detail: Detail of a single event, None for several.
+        detail: The event's detail, None for several events.
     """
 
     time: str
@@ -28,7 +28,7 @@ class Line:
 
 
 def history(run: Run) -> list[Line]:
-    """Return the event history of a run, in order."""
+    """Return a run's event history, in order."""
     spans: list[list[Event]] = []
     for event in run.events:
         is_collapsed = event.kind in COLLAPSED

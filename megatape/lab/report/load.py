@@ -21,7 +21,7 @@ from megatape.utils.url_secrets import mask_secrets_in_json
 
 # Columns of metrics shown in reports.
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")
-# Type of each required field of an event.
+# Required event fields -> type.
 EVENT_FIELDS = {"time": int | float, "event": str, "step": int, "detail": str}
 MAX_NUMBER = 1e300
 # Smallest integer that a float64 may not represent exactly, minus one.
@@ -29,7 +29,7 @@ MAX_STEP = 2**53
 
 
 class FileState(NamedTuple):
-    """State of a file to which a run appends. It differs after each new line."""
+    """State of a file that a run appends to. It differs after each new line."""
 
     path: Path
     modified_ns: int
@@ -48,7 +48,7 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
 
 
 def file_states(directories: Sequence[Path]) -> list[FileState]:
-    """Return the states of metrics and events. They change when there is something new to show."""
+    """Return states of the runs' metrics and events. They change when there is something new to show."""
     states = []
     for directory in directories:
         folder = RunFolder(directory)
@@ -60,7 +60,7 @@ def file_states(directories: Sequence[Path]) -> list[FileState]:
 
 
 def last_written(run: Run) -> float:
-    """Return when the last line of metrics or events was written, in seconds since 1970. 0 before the first line."""
+    """Return the time when metrics or events were last written, in seconds since 1970. 0 if never."""
     times = [state.modified_ns for state in file_states([run.folder.directory])]
     return max(times, default=0) / 1e9
 
@@ -109,7 +109,7 @@ def _names(directories: Sequence[Path]) -> list[str]:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """Return the last line of metrics for each step, in the order of steps."""
+    """Return the last metrics line for each step, by step."""
     entries = {}
     for _, entry in read_lines(path):
         if _is_step(entry.get("step")):
@@ -125,7 +125,7 @@ def _columns(entries: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _part_losses(recorded: Any) -> dict[str, float]:
-    """Return the finite losses by corpus and input in a line of metrics."""
+    """Return the finite losses by corpus and input in a metrics line."""
     if not isinstance(recorded, dict):
         return {}
     losses = {str(name): _number(loss) for name, loss in recorded.items()}

@@ -23,7 +23,7 @@ from megatape.utils.units import format_bytes
 
 # Minimum panel width in characters. As many panels as fit are side by side.
 PANEL_WIDTH = 52
-# Maximum number of events in a panel, the latest ones.
+# Maximum number of events in a panel. It shows the latest.
 NUM_EVENTS = 4
 COLORS = {
     RunState.TRAINING: "green",
@@ -102,7 +102,7 @@ def _panel(run: Run, state: Progress, width: int) -> Panel:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield names and values of memory, checkpoint, ranks and age, if known."""
+    """Yield name and value for memory, checkpoint, ranks and age, if known."""
     memory = run.last("peak_memory")
     if not np.isnan(memory):
         yield "memory", f"{format_bytes(memory)} at the peak, main rank"

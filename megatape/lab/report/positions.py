@@ -1,4 +1,4 @@
-"""Position views of runs, in the form drawn by positions.js."""
+"""Position views, in the form drawn by positions.js."""
 
 import base64
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class RunPositions:
         tokens: Tokens of the sample, as text.
         places: Index of each token in the text.
         steps: Steps with a view.
-        layers: Numbers of the layers shown, counting from 1.
+        layers: Layers shown, counting from 1.
         limits: Absolute product shown in full color, by layer.
         maps: By step and layer, the lower triangle of the products as int8 in base64. 127 is the layer's limit.
         norms: Norm of the position tensors, by step and layer.
@@ -73,15 +73,8 @@ def _load_run(run: Run, max_maps: int, notes: list[str]) -> RunPositions | None:
     last = views[max(views)]
     views = {step: view for step, view in views.items() if view.products.shape == last.products.shape}
     layers = _spread(len(last.norms), MAX_LAYERS)
-
-    # [steps, layers, tokens, tokens]
-    maps = np.stack([view.products[layers] for view in views.values()]).astype(np.float32)
-    # One scale for all steps of a layer. A few large values would leave the rest white.
-    limits = np.quantile(np.abs(maps), FULL_COLOR, axis=(0, 2, 3), keepdims=True)
-    limits[limits == 0] = 1
-    levels = np.clip(np.rint(maps / limits * 127), -127, 127).astype(np.int8)
-    rows, columns = np.tril_indices(len(last.tokens))
-    triangles = levels[..., rows, columns]
+    products = np.stack([view.products[layers] for view in views.values()]).astype(np.float32)
+    limits, maps = _quantize(products)
 
     model = run.config.model
     gains_by: Literal["entry", "head"] = "entry"
@@ -93,12 +86,26 @@ def _load_run(run: Run, max_maps: int, notes: list[str]) -> RunPositions | None:
         places=last.places.tolist(),
         steps=list(views),
         layers=[layer + 1 for layer in layers],
-        limits=_rounded_all(limits.ravel()),
-        maps=[_encode_layers(step) for step in triangles],
+        limits=_rounded_all(limits),
+        maps=[_encode_layers(step_maps) for step_maps in maps],
         norms=[_rounded_all(view.norms) for view in views.values()],
         gains=[_rounded_rows(view.gains) for view in views.values()],
         by=gains_by,
     )
+
+
+def _quantize(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantize the lower triangles of product matrices [steps, layers, P, P].
+
+    Returns:
+        Limits [layers], and int8 values [steps, layers, P (P + 1) / 2] with 127 standing for the limit.
+    """
+    # One scale per layer for all steps. The largest values are cut off, because they would leave all others white.
+    limits = np.quantile(np.abs(products), FULL_COLOR, axis=(0, 2, 3), keepdims=True)
+    limits[limits == 0] = 1
+    levels = np.clip(np.rint(products / limits * 127), -127, 127).astype(np.int8)
+    rows, columns = np.tril_indices(products.shape[-1])
+    return limits.ravel(), levels[..., rows, columns]
 
 
 def _load_views(run: Run, max_maps: int, notes: list[str]) -> dict[int, PositionView]:

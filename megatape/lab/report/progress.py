@@ -17,7 +17,7 @@ RECENT = 50
 UNMENTIONED = ("started", "finished")
 # Event kinds that are nouns with a plural.
 NOUNS = ("checkpoint", "spike", "rollback", "slow rank")
-# Headline of a loss -> column of metrics.
+# Loss headline -> metrics column.
 LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}
 # Maximum exponent when computing a perplexity. exp overflows above 709.
 MAX_EXPONENT = 700.0
@@ -29,7 +29,7 @@ class Headline:
 
     Attributes:
         value: Value as text, None if unknown.
-        note: Context of the value, such as a mean or a total.
+        note: Context, such as a mean or a total.
         best: Whether the value is the best among several runs.
     """
 
@@ -78,7 +78,7 @@ def progress(runs: list[Run]) -> list[Progress]:
 
 
 def _best_run(runs: list[Run], column: str) -> int | None:
-    """Return the index of the run with the lowest loss in a column of metrics, or None if runs are not comparable."""
+    """Return the index of the run with the lowest loss in a metrics column, or None if runs are not comparable."""
     losses = [run.last(column) for run in runs]
     samples: set[object] = set()
     for run, loss in zip(runs, losses, strict=True):

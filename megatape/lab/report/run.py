@@ -20,7 +20,7 @@ class Event:
 
     Attributes:
         time: Seconds since 1970.
-        kind: Kind of event, such as "checkpoint".
+        kind: Event kind, such as "checkpoint".
         step: Last step before the event.
         detail: Description.
         environment: Environment recorded at a start, as text by name. Empty if not recorded.
@@ -49,7 +49,7 @@ class ValidationSamples(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """Content of a run directory. The run may still be training.
+    """A run directory's content. The run may still be training.
 
     Attributes:
         name: Run name, unique in a report.
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of the last start, as text by name. Empty for runs of earlier versions."""
+        """Environment at the last start, as text by name. Empty for runs of earlier versions."""
         for event in reversed(self.events):
             if event.kind in STARTS:
                 return event.environment
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def unigram_entropy(self) -> float:
-        """Entropy of the token frequencies in the data, in nats per target. NaN without data, and for mixtures."""
+        """Entropy of the data's token frequencies, in nats per target. NaN without data, and for mixtures."""
         if self.config.data.mixture or not self.data:
             return np.nan
         return entropy(self.data[self.config.data.path])

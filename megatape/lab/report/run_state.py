@@ -7,15 +7,15 @@ from megatape.lab.report.load import last_written
 from megatape.lab.report.run import STARTS, Run
 from megatape.utils.units import format_duration
 
-# Difference between clocks of hosts, in seconds, up to which nothing is reported.
+# Clock differences between hosts are ignored up to this number of seconds.
 CLOCK_TOLERANCE = 10.0
-# A run is silent if it has written no line for QUIET_SECONDS and for the duration of QUIET_STEPS steps.
+# A run is silent after QUIET_SECONDS and the time for QUIET_STEPS steps without a new line.
 QUIET_SECONDS = 120.0
 QUIET_STEPS = 20
 
 
 class RunState(StrEnum):
-    """States of a run. Values are shown to readers; ENDS are also kinds of events."""
+    """Run states. Values are shown to readers; ENDS are also event kinds."""
 
     NOT_BEGUN = "not begun"
     TRAINING = "training"
@@ -75,7 +75,7 @@ def describe_state(run: Run, state: RunState, pace: float) -> str | None:
 
 
 def is_ahead(written: float) -> bool:
-    """Whether a file was written in the future, because this machine's clock and that of the file's host differ.
+    """Whether a file was written in the future, because its host's clock differs from this machine's.
 
     Args:
         written: Seconds since 1970.
@@ -84,7 +84,7 @@ def is_ahead(written: float) -> bool:
 
 
 def describe_age(written: float) -> str:
-    """Describe the age of a file, such as "41 s ago", or how far its time is ahead of this machine's clock.
+    """Describe a file's age, such as "41 s ago", or how far it is ahead of this machine's clock.
 
     Args:
         written: Seconds since 1970.

@@ -89,7 +89,7 @@ def _parameters(run: Run) -> dict[str, str]:
     if run.missing_modules:
         rows = ("trained", "of embedding and head", "of the position encoding")
         return {"parameters": f"not counted: add {options_for(run.missing_modules)}"} | dict.fromkeys(rows, "")
-    # Imported here because it imports torch, which the monitor does not need.
+    # Imported here because it imports torch, and the monitor does without.
     from megatape.accounting.parameters import count_parameters, count_trainable
 
     model = run.config.model
@@ -108,7 +108,7 @@ def _parameters(run: Run) -> dict[str, str]:
 
 
 def describe_ranks(run: Run) -> str | None:
-    """Describe the ranks and hosts of the last start. None for runs of earlier versions, which did not record them."""
+    """Describe ranks and hosts at the last start. None if not recorded, in runs of earlier versions."""
     ranks = run.environment.get("ranks", "")
     hosts = run.environment.get("hosts", "1")
     if not ranks.isdecimal():

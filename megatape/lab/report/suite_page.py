@@ -125,13 +125,7 @@ def _equation(encoding: type) -> str:
 
 
 def _costs(row: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
-    """Return the costs of a row, for a model of the plan's first task at its training length.
-
-    Args:
-        row: Row of the tables: an encoding with settings.
-        plan: Plan of the suite.
-        seconds: Duration of each run.
-    """
+    """Return a row's costs, for a model of the plan's first task at its training length."""
     (variant,) = parse_variants(row)
     task = plan.tasks[0]
     raw = SIZES[plan.size].config(task, "data", task.vocab_size)
@@ -216,7 +210,7 @@ def _pool_lengths(records: list[Record]) -> dict[int, float]:
 
 
 def _series(group: int, records: list[Record], x_by_length: dict[int, float]) -> Series:
-    """Return an encoding's curve of right answers in %: mean, minimum and maximum over its runs, a record each."""
+    """Return an encoding's right answers in %: mean, minimum and maximum over its runs, a record each."""
     shares: dict[float, list[float]] = defaultdict(list)
     for record in records:
         right = Counter[float]()

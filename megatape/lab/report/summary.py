@@ -23,7 +23,7 @@ def summary(run: str, data: str, exported: str) -> str:
     Args:
         run: Run directory.
         data: Data directory.
-        exported: Folder of the exported model.
+        exported: Exported model folder.
     """
     return "\n".join([*figures(Path(run), Path(data)), *example(Path(data), Path(exported))])
 
@@ -60,7 +60,7 @@ def example(data: Path, exported: Path) -> list[str]:
 
     Args:
         data: Data directory.
-        exported: Folder of the exported model.
+        exported: Exported model folder.
     """
     split = StoredSplit(data, "validation")
     tokenizer = split.tokenizer()

@@ -26,10 +26,10 @@ def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = N
     """Render a template.
 
     Args:
-        template: File name of the template.
-        scripts: File names of the page's scripts.
+        template: Template file name.
+        scripts: Script file names.
         refresh: Seconds until controls.js reloads the page, None for never.
-        values: Variables of the template, shown as text, never as HTML.
+        values: Template variables, shown as text, never as HTML.
     """
     environment = Environment(
         loader=FunctionLoader(asset),

@@ -70,7 +70,7 @@ class AdditionGrid:
 
     @property
     def by_longer_operand(self) -> dict[int, float]:
-        """Number of digits in the longer operand -> mean over its cells."""
+        """Digits in the longer operand -> mean over its cells."""
         means = {}
         for digits in range(1, len(self.correct) + 1):
             means[digits] = self._mean(self._cells(digits, digits))

@@ -29,7 +29,7 @@ class Evaluation:
     the folder, `run` predicts what the journal lacks and writes the results.
 
     Args:
-        folder: Folder for the journal (see journal.py) and for pictures of the results, TASK.png and TASK-dark.png.
+        folder: Folder for the journal (see journal.py) and for pictures, TASK.png and TASK-dark.png.
         name: Task name.
         task: Task with its options.
         model: Outline of the model.
@@ -55,7 +55,7 @@ class Evaluation:
         try:
             with path_errors():
                 self.batches = task.batches(model)
-            # Number of examples up to the end of each batch.
+            # Number of examples up to each batch's end.
             self.ends = list(accumulate(len(batch) for batch in self.batches))
             if not self.ends or not self.ends[-1]:
                 raise UserError("there is not one example: give data that has some")

@@ -2,7 +2,7 @@
 
 settings.json      model, task, options and examples, written first: they claim the folder for this evaluation
 samples-0.jsonl    predictions of a rank (here 0) while the evaluation is running, one line per example
-samples.jsonl      predictions of all ranks in the order of the examples, once all exist
+samples.jsonl      all predictions in the order of the examples, once all exist
 results.json       settings and all results, written last
 
 Every line of predictions includes a hash of its other fields. Lines that are altered, torn, or written by an earlier version
@@ -23,7 +23,7 @@ from megatape.utils.json_files import json_content, parse_json, read_json
 from megatape.utils.json_lines import append_lines, read_lines
 from megatape.utils.validation import as_type
 
-# Key of the hash in a line.
+# Key of a line's hash.
 HASH = "sha256"
 Prediction = TypeVar("Prediction")
 
@@ -32,7 +32,7 @@ class Journal(Generic[Prediction]):
     """Predictions of one evaluation in its folder, written by several ranks.
 
     Args:
-        folder: Folder of the evaluation.
+        folder: The evaluation's folder.
         prediction_type: Dataclass of the predictions.
     """
 
@@ -45,7 +45,7 @@ class Journal(Generic[Prediction]):
         """Create the folder, or check that it has these settings. Call it in one process.
 
         Args:
-            settings: Settings of the evaluation.
+            settings: The evaluation's settings.
 
         Raises:
             ExistingPath: The folder belongs to another evaluation or to none. The message names the first setting that differs.
@@ -73,7 +73,7 @@ class Journal(Generic[Prediction]):
         write_atomically(path, content + b"\n")
 
     def read(self) -> dict[int, Prediction]:
-        """Return the intact predictions of all ranks: number of the example -> prediction."""
+        """Return all ranks' intact predictions: number of the example -> prediction."""
         predictions: dict[int, Prediction] = {}
         for path in [self._samples, *sorted(self.folder.glob("samples-*.jsonl"))]:
             for _, line in read_lines(path):
@@ -88,20 +88,20 @@ class Journal(Generic[Prediction]):
         """Append predictions of one rank.
 
         Args:
-            rank: Index of the rank's share of the batches.
-            numbers: Numbers of the examples.
+            rank: Index of the rank's batch share.
+            numbers: Example numbers.
             predictions: Prediction for each example.
         """
         append_lines(self.folder / f"samples-{rank}.jsonl", map(_line, numbers, predictions))
 
     def complete(self, predictions: Iterable[Prediction], results: EvaluationResults) -> None:
-        """Merge the predictions of all ranks into one file, and write the results.
+        """Merge all ranks' predictions into one file, and write the results.
 
         Call it in one process, after all ranks have added their predictions.
 
         Args:
             predictions: Predictions for all examples, in order.
-            results: Results of the evaluation.
+            results: The evaluation's results.
         """
         lines = []
         for number, prediction in enumerate(predictions):

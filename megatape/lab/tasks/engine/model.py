@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class ModelOutline(Protocol):
-    """Tokenizer and limits of a model, enough for building examples. No weights.
+    """A model's tokenizer and limits, enough for building examples. No weights.
 
     Attributes:
         name: Model folder, for messages.

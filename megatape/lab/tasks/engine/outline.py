@@ -30,7 +30,7 @@ def read_outline(folder: Path, loading: LoadingOptions, share: int = 0, num_shar
     Args:
         folder: Model folder.
         loading: Options later used for loading the model.
-        share: Index of this process's share of the files.
+        share: Index of this process's share.
         num_shares: Number of shares.
 
     Raises:

@@ -18,7 +18,7 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.model")
 
 
 def model_hash(folder: Path) -> str:
-    """Return the sha256 of a model folder.
+    """Return a model folder's sha256.
 
     For a checkpoint it covers the manifest, which has the file hashes. For any other folder it covers names and hashes of
     configuration, weights and tokenizer.

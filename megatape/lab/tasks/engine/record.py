@@ -5,17 +5,17 @@ from typing import Any
 
 from megatape.lab.tasks.engine.result import Measure, PublishedRows
 
-# Version of the format of results.json.
+# Format version of results.json.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """Provenance of an evaluated model.
+    """An evaluated model's provenance.
 
     Attributes:
         name: Model name.
-        sha256: Hash of the model folder, followed by that of the adapter if one is merged.
+        sha256: Hash of the model folder, then of the merged adapter if there is one.
         training_code: Whether the training code runs the model.
         tp: Number of ranks sharding the model.
     """
@@ -28,7 +28,7 @@ class ModelOrigin:
 
 @dataclass(frozen=True)
 class Examples:
-    """Number and hash of an evaluation's examples."""
+    """An evaluation's number of examples, and their hash."""
 
     n: int
     sha256: str
@@ -41,7 +41,7 @@ class EvaluationSettings:
     Attributes:
         task: Task name.
         options: Task options by name.
-        examples: Number and hash of the examples.
+        examples: Number of examples, and their hash.
         model: Provenance of the model.
     """
 
@@ -63,14 +63,14 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class EvaluationResults:
-    """Results of an evaluation, with the settings they belong to.
+    """An evaluation's results, with its settings.
 
     Attributes:
-        settings: Settings of the evaluation.
+        settings: The evaluation's settings.
         versions: Software versions.
         measures: Numbers compared between models.
         paper: Published values.
-        details: All results of the task, in JSON values.
+        details: All results in JSON values.
     """
 
     settings: EvaluationSettings
@@ -92,7 +92,7 @@ class EvaluationResults:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Summary line of an evaluation, and its row in the table of models."""
+    """An evaluation's summary line, and its row in the table of models."""
 
     summary: str
     measures: list[Measure]

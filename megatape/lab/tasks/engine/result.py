@@ -39,7 +39,7 @@ class Measure:
 
     Attributes:
         name: Column name in tables, including unit and text length.
-        value: Value of the measure.
+        value: The number.
         error: Standard error, None if unknown.
         n: Number of averaged answers or tokens.
         interval: 95% interval of a proportion. Tables show it instead of the error.

@@ -36,10 +36,10 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 
 class Task(ABC, Generic[Example, Prediction, ResultT]):
-    """Base class of evaluation tasks, with the types of their examples, predictions and results.
+    """Base class for evaluation tasks, generic over examples, predictions and results.
 
-    `Annotated[type, option(...)]` adds details to an option. Tasks named in one command share options of the same name, so an
-    option must mean the same in every task.
+    `Annotated[type, option(...)]` adds details to an option. Tasks named in one command share options with the same name, so
+    an option must mean the same in every task.
 
     Batches are split across ranks, and a stopped evaluation resumes between batches, so they must be the same in every process
     and after a restart.

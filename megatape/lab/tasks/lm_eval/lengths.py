@@ -54,7 +54,7 @@ class Length:
     Attributes:
         tokens: Length in tokens.
         model: Model name.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
     """
 
     tokens: int

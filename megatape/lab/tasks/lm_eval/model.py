@@ -144,7 +144,7 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
 
     Args:
         task: Task name.
-        requests: Requests of the task.
+        requests: The task's requests.
         model: Outline of the model.
         whole: Whether prompts must fit too, because they must not lose their beginning.
 

@@ -21,8 +21,8 @@ class Metric(NamedTuple):
 
     Attributes:
         name: Metric name, such as "acc".
-        filter: Filter of the answers, "none" without one.
-        value: Value of the metric.
+        filter: Answer filter, "none" without one.
+        value: The number.
         error: Standard error, None if unknown.
         n: Number of documents.
     """
