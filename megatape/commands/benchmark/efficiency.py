@@ -14,13 +14,13 @@ class Options(CommandOptions):
     """Encodings and sizes to measure.
 
     Attributes:
-        config: configuration of the model (default: the paper's 155M model)
+        config: model configuration (default: the paper's 155M model)
         layers: number of layers (default: the model's)
         length: tokens per sequence (default: data.sequence_length, or 1024)
         batch: sequences per batch
         encodings: encodings to measure (default: all)
-        checkpointing: values of training.activation_checkpointing to measure beside none
-        llama: time training steps of transformers' Llama, too
+        checkpointing: values of training.activation_checkpointing to measure besides none
+        llama: also time training steps with transformers' Llama
         rounds: timing rounds, after a warm-up round
     """
 

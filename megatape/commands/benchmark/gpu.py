@@ -10,7 +10,7 @@ from megatape.utils.options import CommandOptions, Count, option
 
 
 class Options(CommandOptions):
-    """A benchmark of a GPU.
+    """What to measure on a GPU.
 
     Attributes:
         out: folder for results.jsonl, table.md and logs

@@ -11,7 +11,7 @@ class Options(CommandOptions):
 
     Attributes:
         data: data directory, with at least a million tokens
-        length: tokens of a sample
+        length: tokens per sample
     """
 
     data: Path = option(metavar="FOLDER")

@@ -14,7 +14,7 @@ class Options(SourceOptions):
     Attributes:
         tokenizer: tokenizer to measure (default: train one on the source)
         vocab_size: vocabulary size to train
-        megabytes: size of the text, the first of the source
+        megabytes: text size; the source's first documents are used
         rounds: timing rounds
     """
 

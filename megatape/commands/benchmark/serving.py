@@ -15,13 +15,13 @@ class Options(CommandOptions):
     """Models and sizes to measure.
 
     Attributes:
-        config: configuration of the shape (default: the paper's 155M model)
+        config: model configuration (default: the paper's 155M model)
         layers: number of layers (default: the model's)
         encodings: encodings to measure
-        lengths: tokens of the prompts
+        lengths: tokens per prompt
         batches: prompts at a time
         padding: pad the first half of every second prompt
-        dtype: precision of the weights
+        dtype: weight precision
         threads: threads on a CPU
         rounds: timing rounds, after a warm-up round
     """

@@ -1,4 +1,4 @@
-"""Table cells of ratios, times and sizes."""
+"""Table cells for ratios, times and sizes."""
 
 from megatape.lab.benchmark.timing import Spread
 from megatape.utils.units import format_bytes, format_milliseconds

@@ -1,4 +1,4 @@
-"""Costs of each encoding compared with RoPE: parameters, FLOPs, activations, and times measured side by side."""
+"""What each encoding costs compared with RoPE: parameters, FLOPs, activations and time."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,15 +38,15 @@ def report(
     modes: Sequence[ActivationCheckpointing] = (),
     llama: bool = False,
 ) -> Iterator[str]:
-    """Measure encodings, and yield the paragraphs of the report. RoPE is always measured.
+    """Measure encodings and RoPE, yielding paragraphs.
 
     Args:
         shape: Model and batch.
         encodings: Encoding names.
-        rounds: Number of timed rounds.
+        rounds: Timed rounds.
         device: Device to run on.
         modes: Activation checkpointing modes to measure besides "none".
-        llama: Whether to time training steps of transformers' Llama, too.
+        llama: Whether to time training steps with transformers' Llama, too.
 
     Raises:
         UserError: An encoding does not support the shape.
@@ -56,7 +56,7 @@ def report(
     yield _describe(shape, rounds, device)
     clock = time.perf_counter
     if torch.get_num_threads() == 1:
-        # CPU time does not depend on the load of the machine, but adds up over threads.
+        # CPU time does not depend on the machine's load, but adds up over threads.
         clock = time.process_time
     timer = Timer(device, rounds, clock=clock)
     in_paper = is_paper_shape(shape.model, shape.length)
@@ -78,7 +78,7 @@ def _measure_part(
     models: dict[ModelName, MeasuredModel],
     llama: MeasuredLlama | None,
 ) -> dict[ModelName, list[float]]:
-    """Return the seconds per round of each model."""
+    """Return each model's seconds per round."""
     actions: dict[ModelName, Callable[[], object]] = {name: partial(part.run, model) for name, model in models.items()}
     if llama is not None and part.run_llama is not None:
         actions[LLAMA] = partial(part.run_llama, llama)
@@ -118,7 +118,7 @@ def is_paper_shape(config: ModelConfig, length: int) -> bool:
 
 
 def costs_table(costs: dict[ModelName, Cost], in_paper: bool) -> str:
-    """Return a table of counts. `in_paper` adds the paper's."""
+    """Return a table with a row per model. `in_paper` adds the paper's counts."""
     baseline = costs[ROPE]
     rows = []
     for name, cost in costs.items():
@@ -154,7 +154,7 @@ def _interleave(first: list[str], second: list[str]) -> list[str]:
 
 
 def times_table(seconds: dict[ModelName, list[float]], num_tokens: int, in_paper: bool) -> str:
-    """Return a table of the seconds per round, by model. `in_paper` adds the paper's times."""
+    """Return a table with a row per model. `in_paper` adds the paper's times."""
     header = ["", "ms", "ratio", "tokens/s"]
     if in_paper:
         header += ["paper, ms", "ratio"]

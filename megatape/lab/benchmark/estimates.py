@@ -25,7 +25,7 @@ PRECISION = "bfloat16"
 IMPLEMENTED = ("sdpa", "triton")
 # Stands for a backend that nobody has implemented: it would compute TAPE's scores once in the backward pass.
 ONE_PASS = "one pass at cuDNN's rates"
-# Its matrix products in the backward pass, over those of our kernels.
+# Its matrix products in the backward pass, over our kernels' number.
 ONE_PASS_PRODUCTS = 7 / 10
 
 
@@ -51,7 +51,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Seconds, in the middle of the range."""
+        """Middle between both times."""
         return sum(middle(self.times))
 
     @property
@@ -99,7 +99,7 @@ def layer_estimates(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
 
 
 def one_pass_work(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
-    """Return TAPE's work with ONE_PASS, derived from that of our kernels. RoPE has none."""
+    """Return TAPE's work with ONE_PASS, derived from our kernels' work. RoPE has none."""
     if encoding == BASELINE:
         return {}
     result: Work = Counter()
@@ -116,7 +116,7 @@ def one_pass_work(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
 
 
 def estimated_utilization(shape: Shape, gpu: Gpu, estimate: Estimate) -> float:
-    """Return the model FLOPs utilization of an estimated step."""
+    """Return an estimated step's model FLOPs utilization."""
     model = shape.config(estimate.encoding, PRECISION).model
     flops = step_flops(model, shape.batch, shape.length)
     return utilization(flops, estimate.seconds, gpu.bfloat16_flops)
@@ -147,7 +147,7 @@ def ratios_to_rope(estimates: list[Estimate]) -> Iterator[RopeRatio]:
 
 
 def fastest(estimates: list[Estimate], encoding: str, *attentions: str) -> Estimate:
-    """Return an encoding's fastest estimate with one of these backends."""
+    """Return an encoding's fastest estimate with these backends."""
     candidates = []
     for estimate in estimates:
         if estimate.encoding == encoding and estimate.attention in attentions:

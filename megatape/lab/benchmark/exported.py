@@ -1,4 +1,4 @@
-"""Exported models with random weights, and a Llama of the same shape."""
+"""Exported models with random weights, and a Llama with the same shape."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.lab.encodings import BASELINE, with_encoding
 
-# Key of the Llama in the dictionary of models.
+# Name under which `build` returns the Llama.
 LLAMA = "Llama"
 
 
@@ -22,14 +22,14 @@ def build(
     device: torch.device,
     dtype: torch.dtype,
 ) -> dict[str, PreTrainedModel]:
-    """Return a Llama, and a model of the same shape with each encoding, by name. Their weights are random.
+    """Return a Llama and a model for each encoding, by name, with random weights.
 
     Args:
-        config: Shape of the models. They have no biases, no query norm and no scaling.
+        config: Shape. The models have no biases, no query norm and no scaling.
         encodings: Encoding names.
-        length: Length of the longest prompt.
+        length: Longest prompt.
         device: Device to run on.
-        dtype: Precision of the weights.
+        dtype: Weight precision.
 
     Raises:
         UserError: An encoding does not support the shape, or is the Llama's.

@@ -35,12 +35,12 @@ from megatape.utils.tables import markdown
 BATCH = 32
 SEED = 0
 ROUNDS = 5
-# Our reader with default settings, the baseline of the ratios.
+# Our reader with default settings, the baseline for ratios.
 BASELINE_READER = "packed"
 
 # Tokens and targets, int64 [BATCH, N].
 Pair = tuple[Tensor, Tensor]
-# Opens the data, and yields batches forever. The argument is the number of samples to skip.
+# Opens the data, skips so many samples, and yields batches forever.
 Reader = Callable[[int], Iterator[Pair]]
 
 
@@ -70,7 +70,7 @@ class LoaderResult:
 
 
 def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
-    """Measure the readers, and yield the paragraphs of the report. Arguments and errors are those of `measure`."""
+    """Measure the readers, yielding paragraphs. Arguments and errors are those of `measure`."""
     result = measure(directory, length, rounds)
     yield (
         f"{result.num_samples:,} samples of {length} tokens, batches of {BATCH}; copying the stored ids in memory: "
@@ -80,7 +80,7 @@ def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
 
 
 def table(result: LoaderResult) -> str:
-    """Return a table of readers."""
+    """Return a table with a row per reader."""
     baseline = result.readers[BASELINE_READER].reading
     rows = []
     for name, speed in result.readers.items():
@@ -103,7 +103,7 @@ def measure(directory: Path, length: int, rounds: int) -> LoaderResult:
     Args:
         directory: Data directory.
         length: Tokens per sample.
-        rounds: Number of rounds.
+        rounds: Timed rounds.
 
     Raises:
         UserError: The directory is corrupted, or has too few tokens.
@@ -177,7 +177,7 @@ def webdataset(directory: Path, length: int) -> Reader:
         for ids in members():
             remaining = np.concatenate([remaining, ids[num_skipped:]])
             num_skipped = max(0, num_skipped - ids.size)
-            # One more token is the target of the last one.
+            # One more token is needed as the last target.
             while remaining.size > batch_tokens:
                 batch = torch.from_numpy(remaining[: batch_tokens + 1])
                 remaining = remaining[batch_tokens:]

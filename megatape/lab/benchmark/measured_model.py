@@ -1,4 +1,4 @@
-"""Models with different encodings that share their weights, and the timed parts of a model.
+"""Models with different encodings that share their weights, and their timed parts.
 
 B batch, N tokens, D hidden size.
 """
@@ -30,7 +30,7 @@ Weights = dict[tuple[str, torch.Size], Tensor]
 
 
 class ModelName(NamedTuple):
-    """Name of a measured model. `encoding` is LLAMA's for transformers' Llama."""
+    """Measured model: an encoding (or LLAMA's name) and an activation checkpointing mode."""
 
     encoding: str
     checkpointing: ActivationCheckpointing = "none"
@@ -47,12 +47,12 @@ ROPE = ModelName(BASELINE)
 
 @dataclass(frozen=True)
 class Cost:
-    """Counts of a model.
+    """What a model costs.
 
     Attributes:
         parameters: Number of weights.
-        flops: FLOPs of a forward pass, per sequence.
-        saved: Bytes kept for the backward pass of a batch, without weights.
+        flops: Forward FLOPs per sequence.
+        saved: Bytes kept for a batch's backward pass, without weights.
         saved_blocks: Bytes kept for the blocks alone.
     """
 
@@ -128,12 +128,12 @@ class MeasuredModel:
 
     @torch.no_grad()
     def inference(self) -> None:
-        """Compute the logits of all tokens, without gradients or a cache."""
+        """Compute all logits, without gradients or a cache."""
         self.model(self.tokens, self.positions)
 
     @torch.no_grad()
     def attention_layer(self) -> None:
-        """Run attention and position update of one block, without gradients. Attention's output replaces the MLP's."""
+        """Run one block's attention and position update, without gradients. Attention's output replaces the MLP's."""
         block = next(module for module in self.model.modules() if isinstance(module, Block))
         with block.reading_state():
             attended, attended_positions = block.attention(self.x, self.state)
@@ -157,7 +157,7 @@ class MeasuredModel:
 
 
 class MeasuredLlama:
-    """transformers' Llama of the same shape, with the same inputs, its own weights, and `sdpa`."""
+    """transformers' Llama with the same shape and inputs, its own weights, and `sdpa`."""
 
     def __init__(self, measured: MeasuredModel) -> None:
         # transformers takes seconds to import.
@@ -187,7 +187,7 @@ def train(model: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 class MeasuredPart(NamedTuple):
-    """Timed part of a model, and of transformers' Llama if that has it."""
+    """Timed part of our models, and of transformers' Llama if it has that part."""
 
     title: str
     run: Callable[[MeasuredModel], None]

@@ -32,19 +32,19 @@ from megatape.zero.engine_options import engine_options
 from megatape.zero.gradient_sums import GradientSums
 
 STEPS = 4
-# Shape of the model, with one sequence of 128 tokens on each data-parallel rank.
+# Each data-parallel rank has one sequence with 128 tokens.
 SHAPE = replace(SHAPES["155m"], batch=1, length=128)
 BUCKET_ELEMENTS = 5_000_000
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Resident bytes of a rank, or the maximum over ranks, minus those before building the model.
+    """A rank's resident bytes, or the maximum over ranks, minus those before building the model.
 
     Attributes:
         initialized: Bytes after filling in weights, master weights and optimizer state.
         peak_initializing: Peak bytes until then.
-        peak: Peak bytes of the run.
+        peak: Peak bytes.
     """
 
     initialized: int
@@ -54,7 +54,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to measure: its ZeRO stage, number of ranks, tensor-parallel ranks and layers."""
+    """A run to measure: ZeRO stage, ranks, tensor-parallel ranks and layers."""
 
     stage: int
     world_size: int
@@ -135,7 +135,7 @@ def worker(config: Config) -> Measured:
 
 
 def report() -> Iterator[str]:
-    """Measure every case, and yield the paragraphs of the report."""
+    """Measure every case, yielding paragraphs."""
     yield (
         "Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence per data-parallel rank, buckets of 5 M "
         "elements"
@@ -144,7 +144,7 @@ def report() -> Iterator[str]:
 
 
 def table(results: dict[Case, Measured]) -> str:
-    """Return the table of measured and planned memory."""
+    """Return a table of measured and planned memory."""
     rows = []
     for case, measured in results.items():
         sizes = (measured.peak_initializing, measured.initialized, measured.peak, case.planned_bytes())

@@ -12,9 +12,9 @@ from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, SHAPE
 from megatape.nn.parameters import spec_of
 
-# Standard deviation of position gains, which are zero before training and reach this size in 50 steps.
+# Standard deviation for position gains, which are zero before training and reach this size in 50 steps.
 GAIN_STD = 0.06
-# Standard deviation of W_up, zero before training: that of the initial W_down.
+# Standard deviation for W_up, which is zero before training. The initial W_down has the same.
 UP_STD = 0.02
 
 
@@ -27,7 +27,7 @@ class Shape:
     length: int
 
     def with_layers(self, count: int) -> "Shape":
-        """Return this shape with another number of layers."""
+        """Return this shape with another depth."""
         return replace(self, model=self.model.model_copy(update={"num_layers": count}))
 
     def config(self, encoding: str, precision: str, **training: Any) -> Config:
@@ -81,7 +81,7 @@ SHAPES = {
     "7b": _shape(batch=2, length=4096, layers=32, width=4096, heads=32, mlp=11008),
     "8b": _shape(batch=1, length=8192, layers=32, width=4096, heads=32, mlp=14336, vocab=128256, num_kv_heads=8),
 }
-# Small shapes with similar proportions. All sizes are multiples of 16, as FP8 products require.
+# Small shapes with similar proportions. FP8 products require multiples of 16.
 TINY_SHAPES = {
     "155m": _shape(batch=2, length=32, layers=2, width=32, heads=4, mlp=48, vocab=512),
     "1b": _shape(batch=1, length=48, layers=2, width=32, heads=2, mlp=48, vocab=512),
@@ -104,12 +104,12 @@ def paper_config() -> ModelConfig:
 
 
 def configured_model(model: ModelConfig | None, layers: int | None, length: int = 0) -> ModelConfig:
-    """Return a model with another number of layers and enough positions.
+    """Return a model with another depth and enough positions.
 
     Args:
         model: Model configuration. None for the paper's model.
         layers: Number of layers. None to keep the model's.
-        length: Minimum of max_positions.
+        length: Smallest max_positions.
     """
     if model is None:
         model = paper_config()

@@ -1,4 +1,4 @@
-"""Peak memory of reading a prompt, counted by tensors, on any device."""
+"""Peak memory while reading a prompt, counted by tensors, on any device."""
 
 import weakref
 from typing import Any
@@ -51,7 +51,7 @@ class PeakMemory(TorchDispatchMode):
 
 
 def peak_memory(model: PreTrainedModel, prompt: dict[str, Tensor]) -> int:
-    """Return the peak bytes of tensors created by reading a prompt, with the cache but without operators' scratch memory."""
+    """Return the peak bytes of tensors created while reading a prompt: with the cache, without operators' scratch memory."""
     inputs = [*model.parameters(), *model.buffers(), *prompt.values()]
     with PeakMemory(inputs) as memory:
         read(model, prompt)

@@ -1,4 +1,4 @@
-"""CPU time of preparing data, compared with the tokenizer alone and a plain loop with gigatoken, on the same text."""
+"""CPU time for preparing data, compared with the tokenizer alone and a plain loop with gigatoken, on the same text."""
 
 import gc
 import hashlib
@@ -35,10 +35,10 @@ from megatape.lab.benchmark.timing import Spread, Timer, ratio, spread
 from megatape.utils.python_process import child_environment, python_command
 from megatape.utils.tables import markdown
 
-# Number of source files, each a unit. With several units, the source is read twice: to find duplicates, then to write.
+# Source files, each a unit. With several units, the source is read twice: to find duplicates, then to write.
 FILES = 2
 VALIDATION_SHARE = 0.1
-# Documents per call of the tokenizer.
+# Documents per tokenizer call.
 BATCH = 1000
 # Tokenizer file -> its library.
 LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
@@ -46,7 +46,7 @@ LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
 
 @dataclass(frozen=True)
 class Way:
-    """A way to prepare the text: its name, that of its baseline, and a function that does it once."""
+    """A way to prepare the text: its name, its baseline's name, and a function doing it once."""
 
     name: str
     baseline: str
@@ -55,7 +55,7 @@ class Way:
 
 @dataclass(frozen=True)
 class WayTimes:
-    """CPU seconds per round of a way, and of its baseline in the same rounds."""
+    """A way's CPU seconds per round, and its baseline's in the same rounds."""
 
     name: str
     baseline: str
@@ -70,13 +70,13 @@ class WayTimes:
 
 @dataclass(frozen=True)
 class PreparationResult:
-    """Times of all ways to prepare the same text.
+    """Times for preparing the same text in all ways.
 
     Attributes:
         num_bytes: Text size.
         num_documents: Number of documents.
-        vocab_size: Vocabulary size of the tokenizer.
-        ways: Times of each way.
+        vocab_size: Vocabulary size.
+        ways: Times per way.
         has_equal_data: Whether all preparations have written the same data.
         start_seconds: CPU seconds of a command preparing ten short documents.
     """
@@ -90,14 +90,14 @@ class PreparationResult:
 
 
 def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabytes: int, rounds: int) -> Iterator[str]:
-    """Measure preparation, and yield the paragraphs of the report.
+    """Measure preparation, yielding paragraphs.
 
     Args:
         source: Text source.
         tokenizer: Tokenizer to measure. None to train one on the source.
-        vocab_size: Vocabulary size of the trained tokenizer.
+        vocab_size: Vocabulary size to train.
         megabytes: Text size in 10^6 bytes. A smaller source is used completely.
-        rounds: Number of timed rounds.
+        rounds: Timed rounds.
 
     Raises:
         ModuleNotFoundError: gigatoken is not installed.
@@ -134,7 +134,7 @@ def describe(result: PreparationResult, rounds: int) -> Iterator[str]:
 
 
 def measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> PreparationResult:
-    """Measure the preparation of some texts, writing to a temporary folder."""
+    """Measure how fast texts are prepared, writing to a temporary folder."""
     # A new tokenizer for each use, because tokenizers cache words. Two ways use one in every round and in the warm-up.
     num_uses = 2 * (rounds + 1)
     preparations = Preparations(tokenizer, texts, folder, num_uses)
@@ -245,7 +245,7 @@ def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
 
 
 def first_texts(source: Source, num_bytes: int) -> list[str]:
-    """Return the first documents of a source, with `num_bytes` or more in total."""
+    """Return a source's first documents, with `num_bytes` or more in total."""
     texts = []
     remaining = num_bytes
     for document in read_documents(source, CorpusCounts()):
@@ -257,7 +257,7 @@ def first_texts(source: Source, num_bytes: int) -> list[str]:
 
 
 def write_units(texts: list[str], folder: Path) -> list[Unit]:
-    """Write the texts to FILES compressed files of JSON lines."""
+    """Write the texts to FILES compressed JSON-lines files."""
     units = []
     for number in range(FILES):
         path = folder / f"{number}.jsonl.gz"

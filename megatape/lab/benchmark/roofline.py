@@ -1,4 +1,4 @@
-"""Estimated training steps of RoPE and TAPE, compared with the targets and optionally with measurements."""
+"""Estimated RoPE and TAPE training steps, compared with the targets and optionally with measurements."""
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -42,11 +42,11 @@ def report(
     tiny: bool = False,
     step_targets: Mapping[str, float] = STEP_TARGETS,
 ) -> Iterator[str]:
-    """Estimate training steps, and yield the paragraphs of the report.
+    """Estimate training steps, yielding paragraphs.
 
     Args:
         gpu_name: GPU name, or a JSON file.
-        measured: results.jsonl of `megatape benchmark gpu`, to show its steps beside the estimates.
+        measured: results.jsonl from `megatape benchmark gpu`, to show its steps beside the estimates.
         tiny: Whether to use small shapes.
         step_targets: Shape to estimate -> largest ratio of TAPE's training step to RoPE's.
 
@@ -76,7 +76,7 @@ def report(
 
 
 def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], results: Results) -> str:
-    """Return a table of estimates, with measured times if there are results."""
+    """Return a table with a row per estimate, adding measured times if there are results."""
     header = [
         "encoding",
         "attention",
@@ -112,7 +112,7 @@ def _measured_cell(results: Results, key: Key) -> str:
 
 
 def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[str]:
-    """Return the cells of an estimate. `baseline`: seconds of the fastest RoPE."""
+    """Return an estimate's cells. `baseline`: seconds of the fastest RoPE."""
     compute_bound, memory_bound = middle(estimate.times)
     moved_bytes = 0.0
     for operation, count in estimate.work.items():
@@ -133,7 +133,7 @@ def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[
 
 
 def _target_rows(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], step_target: float) -> Iterator[list[str]]:
-    """Yield a shape's rows in the table of targets."""
+    """Yield a shape's rows in the target table."""
     for ratio, by in ratios_to_rope(steps):
         yield _row(step_check(name, ratio, step_target), by)
     saved_of_rope = least_saved(steps, BASELINE)

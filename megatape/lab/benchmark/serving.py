@@ -1,4 +1,4 @@
-"""Speed and memory of exported models compared with a Llama of the same shape, with dynamic caches."""
+"""Exported models with dynamic caches, compared with a Llama: speed and memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from megatape.utils.units import plural
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """Cache size per token: bytes of keys and of values, over all layers."""
+    """Cache size per token: key bytes and value bytes, over all layers."""
 
     keys: int
     values: int
@@ -38,13 +38,13 @@ def report(
     dtype: str,
     timer: Timer,
 ) -> Iterator[str]:
-    """Measure models, and yield the paragraphs of the report: the cache, then a table for each workload.
+    """Measure models, yielding paragraphs about the cache, then about each workload.
 
     Args:
         models: Models by name, including the Llama.
         workloads: Batches of prompts.
-        dtype: Precision of the weights.
-        timer: Timer of the device.
+        dtype: Weight precision.
+        timer: Timer for the device.
     """
     shape = models[LLAMA].config
     device = timer.device
@@ -62,7 +62,7 @@ def report(
 
 
 def measure_cache(models: dict[str, PreTrainedModel], device: torch.device) -> dict[str, CacheBytes]:
-    """Return the cache size per token of each model."""
+    """Return each model's cache size per token."""
     workload = Workload(1, "none", 2)
     caches = {}
     for name, model in models.items():
@@ -75,7 +75,7 @@ def measure_cache(models: dict[str, PreTrainedModel], device: torch.device) -> d
 
 
 def cache_table(caches: dict[str, CacheBytes]) -> str:
-    """Return a table of cache sizes."""
+    """Return a table with a row per model."""
     rows = []
     for name, cache in caches.items():
         rows.append([name, f"{cache.keys:,}", f"{cache.values:,}", f"{cache.keys + cache.values:,}"])
@@ -83,7 +83,7 @@ def cache_table(caches: dict[str, CacheBytes]) -> str:
 
 
 def measure(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer) -> dict[str, ModelResult]:
-    """Measure each model's peak memory while reading prompts, and its times of reading and decoding."""
+    """Measure each model's peak memory while reading prompts, and its reading and decoding times."""
     prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
     num_tokens = workload.batch * workload.length
     memory = {name: peak_memory(model, prompt) / num_tokens for name, model in models.items()}
@@ -94,7 +94,7 @@ def measure(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer
 
 
 def workload_table(workload: Workload, results: dict[str, ModelResult]) -> str:
-    """Return a table of models."""
+    """Return a table with a row per model."""
     rows = []
     for name, result in results.items():
         prompt = result.times.prompt

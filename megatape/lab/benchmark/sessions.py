@@ -18,7 +18,7 @@ from megatape.lab.benchmark.exported import LLAMA
 from megatape.lab.benchmark.gpu.results import Measurement, Times
 from megatape.lab.benchmark.timing import ratio
 
-# Number of tokens decoded per round.
+# Tokens decoded per round.
 NUM_DECODED = 8
 
 
@@ -53,7 +53,7 @@ class Workload:
 
 
 class ServingResult(Measurement):
-    """Times of reading the prompts and of decoding a token, compared with the Llama."""
+    """Times for reading the prompts and decoding a token, compared with the Llama."""
 
     prompt: Times
     token: Times

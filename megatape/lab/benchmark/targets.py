@@ -7,9 +7,9 @@ from megatape.lab.benchmark.cells import ratio_cell
 
 # Shape -> largest ratio of TAPE's training step to the fastest RoPE.
 STEP_TARGETS = {"155m": 1.10, "1b": 1.08, "7b": 1.07}
-# Largest ratio of attention layers, forward: that of the paper's fused layer.
+# Largest ratio for attention layers, forward: the paper's fused layer has it.
 LAYER_TARGET = 1.23
-# Largest ratio of bytes kept for the backward pass.
+# Largest ratio for bytes kept for the backward pass.
 SAVED_TARGET = 1.08
 
 
@@ -28,9 +28,9 @@ class TargetCheck:
     """A ratio of TAPE to RoPE, or a utilization, beside its target.
 
     Attributes:
-        quantity: Name of the quantity.
+        quantity: What is compared.
         value: Measured or estimated value.
-        limit: Maximum of a ratio, minimum of a utilization.
+        limit: Largest ratio, or smallest utilization.
         is_utilization: Whether the value is a utilization.
     """
 
@@ -84,7 +84,7 @@ def layer_check(shape: str, ratio: float) -> TargetCheck:
 
 
 def utilization_check(mfu: float) -> TargetCheck:
-    """Compare TAPE's utilization at the shape of MFU_TARGET with its target."""
+    """Compare TAPE's utilization at MFU_TARGET's shape with its target."""
     return TargetCheck(f"MFU of TAPE at {MFU_TARGET.shape}", mfu, MFU_TARGET.minimum, is_utilization=True)
 
 

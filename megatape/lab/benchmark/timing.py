@@ -49,7 +49,7 @@ class Timer:
 
     Attributes:
         device: Device to run on.
-        rounds: Number of timed rounds, following an untimed warm-up round.
+        rounds: Timed rounds, following an untimed warm-up round.
         at_least: Minimum seconds per action and round. Faster actions are repeated, keeping a GPU's queue full.
         clock: Clock on a CPU. A GPU is timed by CUDA events.
     """
@@ -131,7 +131,7 @@ def default_device() -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """Return a GPU's name, or a CPU's number of threads."""
+    """Return a GPU's name, or a CPU's thread count."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"a CPU, {torch.get_num_threads()} threads"

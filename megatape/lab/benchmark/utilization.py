@@ -1,4 +1,4 @@
-"""Model FLOPs of a training step, and model FLOPs utilization (MFU)."""
+"""A training step's model FLOPs, and the model FLOPs utilization (MFU)."""
 
 from megatape.accounting.flops import forward_flops
 from megatape.config import ModelConfig

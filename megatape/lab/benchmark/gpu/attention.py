@@ -1,6 +1,6 @@
-"""Attention of one layer: times and errors of every backend.
+"""Times and errors of every backend, computing the attention of one layer.
 
-Each is timed beside rotary attention with PyTorch's choice of the kernel, including the rotation of queries and keys.
+Each is timed beside rotary attention with PyTorch's choice of the kernel, including rotating queries and keys.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from megatape.lab.benchmark.timing import Timer
 from megatape.registry import BACKENDS
 from megatape.utils.units import format_milliseconds
 
-# Kernels of SDPA, also measured one by one. The fastest one for rotary attention is the baseline of the table's ratios.
+# SDPA's kernels, also measured one by one. The table's ratios are to the fastest one for rotary attention.
 KERNELS = {
     "cuda": {
         "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
     has_documents: bool = False
 
     def case(self, variant: Variant) -> "AttentionCase":
-        """Return the case of a variant."""
+        """Return a variant's case."""
         inputs = self.shape
         if self.has_documents:
             inputs += ", documents"
@@ -51,11 +51,11 @@ class Setting(NamedTuple):
 
 
 class AttentionCase(NamedTuple):
-    """A backend that computes attention.
+    """A backend computing attention.
 
     Attributes:
         inputs: Shape name, with ", documents" for several documents per sequence.
-        kind: Kind of attention.
+        kind: Attention kind.
         variant: Backend, with its kernel if one is selected.
     """
 
@@ -65,7 +65,7 @@ class AttentionCase(NamedTuple):
 
     @property
     def encoding(self) -> str:
-        """Encoding with this kind of attention, or else the kind."""
+        """Encoding using this kind, or else the kind."""
         return ENCODING_OF.get(self.kind, self.kind)
 
 
@@ -85,7 +85,7 @@ SETTINGS = [
 
 
 class AttentionResult(Measurement):
-    """Largest relative errors, and times of the forward pass and of forward and backward pass (step)."""
+    """Largest relative errors, and times for the forward pass and for both passes (step)."""
 
     error_of_outputs: float
     error_of_gradients: float
@@ -114,7 +114,7 @@ def measure(bench: Bench) -> None:
 
 
 def _variants(device: torch.device, setting: Setting, shape: Shape) -> Iterator[Variant]:
-    """Yield the supported backends, and each kernel of SDPA."""
+    """Yield the supported backends, and SDPA with each kernel."""
     bias: BiasKind = "none"
     if setting.kind == "distance bias":
         bias = "distance"
@@ -154,7 +154,7 @@ def _measure_variant(timer: Timer, problem: Problem, variant: Variant, baseline:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table of cases."""
+    """Yield a table with a row per case."""
     by_inputs: dict[str, dict[AttentionCase, AttentionResult]] = {}
     for case, result in measurements(results, "attention", AttentionCase, AttentionResult):
         by_inputs.setdefault(case.inputs, {})[case] = result

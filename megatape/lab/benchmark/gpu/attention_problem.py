@@ -1,4 +1,4 @@
-"""Attention of one layer with random inputs: outputs and gradients of any backend, and exact ones in float64.
+"""Attention with random inputs: outputs and gradients of any backend, and exact ones in float64.
 
 B batch, N tokens, H heads, R head size, W state size.
 """
@@ -20,12 +20,12 @@ from megatape.lab.benchmark.models import Shape, compute_dtype, position_state
 # Rotary attention, rotary attention with a moving position tensor, and attention with a distance bias.
 Kind = Literal["plain", "moving", "distance bias"]
 
-# Number of documents in a sequence with several documents.
+# Documents per sequence, if there are several.
 NUM_DOCUMENTS = 5
 
 
 class Variant(NamedTuple):
-    """A backend, optionally with one of its kernels.
+    """A backend, with a kernel if one is selected.
 
     Attributes:
         label: Name in keys and tables.
@@ -38,12 +38,12 @@ class Variant(NamedTuple):
     context: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-# Rotary attention with PyTorch's choice of the kernel.
+# Rotary attention with the kernel that PyTorch chooses.
 BASELINE = Variant("sdpa", "sdpa")
 
 
 class Problem:
-    """Inputs of attention, output gradients, and the exact results.
+    """Attention inputs, output gradients, and exact results.
 
     Attributes:
         inputs: Queries, keys and values, then the position update or the distance bias.
@@ -122,7 +122,7 @@ class Problem:
             self.forward(variant.backend)
 
     def step(self, variant: Variant) -> list[Tensor]:
-        """Return the outputs, then the gradients of the inputs."""
+        """Return outputs, then input gradients."""
         with variant.context():
             outputs = self.forward(variant.backend)
             gradients = torch.autograd.grad(outputs, self.inputs, self.d_outputs)
@@ -141,7 +141,7 @@ class Problem:
         return [*joined, *gradients]
 
     def _exact_head(self, inputs: list[Tensor], kv_head: int) -> list[Tensor]:
-        """Return the outputs of a key/value head, accumulating the input gradients."""
+        """Return a key/value head's outputs, accumulating the input gradients."""
         query, key, value, *extra = inputs
         groups = query.shape[2] // key.shape[2]
         heads = slice(kv_head * groups, (kv_head + 1) * groups)

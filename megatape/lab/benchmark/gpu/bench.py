@@ -1,4 +1,4 @@
-"""Measurements of a part in its worker process, sent to the parent process."""
+"""Runs measurements in a worker process, sending results to the parent process."""
 
 import gc
 import json
@@ -15,12 +15,12 @@ from megatape.lab.processes import MAX_ERROR_LENGTH, MAX_ERROR_LINES, lines
 if TYPE_CHECKING:
     from megatape.lab.benchmark.timing import Timer
 
-# Exit status of a process that cannot measure anything more.
+# Exit status if a process cannot measure anything more.
 LOST = 3
 
 
 class Bench:
-    """Runs the measurements of a part, sending the results to the parent process.
+    """Runs a part's measurements, and sends results to the parent process.
 
     Attributes:
         device: "cuda" or "cpu".
@@ -45,7 +45,7 @@ class Bench:
 
     @cached_property
     def timer(self) -> "Timer":
-        """Timer of the device."""
+        """Timer for the device."""
         import torch
 
         from megatape.lab.benchmark.timing import Timer
@@ -56,7 +56,7 @@ class Bench:
         return Timer(device, 5, at_least=0.05)
 
     def measure(self, case: tuple[str, ...], action: Callable[[], Measurement]) -> None:
-        """Run a measurement unless the case has a result. Record the figures that `action` returns, or its failure."""
+        """Run a measurement unless the case has a result, recording the figures that `action` returns, or its failure."""
         if self.has_result(case):
             return
         self.begin(case)
@@ -68,7 +68,7 @@ class Bench:
         else:
             self.record(case, measurement)
         if self.device == "cuda":
-            # Free gigabytes of models before building the next ones.
+            # Free the models, which take gigabytes, before building the next ones.
             gc.collect()
 
     def begin(self, case: tuple[str, ...]) -> None:
@@ -76,7 +76,7 @@ class Bench:
         self._send({"begin": str(Key(self._part, case))})
 
     def record(self, case: tuple[str, ...], measurement: Measurement) -> None:
-        """Record the figures of a case."""
+        """Record a case's figures."""
         self._send_result(case, Result(measurement.to_json()))
 
     def fail(self, case: tuple[str, ...], message: str) -> None:

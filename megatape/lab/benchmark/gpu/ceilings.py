@@ -1,4 +1,4 @@
-"""Peak bandwidth of the device, and its throughput in the matrix products of training."""
+"""Peak bandwidth, and throughput in the matrix products that training needs."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,7 +15,7 @@ from megatape.lab.benchmark.models import Shape, compute_dtype, compute_precisio
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.torch_internals import scaled_product
 
-# Size of the copied tensor, many times the size of caches.
+# Tensor size for the copy, much larger than caches.
 COPIED_BYTES = 2**32
 TINY_COPIED_BYTES = 2**16
 
@@ -24,7 +24,7 @@ Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]
 
 
 class Rate(Measurement):
-    """Duration of a copy or a matrix product, and its rate. A copied byte counts twice: it is read and written."""
+    """Duration and rate of a copy or a matrix product. Copied bytes count twice: they are read and written."""
 
     seconds: float
     bytes_per_second: float | None = Field(None, alias="bytes/s")
@@ -32,7 +32,7 @@ class Rate(Measurement):
 
     @property
     def cell(self) -> str:
-        """Table cell of the rate."""
+        """Table cell."""
         if self.bytes_per_second is not None:
             return f"{self.bytes_per_second / 1e12:.2f} TB/s"
         assert self.flops_per_second is not None
@@ -40,7 +40,7 @@ class Rate(Measurement):
 
 
 def measure(bench: Bench) -> None:
-    """Measure a copy, then products in the runs' precision and in FP8, without the scaling of training.fp8."""
+    """Measure a copy, then products in the runs' precision and in FP8, not including training.fp8's scaling."""
     timer = bench.timer
     dtype = compute_dtype(timer.device)
     num_bytes = COPIED_BYTES
@@ -58,7 +58,7 @@ def measure(bench: Bench) -> None:
 
 
 def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
-    """Return a training step's products, as number of rows, inner size and number of columns."""
+    """Return a training step's products as (rows, inner size, columns)."""
     tokens = shape.batch * shape.length
     width = shape.model.hidden_size
     inner = shape.model.mlp_size
@@ -84,7 +84,7 @@ def _rate(timer: Timer, multiply: Product, rows: int, inner: int, columns: int) 
 
 
 def _product(dtype: torch.dtype, device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
-    """Return a product of random matrices. Zeros would take less power, and a GPU would be faster."""
+    """Return a product of random matrices. With zeros, which take less power, a GPU would be faster."""
     x = torch.randn(rows, inner, device=device, dtype=dtype)
     weight = torch.randn(columns, inner, device=device, dtype=dtype)
     return lambda: F.linear(x, weight)
@@ -98,6 +98,6 @@ def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table of rates."""
+    """Yield a table with a row per rate."""
     rows = [[name, rate.cell] for name, rate in measurements(results, "ceilings", label, Rate)]
     yield from titled("Ceilings", ["", "rate"], rows)

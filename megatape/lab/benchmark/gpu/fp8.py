@@ -23,7 +23,7 @@ from megatape.utils.units import format_milliseconds
 
 
 class Fp8Case(NamedTuple):
-    """A training step in FP8. `recipe` is a value of training.fp8."""
+    """An FP8 training step. `recipe` is a training.fp8 value."""
 
     shape: str
     encoding: str
@@ -31,7 +31,7 @@ class Fp8Case(NamedTuple):
 
 
 class Fp8Result(Times):
-    """Times of a training step compared with bfloat16, and its configuration for the planner."""
+    """Times compared with bfloat16, and the step's configuration for the planner."""
 
     tokens_per_second: float = Field(alias="tokens/s")
     config: dict[str, Any] | None = None
@@ -61,7 +61,7 @@ def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, comp
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table of cases."""
+    """Yield a table with a row per case."""
     rows = []
     for case, result in measurements(results, "fp8", Fp8Case, Fp8Result):
         rows.append(

@@ -13,13 +13,13 @@ from pydantic import Field
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Key, Measurement, Results
 
-# Cases of the part.
+# Cases, as in result keys.
 VERSIONS = ("versions",)
 DEVICE = ("device",)
 
 
 class Versions(Measurement):
-    """Versions of Python, packages and CUDA, None if missing. Triton needs the C compiler at run time."""
+    """Python, package and CUDA versions, None if missing. Triton needs the C compiler at run time."""
 
     python: str | None = None
     torch: str | None = None

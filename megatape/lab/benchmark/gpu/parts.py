@@ -1,4 +1,4 @@
-"""Registry of the parts of `megatape benchmark gpu`, the most useful first.
+"""Parts run by `megatape benchmark gpu`, starting with the most useful ones.
 
 A part is a module with `measure(bench, *arguments)`, which records results, and `table(results)`, which yields paragraphs.
 It is imported only when it runs, because a machine may lack its packages.
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from megatape.lab.benchmark.gpu.results import Results
 
 PACKAGE = "megatape.lab.benchmark.gpu"
-# Maximum duration of a part, as a multiple of its expected seconds.
+# A part may take this multiple of its expected seconds.
 TIME_LIMIT = 3
 
 
 @dataclass(frozen=True)
 class Part:
-    """Measurements that share a process.
+    """Measurements sharing a process.
 
     Attributes:
         name: Part name, with which its keys start.
         module: Module with `measure` and `table`.
         seconds: Expected seconds on a GPU.
-        order: Position of the table in table.md. Parts of one module share a table.
-        arguments: Arguments of `measure`, after the Bench.
+        order: Position in table.md. Parts sharing a module share a table.
+        arguments: Arguments for `measure`, after the Bench.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Part:
     arguments: tuple[str, ...] = ()
 
     def measure(self, bench: "Bench") -> None:
-        """Record the results of the part."""
+        """Record the part's results."""
         self._load().measure(bench, *self.arguments)
 
     @property
     def table(self) -> "Callable[[Results], Iterator[str]]":
-        """Function that yields paragraphs about all parts with this module."""
+        """Function yielding paragraphs about all parts with this module."""
         table: Callable[[Results], Iterator[str]] = self._load().table
         return table
 

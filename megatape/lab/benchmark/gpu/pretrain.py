@@ -1,6 +1,6 @@
-"""`megatape pretrain` as users start it, compared with the bare step of the same model.
+"""Steps of `megatape pretrain` as users start it, compared with the same model's bare step.
 
-The difference is the cost of DeepSpeed, data and logging.
+The difference is what DeepSpeed, data and logging cost.
 """
 
 import shutil
@@ -32,20 +32,20 @@ from megatape.run_folder import RunFolder, read_steps
 from megatape.utils.python_process import python_command
 from megatape.utils.units import format_bytes, format_milliseconds
 
-# Steps of a run, and untimed steps at the beginning.
+# Steps per run, and untimed steps at the beginning.
 STEPS = 30
 WARM_UP_STEPS = 10
 TINY_STEPS = 3
 TINY_WARM_UP_STEPS = 1
-# Vocabulary size of the data. The model keeps its own.
+# The data need no large vocabulary. The model keeps its own size.
 VOCAB_SIZE = 512
-# Number of documents: source files of this Python.
+# The documents are source files that come with Python.
 FILES = 150
 TINY_FILES = 40
 
 
 class PretrainResult(Times):
-    """Times of a step compared with the bare step, and the run's measured and planned peak memory."""
+    """Step times compared with the bare step, and the run's measured and planned peak memory."""
 
     bare_seconds: float
     peak_bytes: int | float
@@ -131,7 +131,7 @@ class Runs:
 
     @cached_property
     def data(self) -> Path:
-        """Data directory with source files of this Python."""
+        """Data directory with this Python's source files."""
         num_files = FILES
         if self.tiny:
             num_files = TINY_FILES
@@ -142,7 +142,7 @@ class Runs:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table of runs."""
+    """Yield a table with a row per run."""
     rows = []
     for name, result in measurements(results, "pretrain", label, PretrainResult):
         rows.append(

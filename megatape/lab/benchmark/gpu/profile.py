@@ -1,4 +1,4 @@
-"""Profile of a training step: kernels, busy time of the GPU, and calls that wait for it."""
+"""Profile of a training step: kernels, the GPU's busy time, and calls waiting for the GPU."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -20,11 +20,11 @@ from megatape.utils.units import format_milliseconds
 
 WARM_UP_STEPS = 3
 PROFILED_STEPS = 3
-# Number of kernels to record and to show, slowest first.
+# Kernels to record and to show, slowest first.
 MAX_KERNELS = 25
 MAX_KERNELS_SHOWN = 12
 MAX_NAME_LENGTH = 90
-# Prefixes of CUDA calls that wait for the device.
+# CUDA calls with these prefixes wait for the device.
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 
 
@@ -37,13 +37,13 @@ class Kernel(Measurement):
 
 
 class ProfileResult(Measurement):
-    """Profile of a step.
+    """A step's profile.
 
     Attributes:
         seconds: Seconds without the profiler.
         busy_seconds: Seconds in which the GPU is busy.
         kernels: Number of kernels.
-        waits: Number of calls waiting for the GPU.
+        waits: Calls waiting for the GPU.
         top: Slowest kernels.
     """
 
@@ -55,7 +55,7 @@ class ProfileResult(Measurement):
 
 
 def measure(bench: Bench) -> None:
-    """Profile steps of TAPE and RoPE with `auto`, eager and compiled."""
+    """Profile TAPE and RoPE with `auto`, eager and compiled."""
     shape = shapes(bench.tiny)["155m"]
     modes = {"eager": False, "compiled": True}
     if bench.tiny:
@@ -101,7 +101,7 @@ def _profile_step(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> 
 
 
 def _is_kernel(event: Any) -> bool:
-    """Whether an event is a kernel. The GPU timeline also has named ranges of the code."""
+    """Whether an event is a kernel, not a named range on the GPU timeline."""
     return event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation
 
 
@@ -114,7 +114,7 @@ def _own_seconds(on_gpu: bool, event: Any) -> float:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table of steps, then the slowest kernels of each."""
+    """Yield a table with a row per step, then each step's slowest kernels."""
     profiles = dict(measurements(results, "profile", label, ProfileResult))
     rows = []
     for name, result in profiles.items():

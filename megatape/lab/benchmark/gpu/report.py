@@ -1,4 +1,4 @@
-"""Report on a benchmark, table.md: the tables of all parts."""
+"""Text for table.md: the tables of all parts, and what is missing."""
 
 from megatape.lab.benchmark.gpu.parts import PARTS
 from megatape.lab.benchmark.gpu.results import Results

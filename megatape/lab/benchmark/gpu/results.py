@@ -1,4 +1,4 @@
-"""Results of a benchmark, and their file results.jsonl: one JSON object per line.
+"""Benchmark results, and their file results.jsonl: one JSON object per line.
 
 Example: {"key": "step 155m/rope/sdpa/eager", "seconds": 0.04, "ratio": 1.0}
 """
@@ -16,11 +16,11 @@ RESULTS = "results.jsonl"
 
 
 class Key(NamedTuple):
-    """Key of a result, such as "attention/155m/plain/sdpa" in files.
+    """Result key, such as "attention/155m/plain/sdpa" in files.
 
     Attributes:
         part: Part name.
-        case: Names of the measured case. Empty for the result of the part itself.
+        case: Names identifying the measured case. Empty for the part's own result.
     """
 
     part: str
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
 
 class Measurement(BaseModel):
-    """Base class of measured figures. Names in JSON are the fields' aliases, or the fields with spaces."""
+    """Base class for measured figures. JSON names are the fields' aliases, or the fields with spaces."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", " "))
 
@@ -47,23 +47,23 @@ class Measurement(BaseModel):
 
 
 class Seconds(Measurement):
-    """Median seconds of an action."""
+    """Median seconds."""
 
     seconds: float
 
 
 class Times(Seconds):
-    """Median seconds of an action, and its median ratio to a baseline in the same round."""
+    """Median seconds, and the median ratio to a baseline in the same round."""
 
     ratio: float
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a measurement or of a part.
+    """Result of a measurement or a part.
 
     Attributes:
-        figures: Figures in JSON; each part parses its own with a subclass of Measurement.
+        figures: Figures in JSON, parsed by each part with its own Measurement class.
         error: Reason for a failure.
         left_out: Reason for skipping a part.
     """
@@ -89,7 +89,7 @@ Results = dict[Key, Result]
 
 
 class Entry(NamedTuple):
-    """Line of results.jsonl."""
+    """Line in results.jsonl."""
 
     key: Key
     result: Result
@@ -105,7 +105,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def parse(cls, line: dict[str, Any]) -> Self:
-        """Return the entry of a line."""
+        """Return a line's entry."""
         figures = dict(line)
         key = Key.parse(figures.pop("key"))
         error = figures.pop("error", None)

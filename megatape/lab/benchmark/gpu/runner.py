@@ -1,4 +1,4 @@
-"""Runs the parts of a benchmark one after the other, each in worker processes and within a time limit."""
+"""Runs parts one after the other, each in worker processes with a time limit."""
 
 import json
 import math
@@ -23,7 +23,7 @@ LOGS = "logs"
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions of a benchmark.
+    """How to run a benchmark.
 
     Attributes:
         device: "cuda" or "cpu".
@@ -37,7 +37,7 @@ class Conditions:
 
     @property
     def size(self) -> str:
-        """Argument of the worker."""
+        """Worker argument."""
         if self.tiny:
             return TINY
         return FULL
@@ -54,10 +54,10 @@ def benchmark(
 
     Args:
         parts: Parts to measure.
-        out: Output folder: results.jsonl (with the earlier results), table.md (rewritten after every part) and logs/.
+        out: Output folder for results.jsonl (with earlier results), table.md (rewritten after every part) and logs/.
         conditions: Device, sizes and time limit.
-        done: results.jsonl of an earlier benchmark, which is not repeated.
-        budget: Seconds for the benchmark. Parts that no longer fit are skipped.
+        done: Earlier results.jsonl. What it has is not measured again.
+        budget: Seconds for all parts. Parts that no longer fit are skipped.
 
     Raises:
         FileNotFoundError: `done` is missing.
@@ -99,7 +99,7 @@ def _open_journal(out: Path, done: Path | None) -> Journal:
 
 
 def _progress(part: Part, results: Results) -> str:
-    """Describe how much of a part was measured, and what failed."""
+    """Describe what was measured and what failed."""
     part_result = results[Key(part.name)]
     if part_result.left_out is not None:
         return f"{part.name}: {part_result.reason}"
@@ -154,7 +154,7 @@ class _PartRun:
         return Result(Seconds(seconds=seconds).to_json(), error=reason)
 
     def _failures(self) -> str | None:
-        """Return the number of failed measurements as a reason, None without any."""
+        """Return the number of failures as a reason, None without any."""
         num_failures = sum(self._journal.results[key].error is not None for key in self._tried)
         if not num_failures:
             return None

@@ -1,4 +1,4 @@
-"""Exported TAPE, compared with a Llama of the same shape, with static caches: reading prompts and decoding token by token."""
+"""Exported TAPE with static caches, reading prompts and decoding token by token, compared with a Llama."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -38,7 +38,7 @@ def measure(bench: Bench) -> None:
 
 
 def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: Workload) -> ServingResult:
-    # Free the memory of earlier graphs.
+    # Free the memory that earlier graphs hold.
     torch.compiler.reset()
     models = build_once()
     prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
@@ -49,7 +49,7 @@ def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTraine
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table of workloads."""
+    """Yield a table with a row per workload."""
     rows = []
     for name, result in measurements(results, "serving", label, ServingResult):
         rows.append(

@@ -1,4 +1,4 @@
-"""Tables of training steps: targets, and a row for each way to run a step."""
+"""Tables about training steps: targets, and each way to run a step."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from megatape.lab.benchmark.targets import (
 )
 from megatape.utils.units import format_milliseconds
 
-# Modes of a training step. Steps with selective activation checkpointing are eager, too.
+# Training step modes. Steps with selective activation checkpointing are eager, too.
 SELECTIVE = "selective"
 STEP_MODES = ("eager", "compiled", SELECTIVE)
 # Stands for the mode if only the attention layer is measured.
@@ -35,19 +35,19 @@ class StepCase(NamedTuple):
 
 
 class StepResult(Measurement):
-    """Figures of a training step or an attention layer. A layer has only times.
+    """Figures for a training step or an attention layer. A layer has only times.
 
     Attributes:
-        seconds: Seconds of the step.
+        seconds: Seconds per step.
         tokens_per_second: Tokens per second.
         flops_per_second: Model FLOPs per second.
-        config: Configuration of the step, read by the planner.
+        config: Configuration, read by the planner.
         mfu: Model FLOPs utilization, if the device's peak is known.
-        ratio: Seconds over those of eager RoPE with `auto`.
+        ratio: Seconds over eager RoPE's with `auto`.
         launched_seconds: Seconds without a CUDA graph.
         saved_bytes: Bytes kept for the backward pass, not counted in compiled steps.
         planned_bytes: The planner's estimate of peak_bytes.
-        peak_bytes: Peak bytes of activations, on a GPU.
+        peak_bytes: Peak activation bytes on a GPU.
         extrapolated_from: Number of layers -> seconds, if not measured at full depth.
     """
 
@@ -73,7 +73,7 @@ def step_part(shape: str) -> str:
 
 
 def step_tables(results: Results) -> Iterator[str]:
-    """Yield the targets, then a table of steps."""
+    """Yield the targets, then a table with a row per step."""
     yield from _target_table(results)
     yield from _step_table(results)
 
@@ -86,7 +86,7 @@ def _target_table(results: Results) -> Iterator[str]:
 
 
 def _checks(results: Results) -> Iterator[TargetCheck]:
-    """Compare the best results of TAPE with the targets."""
+    """Compare TAPE's best results with the targets."""
     for shape in STEP_TARGETS:
         ratio = _best_of_tape(_time_ratios(results, shape))
         if ratio is not None:
@@ -117,7 +117,7 @@ def _best_of_tape(ratios: Ratios) -> float | None:
 
 
 def _time_ratios(results: Results, shape: str, modes: Sequence[str] = STEP_MODES) -> Ratios:
-    """Return the ratios of times to the fastest RoPE."""
+    """Return time ratios to the fastest RoPE."""
     ratios = {}
     for case, step in _steps(results, shape):
         if case.mode in modes:
@@ -126,7 +126,7 @@ def _time_ratios(results: Results, shape: str, modes: Sequence[str] = STEP_MODES
 
 
 def _saved_ratios(results: Results, shape: str) -> Ratios:
-    """Return the ratios of saved bytes, without checkpointing, to RoPE's fewest."""
+    """Return ratios of saved bytes, without checkpointing, to RoPE's fewest."""
     saved: Ratios = {}
     for case, step in _steps(results, shape):
         if case.mode == "eager" and step.saved_bytes is not None:
@@ -159,7 +159,7 @@ def _step_table(results: Results) -> Iterator[str]:
 
 
 def _label(shape: str, step: StepResult) -> str:
-    """Return the shape's name, with the measured numbers of layers if it is extrapolated."""
+    """Return the shape's name, adding the measured depths if it is extrapolated."""
     if step.extrapolated_from is None:
         return shape
     depths = " and ".join(step.extrapolated_from)

@@ -1,7 +1,7 @@
-"""Training steps of RoPE and TAPE: times, tokens and FLOPs per second, and activation memory.
+"""RoPE and TAPE training steps: times, tokens and FLOPs per second, and activation memory.
 
 A step is timed with every backend, eager, compiled, and with selective activation checkpointing. The baseline, eager RoPE with
-`auto`, runs in the same rounds. On a GPU the steps are CUDA graphs, so that the speed of the host does not matter.
+`auto`, runs in the same rounds. On a GPU the steps are CUDA graphs, so that the host's speed does not matter.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,11 +32,11 @@ from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
 from megatape.training.reporting.hardware import peak_flops
 
-# Numbers of layers measured in place of the 7B model, which does not fit into one GPU with its optimizer state. The time of a
-# full step is extrapolated from them: both include embedding, head and loss, and each further block costs half the difference.
+# Depths measured in place of the 7B model, which does not fit into one GPU with its optimizer state. Its time is extrapolated:
+# both depths include embedding, head and loss, and each further block costs half the difference.
 DEPTHS = (2, 4)
 
-# Returns the configuration of a step, given its shape.
+# Returns a step's configuration, given its shape.
 Configure = Callable[[Shape], Config]
 
 
@@ -57,7 +57,7 @@ class StepTimes(NamedTuple):
 
 
 def measure(bench: Bench, name: str) -> None:
-    """Measure the steps of a shape: "155m" with its attention layer alone, "7b" extrapolated from two depths."""
+    """Measure a shape's steps: "155m" with its attention layer alone, "7b" extrapolated from two depths."""
     if name == "155m":
         _measure_layers(bench, shapes(bench.tiny)[name])
     measure_step = _measure_whole
@@ -67,12 +67,12 @@ def measure(bench: Bench, name: str) -> None:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield the tables of all shapes."""
+    """Yield the tables for all shapes."""
     yield from step_tables(results)
 
 
 def _measure_layers(bench: Bench, shape: Shape) -> None:
-    """Measure attention and position update of one layer, with every backend."""
+    """Measure one layer's attention and position update, with every backend."""
     timer = bench.timer
     for encoding in (BASELINE, "tape"):
         for backend in _backends(shape, encoding, timer.device):
@@ -127,7 +127,7 @@ def _time_step(timer: Timer, shape: Shape, config: Config) -> StepTimes:
 
 
 def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> StepResult:
-    """Measure the times and activations of a step."""
+    """Measure a step's times and activations."""
     config = configure(shape)
     times = _time_step(timer, shape, config)
     saved = None
@@ -151,7 +151,7 @@ def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> StepResu
 
 
 def _peak_activations(step: RawStep) -> int:
-    """Return the peak bytes of a GPU in a step, without weights, gradients and optimizer state."""
+    """Return a step's peak bytes on a GPU, without weights, gradients and optimizer state."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     step.loss().backward()
@@ -174,7 +174,7 @@ def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> StepResult
 
 
 def _at_depth(num_layers: int, seconds: list[float]) -> float:
-    """Extrapolate the seconds at DEPTHS to another number of layers."""
+    """Extrapolate seconds at DEPTHS to another depth."""
     few_layers, many_layers = DEPTHS
     few, many = seconds
     per_layer = (many - few) / (many_layers - few_layers)
@@ -200,7 +200,7 @@ def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> S
 
 
 def _step_result(shape: Shape, config: Config, seconds: float, over_baseline: float, **others: Any) -> StepResult:
-    """Return a step's figures: rates that follow from the seconds, and other fields of StepResult."""
+    """Return a step's figures: rates derived from the seconds, and `others`, more StepResult fields."""
     flops = step_flops(config.model, shape.batch, shape.length)
     peak = peak_flops(config.training.precision)
     mfu = None

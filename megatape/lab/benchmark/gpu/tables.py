@@ -1,4 +1,4 @@
-"""Rows and titles of the tables in table.md, and ratios to the fastest RoPE."""
+"""Rows and titles in table.md, and ratios to the fastest RoPE."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
@@ -27,13 +27,13 @@ def measurements(
     case: Callable[..., CaseT],
     figures: type[MeasurementT],
 ) -> Iterator[tuple[CaseT, MeasurementT]]:
-    """Yield the measured cases of a part, with their figures.
+    """Yield a part's measured cases, with their figures.
 
     Args:
         results: Results by key.
         part: Part name.
-        case: Type of the cases, called with their names.
-        figures: Type of the figures.
+        case: Case type, called with the names.
+        figures: Measurement class.
     """
     for key, result in results.items():
         if key.part == part and key.case and result.is_measured:

@@ -1,4 +1,4 @@
-"""The tests that need a GPU. The outcome of each test is a result."""
+"""The tests that need a GPU. Each test's outcome is a result."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ TESTS = Path(__file__).parents[4] / "tests/gpu"
 
 
 class Outcome(Measurement):
-    """Outcome of a test that has not failed: its duration, or the reason for skipping it."""
+    """Outcome unless the test failed: its duration, or the reason for skipping it."""
 
     seconds: float | None = None
     skipped: str | None = None
 
 
 class Reports:
-    """pytest plugin that records the outcome of each test, and skips tests with a result."""
+    """pytest plugin that records each test's outcome, and skips tests with a result."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -46,7 +46,7 @@ class Reports:
         self.bench.begin(_case(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record the outcome after a phase of a test."""
+        """Record the outcome after a test's setup, call or teardown."""
         case = _case(report.nodeid)
         if report.failed:
             self.bench.fail(case, ending(report.longreprtext))
@@ -77,12 +77,12 @@ def measure(bench: Bench, folder: Path = TESTS) -> None:
 
 
 def _case(node: str) -> tuple[str, ...]:
-    """Return the case of a test: its path in the folder, and its name."""
+    """Return a test's case: its path in the folder, and its name."""
     return tuple(node.removeprefix("tests/gpu/").split("/"))
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield the number of tests that passed, failed or were skipped."""
+    """Yield how many tests passed, failed or were skipped."""
     counts = Counter[str]()
     for key, result in results.items():
         if key.part == "tests" and key.case:

@@ -1,6 +1,6 @@
-"""Search for the fastest tiles of the attention kernels on this device, with this version of Triton.
+"""Search for the attention kernels' fastest tiles on this device, with this Triton version.
 
-One kernel at a time gets another tile. Times and results are compared with those of the tiles in use.
+One kernel at a time gets another tile. Times and results are compared with the tiles in use.
 """
 
 from collections.abc import Callable, Iterator
@@ -74,7 +74,7 @@ class TileCase(NamedTuple):
 
 
 class TileResult(Times):
-    """Times of attention with a tile, compared with the tiles in use, and the largest relative difference of results."""
+    """Times compared with the tiles in use, and the results' largest relative difference."""
 
     difference: float
 
@@ -95,7 +95,7 @@ def measure(bench: Bench) -> None:
 
 
 def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> TileResult:
-    """Time the forward pass with a tile, for kernels of the backward pass both passes."""
+    """Time the forward pass with a tile, for backward kernels both passes."""
     trial = variant._replace(context=partial(_using_tile, kernel, tile))
     errors = []
     for result, expected in zip(problem.step(trial), problem.step(variant), strict=True):
@@ -116,7 +116,7 @@ def _using_tile(kernel: str, tile: tuple[int, ...]) -> AbstractContextManager[No
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table of tiles, starting with a kernel's fastest."""
+    """Yield a table with a row per tile, starting with a kernel's fastest."""
 
     def by_kernel_and_ratio(row: tuple[TileCase, TileResult]) -> tuple[str, str, float]:
         case, result = row

@@ -1,4 +1,4 @@
-"""Rotation and position update of one layer, compared with copying the bytes that they must at least read and write.
+"""Rotation and position update in one layer, compared with copying the bytes that they must at least read and write.
 
 Inputs, outputs and gradients move once, and inputs a second time for the backward pass. B batch, N tokens.
 """
@@ -43,7 +43,7 @@ class UpdateCase(NamedTuple):
 
 
 class BesideCopy(Measurement):
-    """Seconds of an operation, the minimum bytes that it moves, and the ratio to a copy of as many bytes."""
+    """Seconds, minimum bytes to read and write, and the ratio to copying as many bytes."""
 
     seconds: float
     bytes: int
@@ -51,14 +51,14 @@ class BesideCopy(Measurement):
 
 
 class UpdateResult(Measurement):
-    """Times of the forward pass, and of both passes."""
+    """Times for the forward pass, and for both passes."""
 
     forward: BesideCopy
     step: BesideCopy
 
 
 def measure(bench: Bench) -> None:
-    """Measure the rotations of RoPE and TAPE, and TAPE's update."""
+    """Measure RoPE's and TAPE's rotations, and TAPE's update."""
     timer = bench.timer
     operations: dict[str, Callable[[Shape, Draw], Operation]] = {
         "rotation of RoPE": partial(_rotation, moves_state=False),
@@ -73,7 +73,7 @@ def measure(bench: Bench) -> None:
 
 
 def _rotation(shape: Shape, draw: Draw, moves_state: bool = True) -> Operation:
-    """Return the rotation of queries and keys, by a moving state (TAPE) or a constant one (RoPE)."""
+    """Return the rotation for queries and keys, with a moving state (TAPE) or a constant one (RoPE)."""
     model = shape.model
     query = draw(model.num_heads, model.head_dim)
     key = draw(model.num_kv_heads, model.head_dim)
@@ -157,7 +157,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table of operations."""
+    """Yield a table with a row per operation."""
     rows = []
     for case, result in measurements(results, "update", UpdateCase, UpdateResult):
         row = [*case]

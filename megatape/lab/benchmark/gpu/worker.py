@@ -1,6 +1,6 @@
-"""Worker process of a part: `main` is called with DEVICE tiny|full NAME MODULE ARGUMENT ...
+"""Worker process: `main` is called with DEVICE tiny|full NAME MODULE ARGUMENT ...
 
-Standard input starts with the JSON list of keys to skip, and stays open: the worker ends with it. Standard output has lines for
+Standard input starts with a JSON list of keys to skip, and stays open: the worker ends with it. Standard output has lines for
 runner.py only: {"begin": KEY}, then {"key": KEY, ...}.
 """
 
@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of standard input, then kill this process and its children."""
+    """Wait until standard input ends, then kill this process and its children."""
     # Not sys.stdin: Python could not close it while a thread reads.
     while os.read(0, 1):
         pass
