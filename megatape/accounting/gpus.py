@@ -12,18 +12,28 @@ from megatape.utils.validation import as_type
 
 
 class Gpu(Section):
-    """One GPU and its share of the node's host and network."""
+    """One GPU and its share of the node's host and network.
 
-    name: str = Field(description="part of the name that the driver reports")
-    memory: float = Field(gt=0, description="bytes of device memory")
-    bfloat16_flops: float = Field(gt=0, description="dense matrix FLOP/s in bfloat16")
-    memory_bandwidth: float = Field(gt=0, description="bytes/s of device memory")
-    node_bandwidth: float = Field(gt=0, description="bytes/s that it can send to GPUs of its node")
-    network_bandwidth: float = Field(
-        gt=0, description="bytes/s that it can send to other nodes: that of one network adapter, if each GPU has its own"
-    )
-    host_link: float = Field(32e9, gt=0, description="bytes/s between it and host memory, in one direction (PCIe)")
-    host_bandwidth: float = Field(50e9, gt=0, description="bytes/s of host memory: its node's, divided by the node's GPUs")
+    Attributes:
+        name: part of the name that the driver reports
+        memory: bytes of device memory
+        bfloat16_flops: dense matrix FLOP/s in bfloat16
+        memory_bandwidth: bytes/s of device memory
+        node_bandwidth: bytes/s that it can send to GPUs of its node
+        network_bandwidth: bytes/s that it can send to other nodes: that of one network adapter, if
+            each GPU has its own
+        host_link: bytes/s between it and host memory, in one direction (PCIe)
+        host_bandwidth: bytes/s of host memory: its node's, divided by the node's GPUs
+    """
+
+    name: str
+    memory: float = Field(gt=0)
+    bfloat16_flops: float = Field(gt=0)
+    memory_bandwidth: float = Field(gt=0)
+    node_bandwidth: float = Field(gt=0)
+    network_bandwidth: float = Field(gt=0)
+    host_link: float = Field(32e9, gt=0)
+    host_bandwidth: float = Field(50e9, gt=0)
 
 
 def _gpu(

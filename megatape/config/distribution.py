@@ -15,8 +15,8 @@ class ZeroConfig(Section):
     Attributes:
         stage: sharded state: 0 nothing, 1 the optimizer state, 2 also the gradients, 3 also the
             weights; a higher stage saves memory, and `megatape plan` compares their speed
-        offload_optimizer: keep master weights and optimizer state in host memory, and run the
-            optimizer there: slower, but frees most GPU memory
+        offload_optimizer: keep master weights and optimizer state, the largest part of the training
+            state, in host memory, and run the optimizer there, which is slower
         offload_parameters: keep the weights' shards in host memory (stage 3)
         overlap: reduce gradients while the backward pass is running (stages 1 to 3)
         bucket_size: maximum elements per gradient reduction or gather; two buckets are in memory, 8
@@ -54,8 +54,9 @@ class ParallelConfig(Section):
             the MLP, the vocabulary, and the tokens in both residual streams; keep them in one node
         sp: S, sequence-parallel ranks, for long samples: each holds 1/S of a sample's tokens, and in
             attention all tokens of 1/S of the heads
-        cp: P, context-parallel ranks, for samples too long for sp: each holds 1/P of a sample's
-            tokens, in attention as well, where keys and values pass around a ring of ranks
+        cp: P, context-parallel ranks, for samples that need more ranks than sp can use: each holds
+            1/P of a sample's tokens, in attention as well, where keys and values pass around a ring
+            of ranks
     """
 
     tp: Free[PositiveInt] = 1

@@ -24,8 +24,8 @@ class RunConfig(Section):
     """Run directory, and modules of your own.
 
     Attributes:
-        directory: folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/; starting the
-            same command again resumes the run in it
+        directory: folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/; `--resume
+            auto` resumes the run in it
         imports: modules of your own, recorded from --import; nothing is imported because of this
             list
     """
@@ -59,8 +59,8 @@ class CheckpointConfig(Section):
     """Writing and keeping checkpoints.
 
     Attributes:
-        interval: steps between checkpoints; a run that dies loses at most this many, and the last
-            step always writes one
+        interval: steps between checkpoints; a run that dies repeats the steps since its last one;
+            the last step always writes one
         keep: newest checkpoints to keep; older ones are removed
         background: write checkpoints in a thread while training continues, from copies in host
             memory; the last one is written in the foreground

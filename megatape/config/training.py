@@ -71,11 +71,11 @@ class TrainingConfig(Section):
             times the data-parallel ranks
         batch_warmup: fewer samples per step at the beginning: `samples` per step, until the run has
             seen `tokens` (docs/train.md)
-        micro_batch_size: samples per forward and backward pass on one rank; a larger one is faster
-            and needs more memory, with the same results
+        micro_batch_size: samples per forward and backward pass on one rank; a larger one is often
+            faster and needs more memory; results differ by rounding only
         seed: seed of everything random
-        precision: precision of the forward and backward pass; bfloat16 is faster on GPUs and halves
-            activations; master weights and optimizer state are float32
+        precision: precision of the forward and backward pass; bfloat16 is faster on GPUs and needs
+            less memory; master weights and optimizer state are float32
         fp8: FP8 products with the weights of attention and MLP in training, by torchao's recipe:
             tensorwise has one scale per matrix, rowwise one per row or column, and
             rowwise_with_gw_hp computes weight gradients in bfloat16; needs precision bfloat16,

@@ -1,6 +1,8 @@
-"""Lists of names in options."""
+"""Lists of names and folders in options."""
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
@@ -25,3 +27,13 @@ def parse_names(option: str, text: str, known: Collection[str], noun: str) -> li
         if names.count(name) > 1:
             raise UserError(f"{option}: {name} is listed twice")
     return names
+
+
+def real_paths(folders: Sequence[Path]) -> list[Path]:
+    """Resolve all links in the paths of folders. Raise a UserError if one is given twice."""
+    # Not Path.resolve, which raises a RuntimeError for a loop of links.
+    paths = [Path(os.path.realpath(folder)) for folder in folders]
+    for folder, path in zip(folders, paths, strict=True):
+        if paths.count(path) > 1:
+            raise UserError(f"{folder} is given twice")
+    return paths

@@ -46,7 +46,7 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 
 
 def format_range(low: float, high: float) -> str:
-    """Format a range with three digits, such as "5.98 to 14.5". Numbers above 1,000 are rounded to integers."""
+    """Format a range with three digits, such as "5.98 to 14.5". From 1,000 on, numbers are rounded to integers."""
     texts = []
     for number in (low, high):
         if number >= 1000:

@@ -13,10 +13,10 @@ from megatape.data.shards.entries import Index
 from megatape.data.shards.index import load_index
 from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
+from megatape.lab.names import real_paths
 from megatape.lab.report.run import Event, Run
 from megatape.run_folder import RunFolder
 from megatape.utils.json_lines import read_lines
-from megatape.utils.paths import real_paths
 from megatape.utils.url_secrets import mask_secrets_in_json
 
 # Columns of metrics shown in reports.

@@ -1,7 +1,7 @@
 """CPU time for launching a step. A GPU waits if it computes faster than the CPU launches.
 
-The bad case is fitted to runs on one H200 in a virtual machine with a slow CPU (docs/results/planned.md), the good case to a
-current server.
+The limits are fitted to runs on one H200 (docs/results/planned.md), whose virtual machine with a slow CPU is the bad case. The
+good case is a current server.
 """
 
 from typing import NamedTuple

@@ -39,7 +39,7 @@ class MeasuredStep:
 
 
 def nearest_step(results: Path, config: Config) -> MeasuredStep:
-    """Return the measured step with the run's encoding and training.fp8 whose model size is nearest, or the fastest of them.
+    """Return the measured step with the run's encoding and training.fp8 whose model size is nearest, the fastest if several.
 
     Args:
         results: results.jsonl of a benchmark.

@@ -112,7 +112,7 @@ def _touched(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any)
         # PyTorch launches a kernel for each gradient.
         return inputs[:3] * len(outputs) + inputs[3:], outputs
     if _is_ours(func):
-        # Arguments of our kernel, some of which are outputs as well.
+        # Arguments of our kernel, where a tensor may appear twice.
         return list(args[0]), outputs
     return inputs, outputs
 

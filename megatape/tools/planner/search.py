@@ -87,8 +87,8 @@ class Search:
         """Search for the settings to advise.
 
         Returns:
-            All fitting settings as fast as the fastest within the estimate's tolerance, fastest first, including the
-            configuration's own; and the simplest of them with the fewest changes, None if none fit.
+            All fitting settings within the estimate's tolerance of the fastest ones, fastest first, the configuration's own
+            among them; and the simplest of these with the fewest changes, None if none fit.
         """
         unchanged = self._space.unchanged
         candidates: list[SettingIndex] = []

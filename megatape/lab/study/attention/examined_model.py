@@ -13,8 +13,8 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.token_dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.weights.checkpoint_weights import load_model
+from megatape.lab.names import real_paths
 from megatape.model.transformer import Transformer
-from megatape.utils.paths import real_paths
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from megatape.distributed.exchange import on_all, on_main
 from megatape.errors import UserError, path_errors
 from megatape.hf.loading.load import load_trained
+from megatape.lab.names import real_paths
 from megatape.lab.tasks.engine.evaluation import Evaluation
 from megatape.lab.tasks.engine.loading import DEFAULT_LOADING, LoadingOptions
 from megatape.lab.tasks.engine.model import EvaluationModel
@@ -23,7 +24,6 @@ from megatape.lab.tasks.engine.table import table
 from megatape.lab.tasks.engine.task import ResultT, Task
 from megatape.utils.atomic import write_atomically
 from megatape.utils.paragraphs import Line
-from megatape.utils.paths import real_paths
 
 
 def evaluate(task: Task[Any, Any, ResultT], model: EvaluationModel) -> ResultT:
