@@ -1,53 +1,76 @@
-"""Conversations without a template, long ones, and records that are refused."""
+"""Conversations without a chat template: answers and their weights, long conversations, and records that are refused."""
 
 from typing import Any
 
 import pytest
 
 from megatape.data.finetuning.chat import Chat, ShareGPT
-from megatape.data.finetuning.format import Limits, RecordDropped
+from megatape.data.finetuning.format import Example, Limits, RecordDropped
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError
 from tests.helpers.data.conversations import MESSAGES, conversation
 
+TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
+TURNS = [("system", "Be brief."), ("human", "What?"), ("gpt", "That."), ("user", "Why?"), ("assistant", "So.")]
 
-def test_without_a_template(tokenizer: Tokenizer) -> None:
-    """A plain one is used: what generation sees, and after it the answer and the end token."""
+
+def example_of(tokenizer: Tokenizer, messages: list[dict[str, Any]], limit: int = 256) -> Example:
+    return Chat(tokenizer, Limits(limit)).example(conversation(messages))
+
+
+def test_a_tokenizer_without_a_template_uses_a_plain_one(tokenizer: Tokenizer) -> None:
+    """Each answer follows the prompt that generation sees, and ends with the end token."""
     form = Chat(tokenizer, Limits(256))
     assert "no chat template" in form.notes[0]
+
     example = form.example(conversation(MESSAGES))
-    (first, first_end), (second, second_end) = example.answers
-    prompt = "System: Be brief.\nUser: What is the assert statement?\nAssistant:"
-    assert example.ids[:first] == [tokenizer.bos_id, *tokenizer.encode(prompt)]
-    assert example.ids[first:first_end] == [*tokenizer.encode(" A way to insert assertions."), tokenizer.eos_id]
-    assert example.ids[first_end:second] == tokenizer.encode("User: And <tool> del?\n\nAssistant:")
-    assert example.ids[second:] == [*tokenizer.encode(" It deletes.\n\nSee also: 12 "), tokenizer.eos_id]
+    (first_begin, first_end), (second_begin, second_end) = example.answers
+    first_prompt = "System: Be brief.\nUser: What is the assert statement?\nAssistant:"
+    second_prompt = "User: And <tool> del?\n\nAssistant:"
+    assert example.ids[:first_begin] == [tokenizer.bos_id, *tokenizer.encode(first_prompt)]
+    assert example.ids[first_begin:first_end] == [*tokenizer.encode(" A way to insert assertions."), tokenizer.eos_id]
+    assert example.ids[first_end:second_begin] == tokenizer.encode(second_prompt)
+    assert example.ids[second_begin:] == [*tokenizer.encode(" It deletes.\n\nSee also: 12 "), tokenizer.eos_id]
     assert second_end == len(example.ids)
 
 
+def test_a_conversation_of_exactly_the_limit_is_complete(tokenizer: Tokenizer) -> None:
+    complete = example_of(tokenizer, MESSAGES)
+    num_tokens = len(complete.ids)
+    example = example_of(tokenizer, MESSAGES, limit=num_tokens - 1)
+    assert example == complete
+    assert not example.counts
+
+
 def test_a_long_conversation_keeps_the_exchanges_that_fit(tokenizer: Tokenizer) -> None:
-    whole = Chat(tokenizer, Limits(256)).example(conversation(MESSAGES))
-    (_, first_end), (_, second_end) = whole.answers
-    exact = Chat(tokenizer, Limits(second_end - 1)).example(conversation(MESSAGES))
-    assert exact == whole
-    assert not exact.counts
-    cut = Chat(tokenizer, Limits(second_end - 2)).example(conversation(MESSAGES))
-    assert (cut.ids, cut.answers) == (whole.ids[:first_end], whole.answers[:1])
-    lost = {"conversations cut": 1, "answers cut": 1, "tokens cut from conversations": second_end - first_end}
-    assert dict(cut.counts) == lost
+    complete = example_of(tokenizer, MESSAGES)
+    (_, first_end), (_, second_end) = complete.answers
+    example = example_of(tokenizer, MESSAGES, limit=second_end - 2)
+    assert example.ids == complete.ids[:first_end]
+    assert example.answers == complete.answers[:1]
+    assert example.counts == {
+        "conversations cut": 1,
+        "answers cut": 1,
+        "tokens cut from conversations": second_end - first_end,
+    }
+
+
+def test_a_conversation_whose_first_exchange_is_too_long_is_dropped(tokenizer: Tokenizer) -> None:
+    complete = example_of(tokenizer, MESSAGES)
+    _, first_end = complete.answers[0]
     with pytest.raises(RecordDropped, match="first exchange longer than a sequence"):
-        Chat(tokenizer, Limits(first_end - 2)).example(conversation(MESSAGES))
-    later = Chat(tokenizer, Limits(256)).example(conversation([*MESSAGES, {"role": "user", "content": "Thanks."}]))
-    assert later == whole, "what follows the last answer is not needed"
+        example_of(tokenizer, MESSAGES, limit=first_end - 2)
 
 
-def called(arguments: str) -> dict[str, Any]:
+def test_messages_after_the_last_answer_are_not_needed(tokenizer: Tokenizer) -> None:
+    longer = [*MESSAGES, {"role": "user", "content": "Thanks."}]
+    assert example_of(tokenizer, longer) == example_of(tokenizer, MESSAGES)
+
+
+def tool_call(arguments: str) -> dict[str, Any]:
     """Return a message that calls a tool."""
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
-
-
-TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
 
 
 @pytest.mark.parametrize("form", [Chat, ShareGPT])
@@ -64,42 +87,45 @@ TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
 def test_answers_of_weight_0_are_not_learned(
     tokenizer: Tokenizer, form: type[Chat], first: dict[str, Any], second: dict[str, Any], learned: list[int]
 ) -> None:
-    """Tokens of unlearned answers stay before later answers, as in generation."""
+    """An answer that is not learned stays in the context of later answers, as in generation."""
     fields = form.fields
     turns = [{fields.role: message["role"], fields.content: message["content"]} for message in MESSAGES]
-    whole = form(tokenizer, Limits(256)).example({fields.messages: turns})
+    complete = form(tokenizer, Limits(256)).example({fields.messages: turns})
     turns[2] |= first
     turns[4] |= second
     example = form(tokenizer, Limits(256)).example({fields.messages: turns})
-    assert example.answers == [whole.answers[index] for index in learned]
-    assert example.ids == whole.ids[: example.answers[-1][1]]
-    assert example.prompt == whole.prompt
+    _, last_end = example.answers[-1]
+    assert example.answers == [complete.answers[index] for index in learned]
+    assert example.ids == complete.ids[:last_end]
+    assert example.prompt == complete.prompt
     assert example.counts["answers of weight 0"] == 2 - len(learned)
 
 
 def test_an_answer_that_is_not_learned_may_be_empty(tokenizer: Tokenizer) -> None:
     empty: dict[str, Any] = {"role": "assistant", "content": "", "weight": 0}
     messages: list[dict[str, Any]] = [MESSAGES[1], empty, *MESSAGES[3:]]
-    assert len(Chat(tokenizer, Limits(256)).example(conversation(messages)).answers) == 1
+    assert len(example_of(tokenizer, messages).answers) == 1
 
 
-def test_a_system_prompt_beside_the_messages(tokenizer: Tokenizer) -> None:
+def test_a_system_prompt_may_have_its_own_field(tokenizer: Tokenizer) -> None:
     """LLaMA-Factory's ShareGPT format has the system prompt in a separate field."""
     form = Chat(tokenizer, Limits(256))
     unlearned: dict[str, Any] = {**MESSAGES[2], "weight": 0}
     weighted: list[dict[str, Any]] = [*MESSAGES[:2], unlearned, *MESSAGES[3:]]
     expected = form.example(conversation(weighted))
     assert len(expected.answers) == 1
-    assert form.example(conversation(weighted[1:]) | {"system": MESSAGES[0]["content"]}) == expected
-    assert form.example(conversation(weighted) | {"system": MESSAGES[0]["content"]}) == expected
-    assert form.example(conversation(weighted) | {"system": "", "tools": None, "images": []}) == expected
+
+    system = {"system": MESSAGES[0]["content"]}
+    assert form.example(conversation(weighted[1:]) | system) == expected
+    assert form.example(conversation(weighted) | system) == expected, "the same system prompt twice"
+    empty_fields = {"system": "", "tools": None, "images": []}
+    assert form.example(conversation(weighted) | empty_fields) == expected
 
 
-def test_parts_of_text_are_the_text(tokenizer: Tokenizer) -> None:
-    form = Chat(tokenizer, Limits(256))
+def test_content_may_be_parts_of_text(tokenizer: Tokenizer) -> None:
     parts = [{"type": "text", "text": "What is the "}, {"type": "text", "text": "assert statement?"}]
     messages: list[dict[str, Any]] = [MESSAGES[0], {"role": "user", "content": parts}, *MESSAGES[2:]]
-    assert form.example(conversation(messages)) == form.example(conversation(MESSAGES))
+    assert example_of(tokenizer, messages) == example_of(tokenizer, MESSAGES)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +154,8 @@ def test_parts_of_text_are_the_text(tokenizer: Tokenizer) -> None:
             conversation([MESSAGES[1], {"role": "assistant", "tool_calls": [1]}]),
             "message 2: `tool_calls` has the call 1, without",
         ),
-        (conversation([MESSAGES[1], called("{")]), "`tool_calls` calls search with '{', not an object"),
-        (conversation([MESSAGES[1], called("{}")]), "the tokenizer has no chat template that writes `tools`"),
+        (conversation([MESSAGES[1], tool_call("{")]), "`tool_calls` calls search with '{', not an object"),
+        (conversation([MESSAGES[1], tool_call("{}")]), "the tokenizer has no chat template that writes `tools`"),
         (conversation([*MESSAGES[:3], {"role": "tool", "content": "a"}]), "has no chat template that writes `tools`"),
         (conversation([{"role": "tool", "content": "a"}]), "message 1 is of the tool: there is nothing"),
         (conversation([MESSAGES[1] | {"masked": False}]), "message 1 has `masked`: only"),
@@ -151,21 +177,19 @@ def test_parts_of_text_are_the_text(tokenizer: Tokenizer) -> None:
         (conversation([MESSAGES[1], {"role": "assistant", "content": " "}]), "empty answer"),
     ],
 )
-def test_records_that_are_refused(tokenizer: Tokenizer, record: dict[str, Any], message: str) -> None:
+def test_unfit_conversations_are_refused(tokenizer: Tokenizer, record: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Chat(tokenizer, Limits(256)).example(record)
 
 
-TURNS = [("system", "Be brief."), ("human", "What?"), ("gpt", "That."), ("user", "Why?"), ("assistant", "So.")]
-
-
-def test_the_same_example_as_of_messages(tokenizer: Tokenizer) -> None:
+def test_sharegpt_gives_the_same_example_as_messages(tokenizer: Tokenizer) -> None:
     roles = {"human": "user", "gpt": "assistant"}
     messages = [{"role": roles.get(role, role), "content": text} for role, text in TURNS]
     turns = [{"from": role, "value": text, "weight": None} for role, text in TURNS]
-    expected = Chat(tokenizer, Limits(256)).example({"messages": messages})
-    assert ShareGPT(tokenizer, Limits(256)).example({"id": "x", "conversations": turns}) == expected
+    expected = example_of(tokenizer, messages)
+    example = ShareGPT(tokenizer, Limits(256)).example({"id": "x", "conversations": turns})
     assert len(expected.answers) == 2
+    assert example == expected
 
 
 @pytest.mark.parametrize(
@@ -184,6 +208,6 @@ def test_the_same_example_as_of_messages(tokenizer: Tokenizer) -> None:
         ({"conversations": [{"from": "observation", "value": "x"}]}, "message 1: `from` is 'observation', not one of"),
     ],
 )
-def test_bad_records(tokenizer: Tokenizer, record: dict[str, object], message: str) -> None:
+def test_unfit_sharegpt_records_are_refused(tokenizer: Tokenizer, record: dict[str, object], message: str) -> None:
     with pytest.raises(RecordError, match=message):
         ShareGPT(tokenizer, Limits(256)).example(record)

@@ -10,9 +10,10 @@ from megatape.errors import RecordError, UserError
 RECORD = {"question": "q", "answers": {"text": ["a", "b"], "start": [1]}, "a.b": "dotted", "kept": 1}
 
 
-def test_fields_by_name_and_path() -> None:
+def test_fields_are_mapped_by_name_and_path() -> None:
     mapping = FieldMapping(["prompt=question", "answer=answers.text.1", "kept=a.b"])
-    assert mapping.apply(RECORD) == RECORD | {"prompt": "q", "answer": "b", "kept": "dotted"}
+    expected = RECORD | {"prompt": "q", "answer": "b", "kept": "dotted"}
+    assert mapping.apply(RECORD) == expected
 
 
 @pytest.mark.parametrize(
@@ -25,13 +26,13 @@ def test_fields_by_name_and_path() -> None:
         ("question.x", "'x' is missing; question is 'q'"),
     ],
 )
-def test_a_missing_part_is_named(path: str, message: str) -> None:
-    with pytest.raises(RecordError) as raised:
+def test_a_missing_part_of_a_path_is_named(path: str, message: str) -> None:
+    with pytest.raises(RecordError) as error:
         FieldMapping([f"answer={path}"]).apply(RECORD)
-    assert str(raised.value) == message
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("texts", [["prompt"], ["=a"], ["a="], ["a=b", "a=c"]])
-def test_malformed_mappings(texts: list[Any]) -> None:
+def test_malformed_mappings_are_refused(texts: list[Any]) -> None:
     with pytest.raises(UserError, match="fields '.*': give each field of the format once, such as answer=response"):
         FieldMapping(texts)

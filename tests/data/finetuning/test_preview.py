@@ -1,7 +1,8 @@
-"""Every token of an example is shown, and those that are learned are marked."""
+"""Previews of examples: every token is shown, and learned tokens are marked."""
 
 import ast
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,10 +15,18 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 PAIR = {"prompt": "What is\n\tthis <s>? " + "the fox " * 40, "answer": " é漢\nOK\x07"}
 
 
-def shown(example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[bool], str]:
-    """Ids, marks and text as the lines have them."""
-    ids = list[int]()
-    marks = list[bool]()
+class Preview(NamedTuple):
+    """Content of a preview's lines: token ids, marks of learned tokens, and the text of all tokens."""
+
+    ids: list[int]
+    marks: list[bool]
+    text: str
+
+
+def parse_preview(example: Example, tokenizer: Tokenizer) -> Preview:
+    """Show an example, and read ids, marks and text from the lines. Checks that the lines are printable and short."""
+    ids = []
+    marks = []
     text = ""
     for line in show_example(example, tokenizer):
         assert line.isprintable()
@@ -27,18 +36,23 @@ def shown(example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[bool]
             ids.append(int(number))
             marks.append(line[0] == "+")
             text += ast.literal_eval(piece)
-    return ids, marks, text
+    return Preview(ids, marks, text)
 
 
 @pytest.mark.parametrize("name", ["llama3", "qwen", "llama2", "sentencepiece"])
-def test_every_token_has_its_label(folders: dict[str, Path], tokenizer: Tokenizer, name: str) -> None:
-    """Of several answers, as a conversation has them; the text is the whole, with its spaces and special tokens."""
-    tokenizer = tokenizer if name == "sentencepiece" else load_tokenizer(folders[name])
-    example = Pairs(tokenizer, Limits(512)).example(PAIR)
-    (begin, end), length = example.answers[0], len(example.ids)
-    example = Example(example.ids + example.ids[:1], [(2, 4), (begin, end)], "")
-    ids, marks, text = shown(example, tokenizer)
-    assert ids == example.ids
-    assert marks == [2 <= place < 4 or begin <= place < length for place in range(length + 1)]
-    words = ("What is\n", "\tthis <s>? the fox", "\nOK\x07", tokenizer.piece(tokenizer.eos_id))
-    assert all(word is not None and word in text for word in words), text
+def test_every_token_is_shown_with_its_mark(folders: dict[str, Path], tokenizer: Tokenizer, name: str) -> None:
+    """The example has two answers, as a conversation has. Its text is complete, with spaces and special tokens."""
+    if name != "sentencepiece":
+        tokenizer = load_tokenizer(folders[name])
+    pair = Pairs(tokenizer, Limits(512)).example(PAIR)
+    (begin, end) = pair.answers[0]
+    example = Example([*pair.ids, pair.ids[0]], [(2, 4), (begin, end)], "")
+
+    preview = parse_preview(example, tokenizer)
+    assert preview.ids == example.ids
+    marked = [place for place, is_marked in enumerate(preview.marks) if is_marked]
+    assert marked == [2, 3, *range(begin, len(pair.ids))]
+    end_piece = tokenizer.piece(tokenizer.eos_id)
+    assert end_piece is not None
+    for text in ("What is\n", "\tthis <s>? the fox", "\nOK\x07", end_piece):
+        assert text in preview.text
