@@ -118,7 +118,7 @@ def test_a_system_prompt_may_have_its_own_field(tokenizer: Tokenizer) -> None:
     system = {"system": MESSAGES[0]["content"]}
     assert form.example(conversation(weighted[1:]) | system) == expected
     assert form.example(conversation(weighted) | system) == expected, "the same system prompt twice"
-    empty_fields = {"system": "", "tools": None, "images": []}
+    empty_fields: dict[str, Any] = {"system": "", "tools": None, "images": []}
     assert form.example(conversation(weighted) | empty_fields) == expected
 
 
