@@ -1,4 +1,4 @@
-"""gigatoken in the place of a tokenizer: the same ids, or none of its ids."""
+"""Tokenizing with gigatoken: it gives the same ids as the tokenizer, or it is not used."""
 
 import json
 import sys
@@ -21,30 +21,53 @@ from tests.helpers.models.imported import EDGE_CASES, FAMILIES, TEXTS, sentencep
 MARKS = ["\u2581 mark\u2581\u2581", "a</s>b<s> <unk>", "x<|end|><|begin|> <|endoftext|><tool> <|im_start|>", "<|eot|>"]
 
 
-@pytest.mark.parametrize("kind", ["ours", "sentencepiece", *FAMILIES])
-def test_the_same_ids(tokenizer: Tokenizer, kind: str, tmp_path: Path) -> None:
-    """Of ours, of a model that puts a space in front, and of adopted ones; special tokens written out in a text included."""
-    if kind != "ours":
-        llama2 = SentencePieceTokenizer(sentencepiece_llama2())
-        tokenizer = llama2 if kind == "sentencepiece" else load_tokenizer(FAMILIES[kind](tmp_path / kind))
-    fast = FastTokenizer(tokenizer)
-    texts = [*TEXTS[::5], *EDGE_CASES, *DIVERGENT_INPUTS, *MARKS]
-    found = fast.encode_documents([text.encode() for text in texts])
-    for text, ids, expected in zip(texts, found, tokenizer.encode_documents(texts), strict=True):
-        assert ids.dtype == np.int32, repr(text[:60])
+def check_same_ids(tokenizer: Tokenizer, texts: list[str]) -> None:
+    """Compare the ids of gigatoken with those of the tokenizer."""
+    documents = FastTokenizer(tokenizer).encode_documents([text.encode() for text in texts])
+    for text, ids, expected in zip(texts, documents, tokenizer.encode_documents(texts), strict=True):
+        assert ids.dtype == np.int32
         assert ids.tolist() == expected.tolist(), repr(text[:60])
-    assert fast.encode_documents([]) == []
+
+
+ALL_TEXTS = [*TEXTS[::5], *EDGE_CASES, *DIVERGENT_INPUTS, *MARKS]
+
+
+def test_our_tokenizers_have_the_same_ids(tokenizer: Tokenizer) -> None:
+    check_same_ids(tokenizer, ALL_TEXTS)
+
+
+def test_a_sentencepiece_model_that_prepends_a_space_has_the_same_ids() -> None:
+    check_same_ids(SentencePieceTokenizer(sentencepiece_llama2()), ALL_TEXTS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adopted_tokenizers_have_the_same_ids(family: str, tmp_path: Path) -> None:
+    """Texts also contain special tokens written out."""
+    check_same_ids(load_tokenizer(FAMILIES[family](tmp_path / family)), ALL_TEXTS)
+
+
+def test_no_texts_are_no_documents(tokenizer: Tokenizer) -> None:
+    assert FastTokenizer(tokenizer).encode_documents([]) == []
+
+
+def add_fox_token(folder: Path, **flags: bool) -> int:
+    """Add the token "fox" to a tokenizer.json. Return its id."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    ids = list(content["model"]["vocab"].values())
+    ids += [token["id"] for token in content["added_tokens"]]
+    token_id = 1 + max(ids)
+    all_flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False} | flags
+    content["added_tokens"].append({"id": token_id, "content": "fox", **all_flags})
+    path.write_text(json.dumps(content))
+    return token_id
 
 
 @pytest.mark.parametrize("option", ["single_word", "lstrip", "rstrip"])
-def test_options_of_added_tokens(tmp_path: Path, option: str) -> None:
+def test_options_of_added_tokens_are_respected(tmp_path: Path, option: str) -> None:
     """gigatoken ignores single_word, so documents with the token inside a word would get other ids."""
     folder = FAMILIES["llama3"](tmp_path / "llama3")
-    content = json.loads((folder / "tokenizer.json").read_text())
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False} | {option: True}
-    token_id = 1 + max(*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"]))
-    content["added_tokens"].append({"id": token_id, "content": "fox", **flags})
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+    token_id = add_fox_token(folder, **{option: True})
     tokenizer = load_tokenizer(folder)
     texts = [
         "the fox",
@@ -55,46 +78,47 @@ def test_options_of_added_tokens(tmp_path: Path, option: str) -> None:
         "no such animal",
         *TEXTS[:5],
     ]
-    found = FastTokenizer(tokenizer).encode_documents([text.encode() for text in texts])
-    expected = tokenizer.encode_documents(texts)
-    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected]
-    assert token_id in expected[0]
+    assert token_id in tokenizer.encode(texts[0])
+    check_same_ids(tokenizer, texts)
 
 
-def test_an_added_token_that_stands_for_other_texts(tmp_path: Path) -> None:
+def test_an_added_token_that_is_normalized_is_refused(tmp_path: Path) -> None:
     """A normalizer can map several texts to one token. They cannot be found in documents, so gigatoken is not used."""
     folder = FAMILIES["qwen"](tmp_path / "qwen")
+    add_fox_token(folder, single_word=True, normalized=True)
     content = json.loads((folder / "tokenizer.json").read_text())
-    token_id = 1 + max(*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"]))
-    flags = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
-    content["added_tokens"].append({"id": token_id, "content": "fox", **flags})
     assert content["normalizer"] == {"type": "NFC"}
-    (folder / "tokenizer.json").write_text(json.dumps(content))
     reasons: list[str] = []
     assert fast_tokenizer(load_tokenizer(folder), reasons.append) is None
     assert "gigatoken gives other ids than tokenizer.json for a text that begins" in reasons[0]
 
 
 class Faulty:
-    """gigatoken with an id too many for texts that contain `mark`."""
+    """gigatoken that adds an id to texts containing `mark`."""
 
-    loaded = 0
+    num_loaded = 0
 
-    def __init__(self, right: gigatoken.Tokenizer, mark: str) -> None:
-        self.right = right
+    def __init__(self, correct: gigatoken.Tokenizer, mark: str) -> None:
+        self.correct = correct
         self.mark = mark
-        Faulty.loaded += 1
+        Faulty.num_loaded += 1
 
     def encode(self, text: bytes) -> np.ndarray:
-        ids = self.right.encode(text)
-        return np.r_[ids, ids[:1]] if self.mark in text.decode() else ids
+        ids = self.correct.encode(text)
+        if self.mark in text.decode():
+            return np.r_[ids, ids[:1]]
+        return ids
 
 
 @pytest.fixture
 def break_gigatoken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """break_gigatoken(mark): what is loaded from now on is Faulty."""
+    """break_gigatoken(mark): tokenizers loaded from now on are Faulty."""
     load = gigatoken.Tokenizer.from_json
-    return lambda mark: monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda content: Faulty(load(content), mark))
+
+    def break_from_now_on(mark: str) -> None:
+        monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda content: Faulty(load(content), mark))
+
+    return break_from_now_on
 
 
 @pytest.mark.parametrize("mark", [DIVERGENT_INPUTS[1], "\u0300" * 300])
@@ -102,16 +126,22 @@ def test_a_library_that_differs_is_not_used(
     tokenizer: Tokenizer, break_gigatoken: Callable[[str], None], mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_gigatoken(mark)
-    assert fast_tokenizer(tokenizer) is None
     expected = f"gigatoken gives other ids than tokenizer.model for a text that begins {mark[:40]!r}: tokenizing without it"
+    assert fast_tokenizer(tokenizer) is None
     assert expected in capsys.readouterr().err
+
+
+def test_the_reason_is_reported_to_the_caller_alone(
+    tokenizer: Tokenizer, break_gigatoken: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_gigatoken(DIVERGENT_INPUTS[1])
     reasons: list[str] = []
     assert fast_tokenizer(tokenizer, reasons.append) is None
     assert len(reasons) == 1
     assert not capsys.readouterr().err
 
 
-def test_a_tokenizer_that_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tokenizer_that_gigatoken_cannot_read_is_used_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = FAMILIES["qwen"](tmp_path / "qwen")
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"] = {"type": "WordLevel", "vocab": {"<|endoftext|>": 0, "a": 1}, "unk_token": "a"}
@@ -121,41 +151,49 @@ def test_a_tokenizer_that_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureF
     assert "qwen (Unsupported model type" in capsys.readouterr().err
 
 
-def test_a_difference_found_on_the_way(
+def test_a_difference_found_while_preparing_repeats_its_unit_alone(
     tokenizer: Tokenizer,
     break_gigatoken: Callable[[str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One document in two is compared. Where one differs the tokenizer makes its whole unit; other units stay."""
-    (tmp_path / "texts").mkdir()
+    """One document in two is compared. The tokenizer repeats the unit of a document that differs; other units stay."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
     for number in range(30):
-        (tmp_path / f"texts/{number:02}.txt").write_text(f"{'wolf' if number in (13, 14, 15) else 'dog'} {number}" * 9)
+        animal = "dog"
+        if number in (13, 14, 15):
+            animal = "wolf"
+        (texts / f"{number:02}.txt").write_text(f"{animal} {number}" * 9)
+    corpus = PreparationOptions(Source("text", (str(texts),), unit_bytes=600), 0.2, tokenizer, 0)
     monkeypatch.setattr("megatape.data.tokenizers.fast.COMPARED", 2)
-    corpus = PreparationOptions(Source("text", (str(tmp_path / "texts"),), unit_bytes=600), 0.2, tokenizer, 0)
     break_gigatoken("wolf")
     index, _ = prepare(corpus, tmp_path / "out")
     errors = capsys.readouterr().err
     assert "texts/13.txt: gigatoken gives other ids" in errors
     assert errors.count("Its unit is tokenized again") == 1
-    used = Faulty.loaded
+    assert Faulty.num_loaded > 0
+
+    num_loaded = Faulty.num_loaded
     monkeypatch.setattr("megatape.data.prepare.command.fast_tokenizer", lambda *_: None)
-    assert prepare(corpus, tmp_path / "slow")[0] == index
-    assert Faulty.loaded == used > 0
+    expected, _ = prepare(corpus, tmp_path / "slow")
+    assert Faulty.num_loaded == num_loaded
+    assert index == expected
 
 
-def test_its_memory_is_bounded(tokenizer: Tokenizer, break_gigatoken: Callable[[str], None]) -> None:
-    """It is loaded again after so many characters, with the same ids."""
+def test_gigatoken_is_loaded_again_to_bound_its_memory(tokenizer: Tokenizer, break_gigatoken: Callable[[str], None]) -> None:
+    """Its cache grows with the characters it has read. The ids stay the same."""
     break_gigatoken("not in any text")
     texts = [f"{number} words" * 100 for number in range(50)]
     fast = FastTokenizer(tokenizer, reload_after=10_000)
-    before = Faulty.loaded
+    before = Faulty.num_loaded
     documents = fast.encode_documents([text.encode() for text in texts])
-    assert Faulty.loaded - before in (3, 4, 5)
-    assert all(np.array_equal(ids, other) for ids, other in zip(documents, tokenizer.encode_documents(texts), strict=True))
+    assert Faulty.num_loaded - before in (3, 4, 5)
+    for ids, expected in zip(documents, tokenizer.encode_documents(texts), strict=True):
+        assert np.array_equal(ids, expected)
 
 
-def test_without_the_library(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gigatoken_the_tokenizer_is_used(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     assert fast_tokenizer(tokenizer) is None

@@ -1,3 +1,5 @@
+"""SentencePiece tokenizers: texts survive a round trip, training is deterministic, and unfit models are refused."""
+
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_round_trip(tokenizer: Tokenizer, text: str) -> None:
+def test_every_text_survives_a_round_trip(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -65,45 +67,53 @@ def test_training_stops_at_max_training_bytes() -> None:
     assert train_tokenizer(texts(), 275, max_training_bytes=100)
 
 
-def test_vocabulary_too_large() -> None:
+def test_a_vocabulary_too_large_for_the_text_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cannot train 4096 tokens .* Please set it to a value <= 28\d"):
         train_tokenizer(["hello world"], 4096)
 
 
-def test_vocabulary_too_small() -> None:
+def test_a_vocabulary_too_small_for_the_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cannot train 100 tokens .* 100 vs 267. Increase vocab_size"):
         train_tokenizer(["hello world"], 100)
 
 
-def test_not_a_model(tmp_path: Path) -> None:
-    path = tmp_path / "tok.model"
+def test_a_missing_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="tok.model: no such tokenizer: check the path"):
-        load_tokenizer(path)
+        load_tokenizer(tmp_path / "tok.model")
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tok.model"
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="tok.model: not a SentencePiece model"):
         load_tokenizer(path)
 
 
-def test_load_checks_the_hash(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_stored_tokenizer_with_another_hash_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "tokenizer.model").write_bytes(tokenizer.files["tokenizer.model"])
     assert stored_tokenizer(tmp_path, tokenizer.hashes).encode("fox") == tokenizer.encode("fox")
     with pytest.raises(ValueError, match=f"tokenizer.model: sha256 is {tokenizer.sha256}, expected 00"):
         stored_tokenizer(tmp_path, {"tokenizer.model": "00"})
 
 
-def test_sentencepiece_without_control_tokens(tmp_path: Path) -> None:
+def model_without(role: str) -> bytes:
+    """Return Llama 2's model without the beginning ("bos") or end token ("eos")."""
     from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
-    def without(role: str) -> bytes:
-        proto = ModelProto.FromString(sentencepiece_llama2())
-        piece = proto.pieces[getattr(proto.trainer_spec, f"{role}_id")]
-        piece.piece = f"<no {role}>"
-        setattr(proto.trainer_spec, f"{role}_id", -1)
-        serialized: bytes = proto.SerializeToString()
-        return serialized
+    model = ModelProto.FromString(sentencepiece_llama2())
+    token_id = getattr(model.trainer_spec, f"{role}_id")
+    model.pieces[token_id].piece = f"<no {role}>"
+    setattr(model.trainer_spec, f"{role}_id", -1)
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
-    tokenizer: Tokenizer = SentencePieceTokenizer(without("bos"))
+
+def test_a_model_without_a_beginning_token_starts_documents_with_their_text() -> None:
+    tokenizer: Tokenizer = SentencePieceTokenizer(model_without("bos"))
     assert tokenizer.bos_id is None
     assert tokenizer.encode_documents(["a b"])[0].tolist() == [*tokenizer.encode("a b"), 2]
+
+
+def test_a_model_without_an_end_token_is_refused() -> None:
     with pytest.raises(ValueError, match="it has no </s>"):
-        SentencePieceTokenizer(without("eos"))
+        SentencePieceTokenizer(model_without("eos"))
