@@ -19,10 +19,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's choice would reach the r
 import pytest
 
 from megatape import imports, registry
-from megatape.commands.cli.main import main
-from megatape.reliability.signals import STOPPING
 from megatape.utils.terminal import show_lines
-from tests.helpers.processes.command import Command
+from tests.helpers.processes.command import Command, run_command
 from tests.helpers.processes.planted import plant
 from tests.helpers.runs.small_run import prepare_words, small_config
 
@@ -35,12 +33,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
 
     def run(*words: object) -> tuple[int, str, str]:
         capfd.readouterr()
-        handlers = {number: signal.getsignal(number) for number in STOPPING}
-        try:
-            status = main([str(word) for word in words])
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)  # commands ignore signals at the end of their process
+        status = run_command(*words)
         return status, *capfd.readouterr()
 
     return run
