@@ -1,5 +1,5 @@
 "use strict";
-// Line charts as SVG, with zoom and with values under the pointer.
+// Line charts as SVG, with zoom and values under the pointer.
 //
 // A chart: {title, unit, axis, last, log, noisy, clocked, span, wide, series, lines, marks}. `axis` names x, `last` is the
 // largest x, `log` says whether y may be logarithmic, `noisy` whether it may be smoothed, `clocked` whether its groups have
@@ -9,7 +9,7 @@
 
 const WIDE_HEIGHT = 360;
 const NARROW_HEIGHT = 220;
-// Largest distance in pixels from the pointer to a point whose value is shown.
+// Maximum distance in pixels between the pointer and a point whose value is shown.
 const REACH = 40;
 
 // Return the class of a group's color. From the eleventh on they repeat with another stroke.
@@ -23,7 +23,7 @@ function curveName(chart, curve, separator) {
   return curve.style === "points" ? `${label}${separator}validation` : label;
 }
 
-// Return a path through the points. It is interrupted where a value is missing.
+// Return a path through the points, interrupted at missing values.
 function path(xs, ys, scale) {
   let text = "";
   let pen = "M";
@@ -40,7 +40,7 @@ function path(xs, ys, scale) {
   return text;
 }
 
-// Draw the band from the lowest to the highest value of a group's runs.
+// Draw the band from the lowest to the highest value in a group.
 function drawBand(curve, scale, parent) {
   const indices = [...curve.x.keys()].filter((index) => curve.low[index] !== null && curve.high[index] !== null);
   if (!indices.some((index) => curve.low[index] < curve.high[index])) {
@@ -72,7 +72,7 @@ function drawCurve(curve, scale, parent) {
   });
 }
 
-// A chart in a figure, which draws itself again when its width changes.
+// A chart in a figure. It redraws itself when its width changes.
 class Chart {
   // source: the chart as described above. labels: names of its groups. parent: element that gets the figure.
   // peers: charts that show the values at the pointer together, if they are of one family.
@@ -84,9 +84,9 @@ class Chart {
     this.holder = element("div", { class: "plot" }, this.figure);
     this.tip = element("div", { class: "tip", hidden: "", role: "status" }, this.figure);
 
-    // Step at which a vertical line stands, null for none.
+    // Step marked by a vertical line, null for none.
     this.now = null;
-    // What is drawn at present.
+    // Content drawn last.
     this.axis = null;
     this.shown = [];
     this.scale = null;
@@ -253,7 +253,7 @@ class Chart {
     this.svg = null;
   }
 
-  // Return the index of the point of a curve that is nearest to a place on the axis, -1 if none is near.
+  // Return the index of the curve's point nearest to a place on the axis, -1 if none is near.
   nearest(curve, place) {
     const { scale } = this;
     let best = -1;
@@ -318,7 +318,7 @@ class Chart {
     }
   }
 
-  // Write the values of the found points into the tip, the largest first, and the labels of marks near the pixel x.
+  // Write the points' values into the tip, largest first, and the labels of marks near the pixel x.
   fillTip(found, x) {
     const { axis, chart, scale, tip } = this;
     const [first] = found;
@@ -454,7 +454,7 @@ class Chart {
     }
   }
 
-  // Return the curve whose points the arrow keys follow: the longest line, or else the first curve.
+  // Return the curve followed by the arrow keys: the longest line, or else the first curve.
   longestCurve() {
     let longest = this.shown[0];
     for (const curve of this.shown) {
@@ -493,7 +493,7 @@ class Chart {
     event.preventDefault();
   }
 
-  // Return the place in the middle of attention: the cursor, or else the middle of the axis.
+  // Return the place to zoom around: the cursor, or else the middle of the axis.
   middle() {
     return this.cursor ?? (this.scale.left + this.scale.right) / 2;
   }

@@ -1,5 +1,5 @@
 "use strict";
-// Controls of the charts: groups, axis, smoothing, scale, zoom, and reloading while a run goes on.
+// Controls of the charts: groups, axis, smoothing, scale, zoom, and reloading while runs are training.
 
 (() => {
   const find = (id) => document.getElementById(id);
@@ -17,7 +17,7 @@
   const log = find("log");
   const reset = find("reset");
   const live = find("live");
-  // Seconds between two reloads, 0 for none.
+  // Seconds between reloads, 0 for none.
   const refresh = Number(document.documentElement.dataset.refresh ?? 0);
 
   function labelOf(button) {
@@ -83,7 +83,7 @@
   document.addEventListener("view", show);
   show();
 
-  // While a run goes on, `megatape report --watch` writes the page again. Reload it, unless somebody is using it.
+  // While runs are training, `megatape report --watch` rewrites the page. Reload it, unless the reader is using it.
   let isPressed = false;
   addEventListener("pointerdown", () => {
     isPressed = true;

@@ -15,7 +15,7 @@ function atStep(step, steps, values) {
   return values[before] + part * (values[next] - values[before]);
 }
 
-// Return the unit of time in which the longest run is readable, and how many of them an hour has.
+// Return a readable unit of time for the longest run, and how many of them an hour has.
 function timeUnit(longestHours) {
   if (longestHours < 0.05) {
     return { name: "seconds", perHour: 3600 };
@@ -120,7 +120,7 @@ function rangeOf(numbers, log) {
   return { low: Math.min(0, low), high: Math.max(high, 0) || 1 };
 }
 
-// Return the ticks of the horizontal axis. Steps are whole numbers.
+// Return the ticks of the horizontal axis. Steps are integers.
 function horizontalTicks(chart, left, right, width) {
   const found = ticks(left, right, width / 90);
   if (chart.axis !== "step" || VIEW.axis === "time") {

@@ -111,7 +111,7 @@
     find("gains").replaceChildren(table);
   }
 
-  // Show the step that the slider stands at.
+  // Show the step chosen by the slider.
   function showStep() {
     const index = Number(slider.value);
     const step = view.steps[index];

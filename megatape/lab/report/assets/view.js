@@ -4,7 +4,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const STORE = `megatape ${location.pathname}`;
 
-// Choices of the reader, which survive a reload in the same tab.
+// The reader's choices, which survive a reload in the same tab.
 const VIEW = { axis: "step", smoothing: 0.6, log: true, hidden: [], zooms: {}, folds: {}, live: true };
 
 try {

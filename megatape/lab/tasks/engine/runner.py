@@ -65,23 +65,8 @@ def evaluate_models(
     folders = dict(zip(name_models(models), models, strict=True))
     # Task -> model label -> measures.
     measures: dict[str, dict[str, list[Measure]]] = {name: {} for name in tasks}
-    # Model label -> an evaluation for each task.
-    evaluations: dict[str, list[Evaluation]] = {}
-
-    def prepare() -> None:
-        for label, folder in folders.items():
-            outline = read_outline(folder, loading, ranks.share, ranks.num_shares)
-            evaluations[label] = []
-            for name, task in tasks.items():
-                evaluation = Evaluation(output / name / label, name, task, outline, ranks)
-                evaluations[label].append(evaluation)
-
     with path_errors():
-        on_all(prepare, ranks.topology)
-        for label, folder in folders.items():
-            origin = _origin(folder, loading, ranks)
-            for evaluation in evaluations[label]:
-                evaluation.open(origin)
+        evaluations = _open_evaluations(tasks, folders, output, ranks, loading)
         yield "\n".join(_count_examples(label, each) for label, each in evaluations.items())
 
         for label, folder in folders.items():
@@ -118,6 +103,36 @@ def name_models(models: Sequence[Path]) -> list[str]:
         if names.count(name) > 1:
             raise UserError(f"the results of {model} and of another model would both be in {name}: rename one of the folders")
     return names
+
+
+def _open_evaluations(
+    tasks: dict[str, Task[Any, Any, Any]],
+    folders: dict[str, Path],
+    output: Path,
+    ranks: EvaluationRanks,
+    loading: LoadingOptions,
+) -> dict[str, list[Evaluation]]:
+    """Make the examples of all evaluations, then open their folders. Collective.
+
+    Returns:
+        Model label -> an evaluation for each task.
+    """
+    evaluations: dict[str, list[Evaluation]] = {}
+
+    def make_examples() -> None:
+        for label, folder in folders.items():
+            outline = read_outline(folder, loading, ranks.share, ranks.num_shares)
+            evaluations[label] = []
+            for name, task in tasks.items():
+                evaluation = Evaluation(output / name / label, name, task, outline, ranks)
+                evaluations[label].append(evaluation)
+
+    on_all(make_examples, ranks.topology)
+    for label, folder in folders.items():
+        origin = _origin(folder, loading, ranks)
+        for evaluation in evaluations[label]:
+            evaluation.open(origin)
+    return evaluations
 
 
 def _origin(folder: Path, loading: LoadingOptions, ranks: EvaluationRanks) -> ModelOrigin:

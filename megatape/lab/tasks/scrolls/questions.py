@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import orjson
 
@@ -64,24 +64,22 @@ def read_set(
             if line.isspace():
                 continue
             location = f"{path}:{number}"
-            record = _parse_line(location, line)
-            key = record["id"]
-            text = record["input"]
-            digest = sha256(text.encode()).digest()
-            first_location, first_digest = inputs.setdefault(key, (location, digest))
+            entry = _parse_line(location, line)
+            digest = sha256(entry.input.encode()).digest()
+            first_location, first_digest = inputs.setdefault(entry.id, (location, digest))
             if digest != first_digest:
                 raise UserError(
-                    f"{location}: id {key!r} was given another input in {first_location}: give each question an id of its own"
+                    f"{location}: id {entry.id!r} was given another input in {first_location}: give each question an id of its "
+                    "own"
                 )
-            if key not in questions:
+            if entry.id not in questions:
                 if max_questions is not None and len(questions) == max_questions:
                     continue
-                questions[key] = Question(key, array("i", encode(text)))
-            output = record.get("output")
-            if isinstance(output, str) and output.strip():
-                questions[key].references.append(output)
+                questions[entry.id] = Question(entry.id, array("i", encode(entry.input)))
+            if entry.reference is None:
+                without_reference.append(entry.id)
             else:
-                without_reference.append(key)
+                questions[entry.id].references.append(entry.reference)
     if not inputs:
         raise UserError(f"{path} is empty: it must have a line for each question")
     if without_reference:
@@ -102,7 +100,15 @@ def describe_ids(ids: list[str]) -> str:
     return f"{count} ({', '.join(shown)})"
 
 
-def _parse_line(location: str, line: bytes) -> dict[str, Any]:
+class _Line(NamedTuple):
+    """A line of a set. `reference` is None if `output` has no text."""
+
+    id: str
+    input: str
+    reference: str | None
+
+
+def _parse_line(location: str, line: bytes) -> _Line:
     try:
         record = orjson.loads(line)
         if not isinstance(record, dict):
@@ -114,4 +120,8 @@ def _parse_line(location: str, line: bytes) -> dict[str, Any]:
         raise UserError(f"{location}: malformed JSON ({error}): copy the file again") from None
     except ValueError as error:
         raise UserError(f"{location}: {error}") from None
-    return record
+    reference = None
+    output = record.get("output")
+    if isinstance(output, str) and output.strip():
+        reference = output
+    return _Line(record["id"], record["input"], reference)
