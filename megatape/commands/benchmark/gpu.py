@@ -35,8 +35,8 @@ def run(options: Options) -> None:
         raise UserError("device cpu takes hours at these sizes: add `tiny`, or see the other parts of megatape benchmark")
     chosen = PARTS
     if options.parts is not None:
-        known = [part.name for part in PARTS]
-        names = parse_names("parts", options.parts, known, "a part of the benchmark")
+        part_names = [part.name for part in PARTS]
+        names = parse_names("parts", options.parts, part_names, "a part of the benchmark")
         # In the order of the benchmark.
         chosen = tuple(part for part in PARTS if part.name in names)
     import torch

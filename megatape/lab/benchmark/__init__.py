@@ -11,9 +11,9 @@ These are the commands `megatape benchmark NAME`:
     roofline      nothing: it estimates training steps (estimates.py)   RoPE, targets (targets.py)
     serving       exported models, reading prompts and decoding         transformers' Llama
 
-`measure` returns typed results, and `report` turns them into paragraphs. timing.py runs an action and its baseline in the same
-rounds: a ratio is the median over rounds, so it does not depend on the machine's load. In loader, the fastest round counts.
+Figures are typed records, which `report` turns into paragraphs. timing.py runs an action and its baseline in the same rounds: a
+ratio is the median over rounds, so it does not depend on the machine's load. In loader, the fastest round counts.
 
-What is measured: shapes (models.py), models with shared weights (measured_model.py), exported models (exported.py) with their
-prompts and caches (sessions.py). peak_memory.py and utilization.py compute figures, and cells.py formats them.
+The measured objects: shapes (models.py), models with shared weights (measured_model.py), exported models (exported.py) with
+their prompts and caches (sessions.py). peak_memory.py and utilization.py compute figures, and cells.py formats them.
 """

@@ -113,25 +113,43 @@ def measure(directory: Path, length: int, rounds: int) -> LoaderResult:
     steps = num_samples // BATCH
     if steps < 2:
         raise UserError(f"data {directory} has {num_samples} samples of `length` {length}: give {2 * BATCH} or more")
-    readers = _readers(directory, length)
-    reading = dict.fromkeys(readers, math.inf)
-    waiting = dict.fromkeys(readers, math.inf)
-    copying = math.inf
     timer = Timer(torch.device("cpu"), 1, clock=time.process_time)
+    fastest = {name: _FastestRound(reader, timer, steps) for name, reader in _readers(directory, length).items()}
+    copying = math.inf
     stored_batch = np.ones(BATCH * length, np.dtype(load_index(directory).dtype))
     for _ in range(rounds):
-        for name, reader in readers.items():
-            batches = reader(0)
-            # The first batch opens the data.
-            next(batches)
-            remaining = itertools.islice(batches, steps - 1)
-            reading[name] = min(reading[name], timer.seconds(partial(deque, remaining, 0)))
-            waiting[name] = min(waiting[name], timer.seconds(partial(_read_one, reader, steps // 2 * BATCH)))
+        for reader_round in fastest.values():
+            reader_round.run()
         copying = min(copying, timer.seconds(partial(_copy, stored_batch, steps - 1)))
 
     num_tokens = (steps - 1) * BATCH * length
-    speeds = {name: Speed(num_tokens / reading[name], waiting[name]) for name in readers}
+    speeds = {name: Speed(num_tokens / seconds.reading, seconds.waiting) for name, seconds in fastest.items()}
     return LoaderResult(steps * BATCH, length, speeds, num_tokens / copying)
+
+
+class _FastestRound:
+    """Times a reader in rounds, keeping its fastest seconds.
+
+    Attributes:
+        reading: Seconds for reading all batches but the first, which opens the data.
+        waiting: Seconds from opening the data to the first batch, when resuming in the middle.
+    """
+
+    def __init__(self, reader: Reader, timer: Timer, steps: int) -> None:
+        self.reading = math.inf
+        self.waiting = math.inf
+        self._reader = reader
+        self._timer = timer
+        self._steps = steps
+
+    def run(self) -> None:
+        """Run a round."""
+        batches = self._reader(0)
+        next(batches)
+        remaining = itertools.islice(batches, self._steps - 1)
+        self.reading = min(self.reading, self._timer.seconds(partial(deque, remaining, 0)))
+        resume = partial(_read_one, self._reader, self._steps // 2 * BATCH)
+        self.waiting = min(self.waiting, self._timer.seconds(resume))
 
 
 def _readers(directory: Path, length: int) -> dict[str, Reader]:

@@ -56,7 +56,7 @@ def benchmark(
         parts: Parts to measure.
         out: Output folder for results.jsonl (with earlier results), table.md (rewritten after every part) and logs/.
         conditions: Device, sizes and time limit.
-        done: Earlier results.jsonl. What it has is not measured again.
+        done: Earlier results.jsonl. Only what failed or is missing there is measured.
         budget: Seconds for all parts. Parts that no longer fit are skipped.
 
     Raises:
@@ -73,17 +73,20 @@ def benchmark(
             if part_result is not None and part_result.is_measured:
                 yield f"{part.name}: measured before"
                 continue
-            remaining = deadline - time.monotonic()
-            if part.seconds > remaining:
-                reason = f"takes about {part.seconds} s, and {max(remaining, 0):.0f} s of the budget were left"
-                result = Result(left_out=reason)
-            else:
-                log = out / LOGS / f"{part.name.replace(' ', '_')}.txt"
-                limit = min(conditions.time_limit * part.seconds, remaining)
-                result = _PartRun(part, journal, log, limit, conditions).finish()
+            result = _run_part(part, journal, out / LOGS, conditions, deadline - time.monotonic())
             journal.add(Key(part.name), result)
             write_atomically(out / TABLE, report(journal.results).encode())
             yield _progress(part, journal.results)
+
+
+def _run_part(part: Part, journal: Journal, logs: Path, conditions: Conditions, remaining: float) -> Result:
+    """Run a part unless it takes more than the remaining seconds."""
+    if part.seconds > remaining:
+        reason = f"takes about {part.seconds} s, and {max(remaining, 0):.0f} s of the budget were left"
+        return Result(left_out=reason)
+    log = logs / f"{part.name.replace(' ', '_')}.txt"
+    max_seconds = min(conditions.time_limit * part.seconds, remaining)
+    return _PartRun(part, journal, log, max_seconds, conditions).finish()
 
 
 def _open_journal(out: Path, done: Path | None) -> Journal:

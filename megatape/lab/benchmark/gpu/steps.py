@@ -199,8 +199,8 @@ def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> S
     return StepResult(seconds=seconds, ratio=over_baseline)
 
 
-def _step_result(shape: Shape, config: Config, seconds: float, over_baseline: float, **others: Any) -> StepResult:
-    """Return a step's figures: rates derived from the seconds, and `others`, more StepResult fields."""
+def _step_result(shape: Shape, config: Config, seconds: float, over_baseline: float, **figures: Any) -> StepResult:
+    """Return a step's figures: rates derived from the seconds, and more StepResult fields."""
     flops = step_flops(config.model, shape.batch, shape.length)
     peak = peak_flops(config.training.precision)
     mfu = None
@@ -213,5 +213,5 @@ def _step_result(shape: Shape, config: Config, seconds: float, over_baseline: fl
         config=config.model_dump(mode="json"),
         mfu=mfu,
         ratio=over_baseline,
-        **others,
+        **figures,
     )
