@@ -1,7 +1,9 @@
 """Bytes of activations that autograd saves for a micro-batch, counted by running shallow models without data."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -66,7 +68,9 @@ def _saved_at_depth(workload: Workload, num_layers: int, on_gpu: bool) -> int:
 
 
 def _saved(workload: Workload, num_layers: int, on_gpu: bool) -> int:
-    device = torch.device("meta") if on_gpu else FakeTensorMode()
+    device: AbstractContextManager[Any] = FakeTensorMode()
+    if on_gpu:
+        device = torch.device("meta")
     with fused_on_shapes(), in_precision(workload.precision), device:
         share = build_rank_model(workload, num_layers)
         return saved_bytes(share, workload.micro_batch_size, workload.sequence_length, workload.mask_documents)

@@ -40,7 +40,9 @@ def extrapolate_all(counters: Mapping[int, Counter[Key]], x: int) -> Counter[Key
         counters: a -> counter at a, and b -> counter at b.
         x: Argument.
     """
-    keys = dict.fromkeys(key for counter in counters.values() for key in counter)
+    keys: dict[Key, None] = {}  # in the order of their first appearance
+    for counter in counters.values():
+        keys |= dict.fromkeys(counter)
     result: Counter[Key] = Counter()
     for key in keys:
         counts = {argument: counter[key] for argument, counter in counters.items()}

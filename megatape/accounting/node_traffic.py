@@ -6,8 +6,8 @@ from megatape.distributed.traffic import ALL_TO_ALL, Sent
 from megatape.utils.units import format_bytes
 
 
-def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str:
-    """Return a warning about sequence-parallel ranks on several nodes, or "" if a sample's ranks share a node.
+def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str | None:
+    """Return a warning about sequence-parallel ranks on several nodes, or None if a sample's ranks share a node.
 
     Args:
         layout: Layout of the run.
@@ -16,7 +16,7 @@ def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str:
     parallel = layout.workload.parallel
     per_node = max(1, ranks_per_node // parallel.tp)
     if parallel.sp <= per_node:
-        return ""
+        return None
     sent = model_traffic(layout.workload, "sequence").sent
     outside = leaving_node(sent, parallel.sp, per_node) * layout.micro_batches
     return (

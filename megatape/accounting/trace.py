@@ -110,14 +110,16 @@ def _deep_events(shallow: Pass, model: Transformer, depth: int) -> list[Event]:
     copies: defaultdict[nn.Module, list[nn.Module]] = defaultdict(list)  # modules of the deep model, by layer
     for name, module in model.named_modules():
         copies[shallow_modules[_shallow_name(name, depth)]].append(module)
-    block_of = {module: block for block in shallow.model.blocks for module in block.modules()}
+    block_of: dict[nn.Module, nn.Module] = {}
+    for block in shallow.model.blocks:
+        block_of |= dict.fromkeys(block.modules(), block)
     last_block = shallow.model.blocks[-1]
 
     events: list[Event] = []
     direction = 1  # from layer to layer
-    for block, group in groupby(shallow.events, lambda event: block_of.get(event.module)):
+    for owner, group in groupby(shallow.events, lambda event: block_of.get(event.module)):
         in_block = list(group)
-        if block is last_block:
+        if owner is last_block:
             # The backward pass begins.
             direction = -1
         modules_by_layer = list(zip(*(copies[event.module] for event in in_block), strict=True))

@@ -73,7 +73,10 @@ def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Pa
     decay_samples = -(-decay_tokens // length)
     steps = batches.steps(first_sample + decay_samples)
 
-    shared = {name: value for name, value in config.schedule.model_dump().items() if name in WsdOptions.model_fields}
+    shared = {}
+    for name, value in config.schedule.model_dump().items():
+        if name in WsdOptions.model_fields:
+            shared[name] = value
     lengths = {
         "decay_tokens": (batches.consumed(steps) - first_sample) * length,
         "warmup_fraction": 0.0,

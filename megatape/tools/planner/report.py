@@ -83,7 +83,7 @@ def _report_on_cluster(config: Config, cluster: PlannedCluster, step: MeasuredSt
     lines = [columns(rows), "", "assumed:"]
     lines += [f"  {assumption}" for assumption in _assumptions(config)]
     warning = spanning_warning(layout, machines.gpus_per_node)
-    if warning:
+    if warning is not None:
         lines += ["", f"warning: {warning}"]
     lines += _advice(config, cluster, requirements.fits, step)
     return "\n".join(lines)
