@@ -23,27 +23,47 @@ def overview(runs: list[Run]) -> Table:
 
 
 def _overview(run: Run) -> dict[str, str]:
+    last_write = ""
+    if run.last_step:
+        last_write = f"{datetime.fromtimestamp(run.folder.metrics.stat().st_mtime, UTC):%Y-%m-%d %H:%M} UTC"
+    return {
+        **_model_rows(run),
+        **_training_rows(run),
+        **_environment_rows(run),
+        "last step written": last_write,
+        "folder": str(run.folder.directory),
+    }
+
+
+def _model_rows(run: Run) -> dict[str, str]:
     model = run.config.model
-    training = run.config.training
-    length = run.config.data.sequence_length
-    environment = run.environment
     layers = plural(model.num_layers, "layer")
     heads = plural(model.num_heads, "head")
-    parts = [f"{part} {loss:.4f}" for part, loss in run.part_losses.items()]
-    code = ""
-    if "megatape" in environment:
-        code = f"MegaTAPE {environment['megatape']}"
-    written = ""
-    if run.last_step:
-        written = f"{datetime.fromtimestamp(run.folder.metrics.stat().st_mtime, UTC):%Y-%m-%d %H:%M} UTC"
     return {
         "encoding": model.encoding,
         **_parameters(run),
         "shape": f"{layers} of width {model.hidden_size:,}, {heads}",
+    }
+
+
+def _training_rows(run: Run) -> dict[str, str]:
+    training = run.config.training
+    length = run.config.data.sequence_length
+    part_losses = [f"{part} {loss:.4f}" for part, loss in run.part_losses.items()]
+    return {
         "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
         "steps": f"{run.last_step:,} of {training.steps:,}",
         "validation samples": _evaluated_samples(run),
-        "validation loss of parts": ", ".join(parts),
+        "validation loss of parts": ", ".join(part_losses),
+    }
+
+
+def _environment_rows(run: Run) -> dict[str, str]:
+    environment = run.environment
+    code = ""
+    if "megatape" in environment:
+        code = f"MegaTAPE {environment['megatape']}"
+    return {
         "ranks": describe_ranks(run) or "",
         "device": environment.get("device", ""),
         "attention": environment.get("attention", ""),
@@ -51,8 +71,6 @@ def _overview(run: Run) -> dict[str, str]:
         "software": _software(environment),
         # One option per line, in the syntax of a shell.
         "command": environment.get("command", "").replace(" --", " \\\n  --"),
-        "last step written": written,
-        "folder": str(run.folder.directory),
     }
 
 

@@ -29,6 +29,10 @@ from megatape.utils.paragraphs import Line
 def evaluate(task: Task[Any, Any, ResultT], model: EvaluationModel) -> ResultT:
     """Evaluate a model in memory, in this process alone.
 
+    Args:
+        task: Task with its options.
+        model: The loaded model.
+
     Raises:
         UserError: The task's options or data do not suit the model.
     """

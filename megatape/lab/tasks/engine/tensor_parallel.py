@@ -130,7 +130,16 @@ def load_tensor_parallel(
 
 
 def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
-    """Raise UserError if a model cannot be sharded equally, or draws its positions at random."""
+    """Check that a model can be sharded equally, and that its positions are not drawn at random.
+
+    Args:
+        model: Model configuration.
+        num_ranks: Number of tensor-parallel ranks.
+        name: Model name in messages.
+
+    Raises:
+        UserError: The model is not supported.
+    """
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         size = getattr(model, field)
         if size % num_ranks:

@@ -57,7 +57,12 @@ def _defined_names(content: bytes) -> set[str]:
 
 
 def unknown_task(name: str, known: Iterable[str]) -> UserError:
-    """Return the error for a task that lm-eval does not have, suggesting similar names."""
+    """Return the error for a task that lm-eval does not have, suggesting similar names.
+
+    Args:
+        name: Unknown name.
+        known: Names of lm-eval's tasks.
+    """
     near = get_close_matches(name, list(known))
     hint = ""
     if near:
