@@ -1,13 +1,14 @@
-"""The JSON configuration: every section, its fields with unit, default and meaning, and all checks.
+"""The JSON configuration: every section, its fields with default and meaning, and all checks.
 
-One file describes a run completely. Parsing is strict: an unknown key or a value of the wrong type is an error that
-names its path, its value and what is allowed. Missing values get the defaults of their fields; the resolved
-configuration is saved with the run. Nothing in this package imports torch.
+One file describes a run completely. Parsing is strict: an unknown key or a value of the wrong type is an error with path, value
+and what is allowed. Missing values get their fields' defaults, and the resolved configuration is saved with the run. Nothing in
+this package imports torch.
 
-The sections are classes of model.py, lora.py, scaling.py, data.py, training.py, distribution.py and run.py, with their base in
-section.py. config.py puts them together. limits.py checks them against tables of what excludes what. file.py reads and writes
-configurations, and changes.py makes variants. annotations.py, differences.py and explanation.py read the fields for help, for
-resuming and for errors.
+* config.py puts the sections together: model.py (with lora.py and scaling.py), data.py, training.py (with batches.py),
+  distribution.py and run.py. section.py has their base class, and kinds.py the keys that take registry names.
+* limits.py checks combinations of settings, such as those in distribution_limits.py.
+* file.py reads and writes configurations, and changes.py makes variants.
+* annotations.py, differences.py and explanation.py read the fields, for help, for resuming and for errors.
 """
 
 from megatape.config.changes import with_sections, with_settings
