@@ -1,4 +1,4 @@
-"""A task's data directory: what training learns from it."""
+"""Data directories of synthetic tasks: training learns the answers alone, and other data is refused."""
 
 import random
 from pathlib import Path
@@ -18,7 +18,7 @@ COUNTS = {"train": 20, "validation": 5}
 
 
 class Echo(SyntheticTask):
-    """One or two letters, each repeated: `aA`, or `aAbB`."""
+    """Task to repeat one or two letters in upper case: `aA` or `aAbB`."""
 
     alphabet = "abcABC"
     axis = "letters"
@@ -34,31 +34,45 @@ class Echo(SyntheticTask):
 
 
 class EndingEcho(Echo):
-    """The end token belongs to the last answer."""
+    """Echo whose last answer includes the end token."""
 
     answers_end = True
 
 
+def check_stored_sample(dataset: ExampleDataset, index: int, sample: SyntheticSample, answers_end: bool) -> None:
+    """Check that a stored sample reads the text, and that its targets are the answers.
+
+    Args:
+        dataset: Stored samples.
+        index: Index of the stored sample.
+        sample: Sample expected there.
+        answers_end: Whether the end token is a target, after the last character.
+    """
+    stored = dataset.sample(index)
+    tokenizer = dataset.split.tokenizer()
+    end = dataset.split.eos_id
+    expected_text = sample.text[:-1]
+    expected_places = [answer.begin for answer in sample.answers]
+    if answers_end:
+        expected_text = sample.text
+        expected_places.append(len(sample.text))
+
+    assert stored.tokens[0] == dataset.split.bos_id
+    assert tokenizer.decode(token for token in stored.tokens.tolist() if token != end) == expected_text
+    learned = [target for target in stored.targets.tolist() if target not in (end, IGNORE_INDEX)]
+    assert tokenizer.decode(learned) == sample.text[1::2]
+    assert np.flatnonzero(stored.targets != IGNORE_INDEX).tolist() == expected_places
+
+
 @pytest.mark.parametrize("kind", [Echo, EndingEcho])
-def test_answers_are_what_is_learned(kind: type[Echo], tmp_path: Path) -> None:
+def test_only_answers_are_learned(kind: type[Echo], tmp_path: Path) -> None:
     task = kind("echo", "tiny")
     write_task(task, COUNTS, tmp_path / "data")
     for split, count in COUNTS.items():
         dataset = ExampleDataset(StoredSplit(tmp_path / "data", split), task.tokens("train") - 1)
         assert dataset.num_samples == count
         for index, sample in enumerate(task.samples(split, count)):
-            found = dataset.sample(index)
-            text, learned = (
-                [int(token) for token in part if token != dataset.split.eos_id] for part in (found.tokens, found.targets)
-            )
-            tokenizer = dataset.split.tokenizer()
-            inputs = sample.text if task.answers_end else sample.text[:-1]
-            assert tokenizer.decode(text) == inputs
-            assert found.tokens[0] == dataset.split.bos_id
-            assert tokenizer.decode(token for token in learned if token != IGNORE_INDEX) == sample.text[1::2]
-            places = np.flatnonzero(found.targets != IGNORE_INDEX).tolist()
-            ends = [len(sample.text)] if task.answers_end else []  # the end token follows the last character
-            assert places == [answer.begin for answer in sample.answers] + ends
+            check_stored_sample(dataset, index, sample, task.answers_end)
 
 
 def test_data_of_another_definition_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,61 +1,75 @@
-"""Walks: every symbol is that of its place, and places of the map meet again behind its edge."""
+"""Walks on a ring or torus: a place visited again has the same symbol, also after crossing the edge of the map."""
 
 import pytest
 
-from megatape.data.synthetic.task import Split
+from megatape.data.synthetic.task import Split, SyntheticSample
 from tests.helpers.data.synthetic import task
 
 MOVES = {"<": -1, ">": 1, "^": -1j, "_": 1j}  # the plane as complex numbers
 
 
-def _check(name: str, split: Split, text: str, answers: dict[int, int]) -> int:
-    """Walk again; `answers` are places of the text and distances. Returns the returns over an edge."""
-    side = split.options["side"]
+def check_walk(sample: SyntheticSample, side: int) -> int:
+    """Walk again, and check symbols and answers.
+
+    Args:
+        sample: Text of alternating moves and symbols.
+        side: Number of places in each direction of the map.
+
+    Returns:
+        Number of returns to a visited place over the edge of the map.
+    """
+    keys = {answer.begin: answer.key for answer in sample.answers}
     place = 0j
-    visits = dict[complex, int]()
-    over = 0
-    for step in range(0, len(text), 2):
-        moved = place + MOVES[text[step]]
+    index_of_visit: dict[complex, int] = {}
+    num_returns = 0
+    for index in range(1, len(sample.text), 2):
+        moved = place + MOVES[sample.text[index - 1]]
         place = complex(moved.real % side, moved.imag % side)
-        over += place != moved and place in visits
-        if place in visits:
-            assert text[step + 1] == text[visits[place]]
-        expected = step + 1 - visits[place] if place in visits and text[step + 1] != "." else None
-        assert answers.get(step + 1) == expected, (name, text, step)
-        visits[place] = step + 1
-    return over
+        symbol = sample.text[index]
+        expected_key = None
+        if place in index_of_visit:
+            last_visit = index_of_visit[place]
+            assert symbol == sample.text[last_visit]
+            if symbol != ".":
+                expected_key = index - last_visit
+            if place != moved:
+                num_returns += 1
+        assert keys.get(index) == expected_key, (sample.text, index)
+        index_of_visit[place] = index
+    return num_returns
 
 
 @pytest.mark.parametrize("name", ["ring", "torus"])
 @pytest.mark.parametrize("split", ["train", "test", "dense", "sparse"])
 def test_answers_are_the_symbols_of_places_visited_before(name: str, split: str) -> None:
-    made = task(name)
-    for sample in made.samples(split, 50):
-        _check(name, made.split(split), sample.text, {answer.begin: answer.key for answer in sample.answers})
-        assert sample.answers[-1].end == len(sample.text) <= made.split(split).characters
+    walks = task(name)
+    description = walks.split(split)
+    for sample in walks.samples(split, 50):
+        check_walk(sample, description.options["side"])
+        assert sample.answers[-1].end == len(sample.text)
+        assert len(sample.text) <= description.characters
 
 
 @pytest.mark.parametrize("name", ["ring", "torus"])
 def test_a_walk_returns_over_the_edge_of_a_small_map(name: str) -> None:
-    """Were the map without end, places behind its edge would be new, and not be asked for."""
-    made = task(name)
-    split = Split(200, "", {"side": 3, "blanks": 0.5})
-    made.splits["small"] = split
-    returns = [
-        _check(name, split, sample.text, {answer.begin: answer.key for answer in sample.answers})
-        for sample in made.samples("small", 20)
-    ]
-    assert min(returns) > 5
+    """On an endless map, places beyond the edge would be new, and would have no answers."""
+    walks = task(name)
+    walks.splits["small"] = Split(200, "", {"side": 3, "blanks": 0.5})
+    for sample in walks.samples("small", 20):
+        assert check_walk(sample, side=3) > 5
 
 
-def test_a_share_of_the_places_is_blank() -> None:
-    made = task("torus")
-    for name, share in (("test", 0.5), ("dense", 0.2), ("sparse", 0.8)):
-        texts = "".join(sample.text for sample in made.samples(name, 100))
-        assert abs(texts.count(".") / (len(texts) / 2) - share) < 0.1
+@pytest.mark.parametrize(("split", "expected"), [("test", 0.5), ("dense", 0.2), ("sparse", 0.8)])
+def test_a_share_of_the_places_is_blank(split: str, expected: float) -> None:
+    text = "".join(sample.text for sample in task("torus").samples(split, 100))
+    num_symbols = len(text) / 2
+    assert abs(text.count(".") / num_symbols - expected) < 0.1
 
 
 def test_a_map_is_drawn_for_each_text() -> None:
-    """Else a model could learn one map by heart."""
-    first = [sample.text[: sample.text.index(">") + 2][-1] for sample in task("ring").samples("train", 200)]
-    assert len(set(first) - {"."}) == 16
+    """Otherwise a model could memorize a single map."""
+    symbols = set()
+    for sample in task("ring").samples("train", 200):
+        first_step_right = sample.text.index(">")
+        symbols.add(sample.text[first_step_right + 1])
+    assert len(symbols - {"."}) == 16

@@ -1,4 +1,4 @@
-"""State tracking: its groups, its words, and that no answer is read."""
+"""State tracking: its groups, its words, and inputs without answers."""
 
 import itertools
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.helpers.data.synthetic import task
 
 
 def _closure(generators: set[Permutation]) -> set[Permutation]:
-    """The group that they generate."""
+    """Return the generated group."""
     group = set(generators)
     new = set(generators)
     while new:
@@ -35,9 +35,11 @@ def _commutators(group: set[Permutation]) -> set[Permutation]:
 
 @pytest.mark.parametrize(("kind", "order", "derived"), [(S3, 6, [3, 1]), (A5, 60, [60]), (S5, 120, [60, 60])])
 def test_a5_and_s5_are_not_solvable(kind: type[StateTracking], order: int, derived: list[int]) -> None:
-    """Which makes them hard: the commutators of S3 end at the identity after two steps, those of A5 never shrink."""
+    """Solvable groups are easier: commutators of S3 shrink to the identity in two steps, those of A5 never shrink."""
     group = set(kind.elements)
-    assert len(group) == len(kind.elements) == order == len(kind.alphabet)
+    assert len(kind.elements) == order
+    assert len(group) == order
+    assert len(kind.alphabet) == order
     assert _closure(group) == group
     assert kind.elements[0] == tuple(range(len(kind.elements[0])))
     for size in derived:
@@ -45,40 +47,52 @@ def test_a5_and_s5_are_not_solvable(kind: type[StateTracking], order: int, deriv
         assert len(group) == size
 
 
-def test_words_are_drawn_evenly() -> None:
-    """The generators make all of A5, and words to the identity are counted as by listing all words."""
+def test_the_generators_generate_a5() -> None:
+    """A capital letter is the inverse of its small letter."""
+    identity = A5.elements[0]
     assert _closure(set(GENERATORS.values())) == set(A5.elements)
-    for upper, lower in (("X", "x"), ("Y", "y")):
-        assert compose(GENERATORS[upper], GENERATORS[lower]) == A5.elements[0]
-    for length in range(6):
-        found = 0
-        for word in itertools.product(GENERATORS.values(), repeat=length):
-            product = A5.elements[0]
-            for letter in word:
-                product = compose(letter, product)
-            found += product == A5.elements[0]
-        assert identities(A5.elements[0], length) == found
+    assert compose(GENERATORS["X"], GENERATORS["x"]) == identity
+    assert compose(GENERATORS["Y"], GENERATORS["y"]) == identity
+
+
+@pytest.mark.parametrize("length", range(6))
+def test_words_to_the_identity_are_counted_as_by_listing_them(length: int) -> None:
+    identity = A5.elements[0]
+    count = 0
+    for word in itertools.product(GENERATORS.values(), repeat=length):
+        product = identity
+        for letter in word:
+            product = compose(letter, product)
+        count += product == identity
+    assert identities(identity, length) == count
+
+
+def test_half_of_the_words_are_the_identity() -> None:
     answers = [sample.text[-1] for sample in task("word_a5").samples("test", 1000)]
     assert abs(answers.count("1") - 500) < 80  # five standard deviations
 
 
-def test_the_model_reads_no_answer(tmp_path: Path) -> None:
-    """Else the product so far would stand before each element, and one multiplication would do."""
-    made = task("state_s3")
-    write_task(made, {"train": 4, "validation": 2}, tmp_path / "data")
-    for packed in (False, True):
-        dataset = ExampleDataset(StoredSplit(tmp_path / "data", "train"), 2 * (made.tokens("train") - 1), pack_examples=packed)
-        samples = list(made.samples("train", 4))
-        for index in range(dataset.num_samples):
-            tokens = dataset.sample(index).tokens
-            targets = dataset.sample(index).targets
-            starts = np.flatnonzero(tokens == dataset.split.bos_id)
-            assert len(starts) == (2 if packed else 1)
-            for start in starts:
-                length = made.splits["train"].characters
-                assert (tokens[start + 2 : start + length : 2] == dataset.split.eos_id).all()
-                read = dataset.split.tokenizer().decode(tokens[start + 1 : start + length : 2].tolist())
-                asked = targets[start : start + length]
-                assert (asked[::2] == IGNORE_INDEX).all()
-                text = "".join(map("".join, zip(read, dataset.split.tokenizer().decode(asked[1::2].tolist()), strict=True)))
-                assert text in [sample.text for sample in samples]
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_model_reads_no_answer(tmp_path: Path, packed: bool) -> None:
+    """Otherwise it would read the product so far before each element, and one multiplication would be enough."""
+    state_tracking = task("state_s3")
+    texts = [sample.text for sample in state_tracking.samples("train", 4)]
+    write_task(state_tracking, {"train": 4, "validation": 2}, tmp_path / "data")
+    length = state_tracking.splits["train"].characters
+    split = StoredSplit(tmp_path / "data", "train")
+    dataset = ExampleDataset(split, 2 * (state_tracking.tokens("train") - 1), pack_examples=packed)
+    tokenizer = split.tokenizer()
+
+    for index in range(dataset.num_samples):
+        sample = dataset.sample(index)
+        starts = np.flatnonzero(sample.tokens == split.bos_id)
+        assert len(starts) == 1 + packed
+        for start in starts:
+            tokens = sample.tokens[start : start + length]
+            targets = sample.targets[start : start + length]
+            assert (tokens[2::2] == split.eos_id).all()
+            assert (targets[::2] == IGNORE_INDEX).all()
+            elements = tokenizer.decode(tokens[1::2].tolist())
+            answers = tokenizer.decode(targets[1::2].tolist())
+            text = "".join(element + answer for element, answer in zip(elements, answers, strict=True))
+            assert text in texts

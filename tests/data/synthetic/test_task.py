@@ -1,8 +1,8 @@
-"""Every synthetic task: its texts, answers and splits."""
+"""Properties of every synthetic task: its texts, answers and splits."""
 
 import pytest
 
-from megatape.data.synthetic.task import SIZES, Size
+from megatape.data.synthetic.task import SIZES, Size, SyntheticSample
 from megatape.registry import SYNTHETIC_TASKS
 from tests.helpers.data.synthetic import task
 
@@ -11,40 +11,56 @@ COUNT = 50
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", SYNTHETIC_TASKS)
-def test_samples_are_what_a_task_promises(name: str, size: Size) -> None:
-    made = task(name, size)
-    assert made.splits["train"] == made.splits["test"]
-    assert len(made.tests) >= 2
-    assert not any(character.isspace() for character in made.alphabet)
-    assert len(set(made.alphabet)) == len(made.alphabet)
-    for split, description in made.splits.items():
+def test_a_task_describes_its_splits_and_alphabet(name: str, size: Size) -> None:
+    synthetic_task = task(name, size)
+    assert synthetic_task.splits["train"] == synthetic_task.splits["test"]
+    assert len(synthetic_task.tests) >= 2
+    for split, description in synthetic_task.splits.items():
         assert bool(description.differs) == (split not in ("train", "test"))
-        samples = list(made.samples(split, 5))
-        assert samples == list(made.samples(split, 5))
-        assert max(len(sample.text) for sample in samples) <= description.characters
+    assert len(set(synthetic_task.alphabet)) == len(synthetic_task.alphabet)
+    for character in synthetic_task.alphabet:
+        assert not character.isspace()
+
+
+def check_answers(sample: SyntheticSample, copies: bool) -> None:
+    """Check that answers follow each other up to the end of the text, and that copied answers are where their keys say."""
+    ends = [answer.end for answer in sample.answers]
+    assert ends[-1] == len(sample.text)
+    assert ends == sorted(ends)
+    for answer in sample.answers:
+        assert 0 < answer.begin < answer.end
+        if copies:
+            length = answer.end - answer.begin
+            source = answer.begin - answer.key
+            assert source >= 0
+            assert length <= answer.key
+            assert sample.text[source : source + length] == sample.text[answer.begin : answer.end]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SYNTHETIC_TASKS)
+def test_samples_fit_the_description_of_their_split(name: str, size: Size) -> None:
+    synthetic_task = task(name, size)
+    for split, description in synthetic_task.splits.items():
+        samples = list(synthetic_task.samples(split, 5))
+        assert list(synthetic_task.samples(split, 5)) == samples
         for sample in samples:
-            assert set(sample.text) <= set(made.alphabet)
-            ends = [answer.end for answer in sample.answers]
-            assert ends[-1] == len(sample.text)
-            assert ends == sorted(ends)
-            assert all(0 < answer.begin < answer.end for answer in sample.answers)
-            if made.copies:
-                for answer in sample.answers:
-                    source = answer.begin - answer.key
-                    assert source >= 0
-                    assert answer.end - answer.begin <= answer.key
-                    assert sample.text[source : source + answer.end - answer.begin] == sample.text[answer.begin : answer.end]
+            assert len(sample.text) <= description.characters
+            assert set(sample.text) <= set(synthetic_task.alphabet)
+            check_answers(sample, synthetic_task.copies)
 
 
 @pytest.mark.parametrize("name", SYNTHETIC_TASKS)
-def test_splits_are_drawn_apart(name: str) -> None:
-    made = task(name)
-    drawn = [tuple(made.samples(split, COUNT)) for split in ("train", "validation", "test")]
+def test_splits_are_drawn_separately(name: str) -> None:
+    synthetic_task = task(name)
+    drawn = [tuple(synthetic_task.samples(split, COUNT)) for split in ("train", "validation", "test")]
     assert len(set(drawn)) == 3
 
 
-def test_a_definition_is_known_by_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = task("flip_flop").definition
-    assert before == task("flip_flop").definition != task("flip_flop", "small").definition
+def test_a_definition_is_identified_by_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another size or a changed constant gives another hash."""
+    definition = task("flip_flop").definition
+    assert task("flip_flop").definition == definition
+    assert task("flip_flop", "small").definition != definition
     monkeypatch.setattr("megatape.data.synthetic.flip_flop.IGNORE", 0.81)
-    assert task("flip_flop").definition != before
+    assert task("flip_flop").definition != definition
