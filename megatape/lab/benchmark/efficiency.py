@@ -78,7 +78,6 @@ def _measure_part(
     models: dict[ModelName, MeasuredModel],
     llama: MeasuredLlama | None,
 ) -> dict[ModelName, list[float]]:
-    """Return each model's seconds per round."""
     actions: dict[ModelName, Callable[[], object]] = {name: partial(part.run, model) for name, model in models.items()}
     if llama is not None and part.run_llama is not None:
         actions[LLAMA] = partial(part.run_llama, llama)

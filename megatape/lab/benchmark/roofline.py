@@ -103,7 +103,6 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], resul
 
 
 def _measured_cell(results: Results, key: Key) -> str:
-    """Return a measured step's milliseconds, empty if it was not measured."""
     result = results.get(key)
     if result is None or not result.is_measured:
         return ""
@@ -133,7 +132,6 @@ def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[
 
 
 def _target_rows(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], step_target: float) -> Iterator[list[str]]:
-    """Yield a shape's rows in the target table."""
     for ratio, by in ratios_to_rope(steps):
         yield _row(step_check(name, ratio, step_target), by)
     saved_of_rope = least_saved(steps, BASELINE)

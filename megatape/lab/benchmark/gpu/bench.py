@@ -34,7 +34,7 @@ class Bench:
             part: Part name.
             device: "cuda" or "cpu".
             tiny: Whether to use small sizes.
-            skipped: Keys that already have a result.
+            skipped: Keys with a result.
             channel: File read by the parent process.
         """
         self.device = device

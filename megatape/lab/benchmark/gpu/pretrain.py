@@ -83,7 +83,7 @@ class Runs:
             self.warm_up = TINY_WARM_UP_STEPS
 
     def measure(self, encoding: str, stage: int, compiled: bool) -> PretrainResult:
-        """Time the bare step, then train, and read the run's metrics."""
+        """Time the bare step, then train and read the metrics."""
         device = self.timer.device
         config = self._config(encoding, stage, compiled)
         bare = RawStep(config, device)

@@ -83,7 +83,6 @@ class RawStep:
 
 
 def _kernels(config: Config, device: torch.device) -> Kernels:
-    """Return the kernels that a run with this configuration uses."""
     training = config.training
     on_gpu = device.type == "cuda"
     compiler = None

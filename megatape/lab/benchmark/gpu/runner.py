@@ -102,7 +102,6 @@ def _open_journal(out: Path, done: Path | None) -> Journal:
 
 
 def _progress(part: Part, results: Results) -> str:
-    """Describe what was measured and what failed."""
     part_result = results[Key(part.name)]
     if part_result.left_out is not None:
         return f"{part.name}: {part_result.reason}"
@@ -157,7 +156,7 @@ class _PartRun:
         return Result(Seconds(seconds=seconds).to_json(), error=reason)
 
     def _failures(self) -> str | None:
-        """Return the number of failures as a reason, None without any."""
+        """Return how many measurements failed, None without any."""
         num_failures = sum(self._journal.results[key].error is not None for key in self._tried)
         if not num_failures:
             return None

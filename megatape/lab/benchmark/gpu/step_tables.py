@@ -112,12 +112,10 @@ def _steps(results: Results, shape: str) -> Iterator[tuple[StepCase, StepResult]
 
 
 def _best_of_tape(ratios: Ratios) -> float | None:
-    """Return TAPE's smallest ratio, None without one."""
     return min((ratio for case, ratio in ratios.items() if case.encoding == "tape"), default=None)
 
 
 def _time_ratios(results: Results, shape: str, modes: Sequence[str] = STEP_MODES) -> Ratios:
-    """Return time ratios to the fastest RoPE."""
     ratios = {}
     for case, step in _steps(results, shape):
         if case.mode in modes:

@@ -72,7 +72,6 @@ def table(results: Results) -> Iterator[str]:
 
 
 def _measure_layers(bench: Bench, shape: Shape) -> None:
-    """Measure one layer's attention and position update, with every backend."""
     timer = bench.timer
     for encoding in (BASELINE, "tape"):
         for backend in _backends(shape, encoding, timer.device):
@@ -116,7 +115,6 @@ def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
 
 
 def _time_step(timer: Timer, shape: Shape, config: Config) -> StepTimes:
-    """Time a step and the baseline in the same rounds."""
     step = RawStep(config, timer.device)
     baseline = RawStep(shape.config(BASELINE, config.training.precision), timer.device)
     seconds = timer.times({"step": step, "baseline": baseline})
@@ -127,7 +125,6 @@ def _time_step(timer: Timer, shape: Shape, config: Config) -> StepTimes:
 
 
 def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> StepResult:
-    """Measure a step's times and activations."""
     config = configure(shape)
     times = _time_step(timer, shape, config)
     saved = None

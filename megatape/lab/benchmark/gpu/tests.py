@@ -77,7 +77,6 @@ def measure(bench: Bench, folder: Path = TESTS) -> None:
 
 
 def _case(node: str) -> tuple[str, ...]:
-    """Return a test's case: its path in the folder, and its name."""
     return tuple(node.removeprefix("tests/gpu/").split("/"))
 
 
