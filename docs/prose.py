@@ -1,28 +1,31 @@
-"""Check the wording and the layout of README, CHANGELOG and docs/: `python docs/prose.py` lists what to change.
+"""Check the wording of the documentation, docstrings and comments: `python docs/prose.py` lists what to change.
 
-Prose is wrapped at WIDTH columns, links have words as their text, and phrases that readers stumbled over do not come back.
+Phrases that readers stumbled over do not come back. In README, CHANGELOG and docs/, prose is also wrapped at WIDTH columns,
+and links have words as their text.
 """
 
+import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
+CODE_FOLDERS = ("megatape", "launch", "data_prep", "examples", "docs")
 # Phrases that readers stumbled over, and plain ones for them.
 BANNED = {
     r"\bgo(es)? on\b": "resume, continue",
     r"\b(going|went|gone) on\b": "resume, continue",
-    r"\bin front of\b": "before",
     r"\ball the same\b": "still",
     r"\bfor the time being\b": "temporarily",
-    r"\bso many\b": "a number of, n",
     r"\bof ours\b": "our, or MegaTAPE's",
     r"\bat hand\b": "available",
     r"\bin the making\b": "unfinished",
-    r"\bstands? in\b": "is recorded in, is in",
-    r"\bby the clock\b": "wall time",
+    r"\bstands? in\b(?! for)": "is recorded in, is in",
+    r"\bby the clock\b(?! of)": "wall time",
     r"\bfor want of\b": "for lack of",
     r"\bmakes? room\b": "is evicted, frees space",
     r"\bof unknown origin\b": "untrusted",
@@ -71,12 +74,35 @@ def faults(page: Path) -> Iterator[str]:
         yield from phrases(text)
 
 
+def code_texts(source: str) -> Iterator[str]:
+    """Yield the docstrings and comments of a Python file."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, documented):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield docstring
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string.lstrip("# ")
+
+
+def files() -> Iterator[tuple[Path, Iterator[str]]]:
+    """Yield each page and Python file with what is wrong with it."""
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
+        yield page, faults(page)
+    for folder in CODE_FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            if "fixtures" not in file.parts:
+                yield file, (fault for text in code_texts(file.read_text()) for fault in phrases(text))
+
+
 def main() -> int:
     """Print everything that is wrong. Return the exit status."""
     num_faults = 0
-    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
-        for fault in faults(page):
-            print(f"{page.relative_to(ROOT)}: {fault}")
+    for path, faults_of_path in files():
+        for fault in faults_of_path:
+            print(f"{path.relative_to(ROOT)}: {fault}")
             num_faults += 1
     return num_faults > 0
 

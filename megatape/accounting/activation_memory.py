@@ -38,7 +38,7 @@ def plan_activations(workload: Workload, on_gpu: bool) -> ActivationMemory:
     """Return a micro-batch's activation bytes by part.
 
     Args:
-        workload: What the rank computes.
+        workload: The rank's model, batch and settings.
         on_gpu: Whether to plan for a GPU's attention backend.
 
     Raises:

@@ -36,7 +36,7 @@ def activations(workload: Workload, on_gpu: bool) -> Activations:
     on a GPU, nothing with N x N elements is saved.
 
     Args:
-        workload: What the rank computes.
+        workload: The rank's model, batch and settings.
         on_gpu: Whether to use the attention backend of a GPU instead of a CPU.
     """
     samples = workload.micro_batch_size

@@ -13,7 +13,7 @@ class TrainingLayout:
     """A run on a number of ranks: micro-batches per step, and where the training state lies.
 
     Attributes:
-        workload: What a rank computes for a micro-batch.
+        workload: Model, batch and settings of a rank for a micro-batch.
         world_size: Number of ranks.
         micro_batches: Micro-batches per rank and step, after the batch-size warm-up.
         zero: ZeRO section.

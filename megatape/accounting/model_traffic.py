@@ -32,7 +32,7 @@ def model_traffic(workload: Workload, axis: str) -> AxisTraffic:
     """Return the bytes that a rank sends along an axis.
 
     Args:
-        workload: What the rank computes.
+        workload: The rank's model, batch and settings.
         axis: "tensor", "sequence" or "context".
     """
     sent: Sent = Counter()

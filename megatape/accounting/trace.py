@@ -133,7 +133,7 @@ def run_model(workload: Workload, num_layers: int, length: int) -> tuple[Transfo
     """Run a forward and backward pass over short samples, in as many chunks as the real run.
 
     Args:
-        workload: What the rank computes.
+        workload: The rank's model, batch and settings.
         num_layers: Layers to build.
         length: Tokens per sample.
 

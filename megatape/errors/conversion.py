@@ -24,7 +24,7 @@ def content_errors(
     """Turn errors of a block that reads the user's content into UserErrors "FAULT (ERROR): REMEDY".
 
     Args:
-        fault: What is wrong, and where.
+        fault: Description of the fault, and its place.
         remedy: Advice in the imperative.
         kinds: Exception types to convert. UserError is a ValueError, too.
     """

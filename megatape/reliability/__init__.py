@@ -3,12 +3,12 @@
 Vocabulary:
 
 * Watch: the threads of a rank that watch the other ranks (watch/watch.py).
-* Phase: what a rank is doing, such as "step 7", with a timeout derived from earlier durations. Its pace (watch/pace.py) knows
-  the phase.
+* Phase: a rank's present activity, such as "step 7", with a timeout derived from earlier durations. A rank's pace
+  (watch/pace.py) knows its phase.
 * Heartbeat: a sign of life. In the watch, a message with a rank's phase and number of collectives. For a lease, the file's time
   of change.
 * Peer: a rank that this rank watches. Rank 0 watches all ranks, the others watch rank 0.
-* Diagnosis and verdict: what is wrong with a peer, and the resulting decision to end all ranks, which names the rank at fault.
+* Diagnosis and verdict: the finding that a peer is dead, hanging or slow, and the decision to end all ranks, naming that rank.
 * Straggler: a rank that slows down the others at every step. It causes a warning.
 * Lease: a file that reserves the run directory for one run. Its holder is the process named in it: a run's main rank. A run
   takes over the lease of a dead holder (lease/).

@@ -37,7 +37,7 @@ class RunLog:
     """Prints lines, and writes events. Only the main rank does.
 
     Nothing is written while another run may hold the lease. If writing fails, because the disk is full or the file server is
-    away, the run goes on after one warning, and events wait in memory.
+    away, the run continues after one warning, and events wait in memory.
 
     Args:
         folder: Run directory.

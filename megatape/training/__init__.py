@@ -11,5 +11,5 @@ Where to look:
 * saving.py: when to save; run_state.py and state.py: what checkpoints store beside the weights.
 * interrupt.py: stopping on a signal.
 * reporting/: metrics of steps, speed, memory, and the report about the start.
-* callbacks/: what follows a run, including metrics, which passes them to sinks/ (console, metrics.jsonl, trackers).
+* callbacks/: followers of a run, including metrics, which passes them to sinks/ (console, metrics.jsonl, trackers).
 """

@@ -152,7 +152,7 @@ class Trainer:
             try:
                 validation = self.evaluate()
             except DataError:
-                # The step was made all the same, and is about to be saved.
+                # The step was made nevertheless, and is about to be saved.
                 self._reporter.report_step(output, self.state, seconds)
                 raise
             # A signal while evaluating must not cost another step.
@@ -207,7 +207,7 @@ class Trainer:
         """Return to the newest valid stable checkpoint after a spike, and skip the samples seen since.
 
         Returns:
-            Whether the run has gone back. It goes on instead if no checkpoint is stable, or if it has only just gone back.
+            Whether the run has gone back. It continues instead if no checkpoint is stable, or if it has only just gone back.
         """
         log = self.environment.log
         samples = self.state.samples

@@ -32,7 +32,7 @@ class PhaseKind(Enum):
 
 @dataclass(frozen=True)
 class Phase:
-    """What a rank is doing.
+    """Present activity of a rank.
 
     Attributes:
         name: Description for people, such as "step 7".

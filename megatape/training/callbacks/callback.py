@@ -68,7 +68,7 @@ class Callback:
         """Handle an evaluation after a step. Called before on_step."""
 
     def on_checkpoint(self, checkpoint: Path) -> None:
-        """Handle a new checkpoint. Its step is in its name: while saving in the background, training has gone on."""
+        """Handle a new checkpoint. Its step is in its name: while saving in the background, training has continued."""
 
     def on_error(self, error: BaseException) -> None:
         """Handle an exception ending the run."""

@@ -1,7 +1,7 @@
 """Checks that a user's encoding computes sequences split across ranks like whole ones.
 
 Its registry entry may claim by mistake that it supports sequence- or context-parallel ranks. A sum along the sequence would
-then start again on each rank, and training would go on with other losses, without an error.
+then start again on each rank, and training would continue with other losses, without an error.
 """
 
 from collections.abc import Sequence

@@ -169,7 +169,7 @@ def _kernel_works_everywhere(test: Callable[[], str | None], device: torch.devic
         test: Smoke test, which returns the reason why the kernel fails, or None.
         device: Device to run on.
         topology: All ranks.
-        fallback: What is used instead, for the log.
+        fallback: Description of the fallback, for the log.
     """
     has_kernel = has_kernels(device)
     if not any(gather_values(has_kernel, topology)):

@@ -78,7 +78,7 @@ class Record(ScoredSplit):
 
     @property
     def identity(self) -> Identity:
-        """What the record is about, without its score."""
+        """Subject of the record, without its score."""
         seed = self.seed
         if seed is None:
             seed = -1
