@@ -1,4 +1,4 @@
-"""What each encoding costs compared with RoPE: parameters, FLOPs, activations and time."""
+"""Costs of each encoding compared with RoPE: parameters, FLOPs, activations and time."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -47,7 +47,7 @@ ROPE = ModelName(BASELINE)
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model costs.
+    """Costs of a model.
 
     Attributes:
         parameters: Number of weights.

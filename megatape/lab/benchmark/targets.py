@@ -28,7 +28,7 @@ class TargetCheck:
     """A ratio of TAPE to RoPE, or a utilization, beside its target.
 
     Attributes:
-        quantity: What is compared.
+        quantity: Name of the compared quantity.
         value: Measured or estimated value.
         limit: Largest ratio, or smallest utilization.
         is_utilization: Whether the value is a utilization.
