@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
@@ -11,30 +10,33 @@ from tests.helpers.models.attention import SHAPES, initial_state, inputs, moving
 pytestmark = pytest.mark.numerics
 
 
+@pytest.mark.parametrize("backend", ["blocked", "sdpa"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None:
+def test_backends_equal_the_formula(shape: tuple[int, ...], masked: bool, backend: str) -> None:
     """Values and all four gradients are compared with the formula in float64."""
     arguments = inputs(shape)
-    document_starts = random_document_starts(*shape[:2]) if masked else None
-    exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
-    zeros = torch.zeros(shape[:2], dtype=torch.long)
-    q, k, v, delta = exact
+    exact_arguments = [tensor.detach().double().requires_grad_() for tensor in arguments]
+    document_starts = torch.zeros(shape[:2], dtype=torch.long)
+    mask = None
+    if masked:
+        document_starts = random_document_starts(*shape[:2])
+        mask = document_starts
+
+    q, k, v, delta = arguments
     initial = initial_state(delta)
-    expected = plain(q, k, v, initial.double() + delta, document_starts if document_starts is not None else zeros)
-    (expected[0].sin().sum() + expected[1].square().sum()).backward()
-    for backend in ("blocked", "sdpa"):
-        for tensor in arguments:
-            tensor.grad = None
-        q, k, v, delta = arguments
-        content, attended_state = moving(backend, q, k, v, initial, delta, document_starts)
-        (content.sin().sum() + attended_state.square().sum()).backward()
-        pairs: list[tuple[Tensor | None, Tensor | None]] = [(content, expected[0]), (attended_state, expected[1])]
-        pairs += [(tensor.grad, reference.grad) for tensor, reference in zip(arguments, exact, strict=True)]
-        for ours, theirs in pairs:
-            assert ours is not None
-            assert theirs is not None
-            assert_close(ours, theirs, bounds.ATTENTION, floor=1e-3)
+    content, attended_state = moving(backend, q, k, v, initial, delta, mask)
+    (content.sin().sum() + attended_state.square().sum()).backward()
+
+    q, k, v, delta = exact_arguments
+    expected_content, expected_state = plain(q, k, v, initial.double() + delta, document_starts)
+    (expected_content.sin().sum() + expected_state.square().sum()).backward()
+    assert_close(content, expected_content, bounds.ATTENTION, floor=1e-3)
+    assert_close(attended_state, expected_state, bounds.ATTENTION, floor=1e-3)
+    for argument, exact in zip(arguments, exact_arguments, strict=True):
+        assert argument.grad is not None
+        assert exact.grad is not None
+        assert_close(argument.grad, exact.grad, bounds.ATTENTION, floor=1e-3)
 
 
 def test_bfloat16_computes_in_float32() -> None:
@@ -52,11 +54,10 @@ def test_nothing_quadratic_is_kept() -> None:
     """Tensors saved for the backward pass grow with N, not with N x N."""
     from megatape.accounting.saved_tensors import record_saved
 
-    sizes = []
-    for length in (256, 512):
-        arguments = inputs((1, length, 2, 2, 4))
+    def num_saved_bytes(length: int) -> int:
+        q, k, v, delta = inputs((1, length, 2, 2, 4))
         with record_saved(exclude=[]) as saved:
-            q, k, v, delta = arguments
             moving("blocked", q, k, v, initial_state(delta), delta)
-        sizes.append(saved.bytes)
-    assert sizes[1] == 2 * sizes[0]
+        return saved.bytes
+
+    assert num_saved_bytes(512) == 2 * num_saved_bytes(256)

@@ -1,7 +1,6 @@
 """Choice of attention backends, forced backends, and the tensors that each saves."""
 
 import itertools
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -25,7 +24,7 @@ from megatape.registry import AUTO, BACKENDS
 from tests.helpers.checks.slow import slow_but
 from tests.helpers.models.small_models import model_with
 
-# Device, needs of the encoding, head size, precision, document masks -> backend.
+# Fields of AttentionRequirements: device_type, moves_state, bias, head_dim, dtype, masked -> backend
 CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
     ("cpu", False, "none", 64, torch.float32, False): "sdpa",
     ("cpu", False, "none", 64, torch.float32, True): "sdpa",
@@ -54,59 +53,81 @@ def need(device_type: str, moves_state: bool, bias: BiasKind) -> AttentionRequir
     return AttentionRequirements(device_type, moves_state, bias, 64, torch.float32, masked=False)
 
 
-@pytest.mark.parametrize("asked", CHOICES, ids=str)
-def test_automatic_choice(asked: tuple[str, bool, BiasKind, int, torch.dtype, bool]) -> None:
-    assert select_backend(AttentionRequirements(*asked)) == CHOICES[asked]
+@pytest.mark.parametrize("requirements", CHOICES, ids=str)
+def test_automatic_choice(requirements: tuple[str, bool, BiasKind, int, torch.dtype, bool]) -> None:
+    assert select_backend(AttentionRequirements(*requirements)) == CHOICES[requirements]
 
 
+@pytest.mark.parametrize("bias", get_args(BiasKind))
+@pytest.mark.parametrize("moves_state", [False, True])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_forced_backend_runs_where_it_can(name: str) -> None:
+def test_a_forced_backend_runs_where_it_can(name: str, device_type: str, moves_state: bool, bias: BiasKind) -> None:
     """Elsewhere `check` returns a reason, and layers that it does not support use the automatic choice."""
-    for device_type in ("cpu", "cuda"):
-        for moves_state, bias in itertools.product((False, True), get_args(BiasKind)):
-            asked = need(device_type, moves_state, bias)
-            reason = get_backend(name).unsupported_reason(asked)
-            assert select_backend(asked, backends_by_priority(name)) == (select_backend(asked) if reason else name)
-            if reason:
-                with pytest.raises(
-                    ValueError,
-                    match=f"training.attention is {name}, which .* \\(encoding own\\): choose auto, or one of .*blocked",
-                ):
-                    check_forced_backend(asked, name, "own")
-            else:
-                check_forced_backend(asked, name, "own")
+    requirements = need(device_type, moves_state, bias)
+    choice = select_backend(requirements, backends_by_priority(name))
+    if get_backend(name).unsupported_reason(requirements) is None:
+        assert choice == name
+        check_forced_backend(requirements, name, "own")
+    else:
+        assert choice == select_backend(requirements)
+        message = f"training.attention is {name}, which .* \\(encoding own\\): choose auto, or one of .*blocked"
+        with pytest.raises(ValueError, match=message):
+            check_forced_backend(requirements, name, "own")
+
+
+def test_the_automatic_choice_is_never_refused() -> None:
     check_forced_backend(need("cpu", True, "pair"), AUTO, "own")
 
 
-def test_kernels_of_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data-center GPUs since Hopper use cuDNN's kernels first, others FlashAttention-2's. A run reports its kernel."""
+@pytest.mark.parametrize(
+    ("device", "capability", "first"),
+    [
+        # A device index of its own: orders are set once per device.
+        (100, (8, 0), "FLASH"),
+        (101, (8, 9), "FLASH"),
+        (102, (9, 0), "CUDNN"),
+        (103, (10, 0), "CUDNN"),
+        (104, (12, 0), "FLASH"),
+    ],
+)
+def test_order_of_sdpa_kernels(monkeypatch: pytest.MonkeyPatch, device: int, capability: tuple[int, int], first: str) -> None:
+    """Data-center GPUs since Hopper use cuDNN's kernels first, others FlashAttention-2's."""
     orders: list[list[SDPBackend]] = []
     monkeypatch.setattr(sdpa, "prefer_attention_kernels", orders.append)
-    for index, capability in enumerate([(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)]):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
-        sdpa.prefer_fast_kernels(torch.device("cuda", 100 + index))
-    assert [order[0].name.partition("_")[0] for order in orders] == ["FLASH", "FLASH", "CUDNN", "CUDNN", "FLASH"]
-    assert all(len(set(order)) == len(order) == 4 for order in orders)
-    names = {get_backend(name).kernel_name(need("cpu", False, "none"), torch.device("cpu")) for name in ("sdpa", "blocked")}
-    assert names == {"flash_attention", ""}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+    sdpa.prefer_fast_kernels(torch.device("cuda", device))
+
+    (order,) = orders
+    assert order[0].name.partition("_")[0] == first
+    assert len(order) == 4
+    assert len(set(order)) == 4
+
+
+@pytest.mark.parametrize(("backend", "kernel"), [("sdpa", "flash_attention"), ("blocked", "")])
+def test_kernel_names_on_a_cpu(backend: str, kernel: str) -> None:
+    requirements = need("cpu", False, "none")
+    assert get_backend(backend).kernel_name(requirements, torch.device("cpu")) == kernel
 
 
 def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocked attention runs even without biases, and equals PyTorch's."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 9, heads, 4, generator=generator) for heads in (6, 2, 2))
-    calls: list[Tensor] = []
-    kernel = get_backend("blocked").attend
+    blocked_outputs: list[Tensor] = []
+    blocked_attend = get_backend("blocked").attend
 
-    def counted(*arguments: Any) -> tuple[Tensor, Tensor | None]:
-        content, attended_state = kernel(*arguments)
-        calls.append(content)
+    def recorded(*arguments: Any) -> tuple[Tensor, Tensor | None]:
+        content, attended_state = blocked_attend(*arguments)
+        blocked_outputs.append(content)
         return content, attended_state
 
-    monkeypatch.setattr(get_backend("blocked"), "attend", counted)
-    (found, _), (reference, _) = (attend(q, k, v, backends=backends_by_priority(name)) for name in ("blocked", "sdpa"))
-    assert found is calls[0]
-    torch.testing.assert_close(found, reference, rtol=1e-5, atol=1e-5)  # float32 sums of 9 terms in a different order
+    monkeypatch.setattr(get_backend("blocked"), "attend", recorded)
+    content, _ = attend(q, k, v, backends=backends_by_priority("blocked"))
+    expected, _ = attend(q, k, v, backends=backends_by_priority("sdpa"))
+    assert content is blocked_outputs[0]
+    torch.testing.assert_close(content, expected, rtol=1e-5, atol=1e-5)  # float32 sums of 9 terms in a different order
 
 
 class Fused(torch.autograd.Function):
@@ -116,21 +137,26 @@ class Fused(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         batch, heads, length, _ = q.shape
         out = v.new_zeros(batch, length, heads, v.shape[-1]).transpose(1, 2)  # like q
-        # Seed and offset of dropout, as PyTorch's operator keeps them
+        logsumexp = q.new_zeros(q.shape[:3], dtype=torch.float32)
+        # PyTorch's operator saves the seed and offset of dropout as well.
         seed = torch.zeros((), dtype=torch.long)
         offset = torch.zeros((), dtype=torch.long)
-        ctx.save_for_backward(q, k, v, out, q.new_zeros(q.shape[:3], dtype=torch.float32), seed, offset)
+        ctx.save_for_backward(q, k, v, out, logsumexp, seed, offset)
         return out
 
 
 FUSED = ("sdpa", "flex", "triton")
+# Encoding, head sizes, backends
+KEPT = [
+    ("tape", (16, 128), FUSED),
+    ("tape_vector", (64, 128), FUSED),
+    ("rope", (16,), FUSED),
+    ("t5", (16,), ("triton",)),
+]
 
 
 @pytest.mark.parametrize("groups", slow_but([2], [1, 2]), ids="groups of {}".format)
-@pytest.mark.parametrize(
-    ("encoding", "head_dims", "names"),
-    [("tape", (16, 128), FUSED), ("tape_vector", (64, 128), FUSED), ("rope", (16,), FUSED), ("t5", (16,), ("triton",))],
-)
+@pytest.mark.parametrize(("encoding", "head_dims", "names"), KEPT)
 def test_the_plan_counts_what_autograd_keeps(
     raw_config: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -154,11 +180,11 @@ def test_the_plan_counts_what_autograd_keeps(
                 patched.setattr(f"megatape.{kernels}.launch", lambda *_, **__: None)
             patched.setattr("megatape.attention.fused_rotation.has_kernels", lambda device: True)
             patched.setattr(TapeUpdate, "has_kernel", lambda update, device: has_kernel(update, torch.device("meta")))
-            kept = _layer(config, name)
-        assert activations(Workload.from_config(config), on_gpu=True).layer == kept, (name, size)
+            num_saved = _saved_bytes_per_layer(config, name)
+        assert activations(Workload.from_config(config), on_gpu=True).layer == num_saved, (name, size)
 
 
-def _layer(config: Config, backend: str) -> int:
+def _saved_bytes_per_layer(config: Config, backend: str) -> int:
     """Return the bytes that autograd saves for a layer that is neither the first nor the last."""
     counts = []
     for num_layers in (3, 4):
@@ -168,22 +194,34 @@ def _layer(config: Config, backend: str) -> int:
     return counts[1] - counts[0]
 
 
-def test_planner_refuses_what_cannot_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_planner_refuses_a_forced_backend_that_cannot_run(raw_config: dict[str, Any]) -> None:
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="training.attention is flex, which needs a head_dim of at least 16"):
         plan_activations(Workload.from_config(parse_config(raw_config, "test")), on_gpu=True)
+
+
+def test_an_unknown_backend_is_refused(raw_config: dict[str, Any]) -> None:
     raw_config["training"]["attention"] = "nothing"
     with pytest.raises(ValueError, match="training.attention.*choose one of auto, sdpa, flex, triton, blocked"):
         parse_config(raw_config, "test")
 
 
-def test_needs_are_those_of_the_encoding(raw_config: dict[str, Any]) -> None:
+def requirements_of(raw_config: dict[str, Any]) -> list[AttentionRequirements]:
+    return attention_requirements(parse_config(raw_config, "test"), "cuda")
+
+
+def test_requirements_of_equal_layers_are_one(raw_config: dict[str, Any]) -> None:
     raw_config["model"]["encoding"] = "alibi"
     raw_config["data"]["mask_documents"] = True
-    alone = AttentionRequirements("cuda", False, "distance", 4, torch.float32, True)
-    assert attention_requirements(parse_config(raw_config, "test"), "cuda") == [alone]
+    assert requirements_of(raw_config) == [AttentionRequirements("cuda", False, "distance", 4, torch.float32, True)]
+
+
+def test_the_last_layer_of_tape_does_not_move_the_state(raw_config: dict[str, Any]) -> None:
     raw_config["model"]["encoding"] = "tape"
-    assert [each.moves_state for each in attention_requirements(parse_config(raw_config, "test"), "cuda")] == [True, False]
+    assert [requirements.moves_state for requirements in requirements_of(raw_config)] == [True, False]
+
+
+def test_layers_without_positions_have_no_bias(raw_config: dict[str, Any]) -> None:
     raw_config["model"] |= {"encoding": "tape_fox", "nope_every": 2}
-    found = attention_requirements(parse_config(raw_config, "test"), "cuda")
-    assert [(each.moves_state, each.bias) for each in found] == [(True, "pair"), (False, "pair"), (False, "none")]
+    needs = [(requirements.moves_state, requirements.bias) for requirements in requirements_of(raw_config)]
+    assert needs == [(True, "pair"), (False, "pair"), (False, "none")]

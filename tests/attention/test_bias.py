@@ -38,25 +38,33 @@ def test_blocks_equal_the_formula(shape: tuple[int, ...], kind: str, masked: boo
 def test_gradients_are_those_of_the_function() -> None:
     """Finite differences in float64. FIRE is checked block by block, because only some queries exceed its threshold."""
     exact, make = inputs((1, 12, 2, 2, 4), "pairs")
+    keys = slice(0, 12)
 
-    def numbers(*weights: Tensor) -> Tensor:
+    def fire(*weights: Tensor) -> Tensor:
         bias = make(list(weights))
-        return torch.cat([bias.block(bias.weights, rows, slice(0, 12)) for rows in (slice(0, 5), slice(5, 12))], dim=2)
+        blocks = [bias.block(bias.weights, rows, keys) for rows in (slice(0, 5), slice(5, 12))]
+        return torch.cat(blocks, dim=2)
 
-    assert torch.autograd.gradcheck(numbers, exact[3:])
+    assert torch.autograd.gradcheck(fire, exact[3:])
+
     exact, make = inputs((1, 12, 2, 2, 4), "distance")
-    assert torch.autograd.gradcheck(lambda table: make([table]).block((table,), slice(5, 9), slice(0, 9)), exact[3:])
+
+    def by_distance(table: Tensor) -> Tensor:
+        return make([table]).block((table,), slice(5, 9), slice(0, 9))
+
+    assert torch.autograd.gradcheck(by_distance, exact[3:])
 
 
-def test_inputs_are_left_alone() -> None:
+@pytest.mark.parametrize("shape", [(1, 6, 1, 1, 4), (2, 1, 3, 3, 4)], ids=["one head", "one token"])
+def test_inputs_are_left_alone(shape: tuple[int, ...]) -> None:
     """One head and one token already have the kernel's layout without a copy, so it must not scale them in place."""
-    for shape in ((1, 6, 1, 1, 4), (2, 1, 3, 3, 4)):
-        exact, make = inputs(shape, "distance")
-        given = [tensor.detach().float() for tensor in exact]
-        before = [tensor.clone() for tensor in given]
-        q, k, v, *weights = given
-        get_backend("blocked").attend(q, k, v, None, make(weights), None, False)
-        assert all(torch.equal(*pair) for pair in zip(given, before, strict=True))
+    exact, make = inputs(shape, "distance")
+    arguments = [tensor.detach().float() for tensor in exact]
+    copies = [tensor.clone() for tensor in arguments]
+    q, k, v, *weights = arguments
+    get_backend("blocked").attend(q, k, v, None, make(weights), None, False)
+    for argument, copy in zip(arguments, copies, strict=True):
+        assert torch.equal(argument, copy)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -83,15 +91,19 @@ def test_thousands_of_tokens(kind: str, units: int) -> None:
     length = 4608
     heads = 2
     exact, make = inputs((1, length, heads, heads, 2), kind)
-    ours = [tensor.detach().float().requires_grad_() for tensor in exact]
+    arguments = [tensor.detach().float().requires_grad_() for tensor in exact]
+    q, k, v, *weights = arguments
     with LargestTensor() as largest:
-        q, k, v, *weights = ours
-        out, _ = get_backend("blocked").attend(q, k, v, None, make(weights), None, False)
+        output, _ = get_backend("blocked").attend(q, k, v, None, make(weights), None, False)
         if kind == "distance":
-            out.sum().backward()
-            assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in ours)
-    assert largest.elements <= units * BLOCK * (length + BLOCK) < length * length
-    assert out.isfinite().all()
+            output.sum().backward()
+            for argument in arguments:
+                assert argument.grad is not None
+                assert argument.grad.isfinite().all()
+    max_elements = units * BLOCK * (length + BLOCK)
+    assert max_elements < length * length
+    assert largest.elements <= max_elements
+    assert output.isfinite().all()
 
 
 def bias_of(encoding: str, heads: int, length: int = 40) -> tuple[Tensor, dict[str, Tensor]]:
@@ -108,18 +120,24 @@ def bias_of(encoding: str, heads: int, length: int = 40) -> tuple[Tensor, dict[s
     return bias.block(bias.weights, slice(0, length), slice(0, length))[0].detach(), dict(layer.named_parameters())
 
 
-def pairs(length: int = 40) -> list[tuple[int, int]]:
+def visible_pairs(length: int = 40) -> list[tuple[int, int]]:
+    """Return all pairs of a query's index and a visible key's."""
     return [(row, column) for row in range(length) for column in range(row + 1)]
 
 
-def test_alibi() -> None:
+def test_alibi_slopes() -> None:
     """Slopes are 2^(-8h/H). 12 heads use those of 8, then every second one of 16 (Press et al., footnote on other numbers)."""
-    assert slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
-    assert slopes(12).tolist() == [2.0**-h for h in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]
-    numbers, _ = bias_of("alibi", 12)
+    slopes_of_8 = [2.0**-h for h in range(1, 9)]
+    assert slopes(8).tolist() == slopes_of_8
+    assert slopes(12).tolist() == slopes_of_8 + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]
+
+
+def test_alibi() -> None:
+    bias, _ = bias_of("alibi", 12)
     for head, slope in enumerate(slopes(12).tolist()):
-        found = [float(numbers[head, row, column]) for row, column in pairs()]
-        assert_close(found, [-slope * (row - column) for row, column in pairs()], bounds.DEFINITION)
+        values = [float(bias[head, row, column]) for row, column in visible_pairs()]
+        expected = [-slope * (row - column) for row, column in visible_pairs()]
+        assert_close(values, expected, bounds.DEFINITION)
 
 
 def test_t5_buckets_are_those_of_transformers() -> None:
@@ -132,19 +150,21 @@ def test_t5_buckets_are_those_of_transformers() -> None:
 
 
 def test_t5() -> None:
-    numbers, weights = bias_of("t5", 3, 200)
+    bias, weights = bias_of("t5", 3, 200)
     bucket = buckets(200, torch.device("cpu"))
-    for row, column in pairs(200)[::7]:
-        assert torch.equal(numbers[:, row, column], weights["table"][:, bucket[row - column]])
+    for row, column in visible_pairs(200)[::7]:
+        assert torch.equal(bias[:, row, column], weights["table"][:, bucket[row - column]])
 
 
 def test_fire() -> None:
-    numbers, weights = bias_of("fire", 3, 700)
+    bias, weights = bias_of("fire", 3, 700)
     weights = {name: weight.detach().double() for name, weight in weights.items()}
     c = float(weights["log_scale"])
-    t = float(weights["threshold"])
-    for row, column in pairs(700)[::501]:
-        share = math.log1p(abs(c * (row - column))) / (math.log1p(abs(c * max(row, abs(t * 512)))) + 1e-6)
+    threshold = abs(float(weights["threshold"]) * 512)
+    for row, column in visible_pairs(700)[::501]:
+        log_distance = math.log1p(abs(c * (row - column)))
+        log_length = math.log1p(abs(c * max(row, threshold)))
+        share = log_distance / (log_length + 1e-6)
         hidden = (weights["inner_weight"][:, 0] * share + weights["inner_bias"]).relu()
         expected = weights["outer_weight"] @ hidden + weights["outer_bias"]
-        assert_close(numbers[:, row, column].double(), expected, bounds.DEFINITION)
+        assert_close(bias[:, row, column].double(), expected, bounds.DEFINITION)

@@ -17,13 +17,13 @@ def test_blocks_are_those_of_all_pairs(length: int) -> None:
     def sees_key(batch: torch.Tensor, head: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
         return (column <= row) & (column >= starts[batch, row])
 
-    found = document_blocks(starts, 0)
+    mask = document_blocks(starts, 0)
     expected = create_block_mask(sees_key, 3, None, length, length, device="cpu")
-    assert found.seq_lengths == expected.seq_lengths
-    assert found.BLOCK_SIZE == expected.BLOCK_SIZE
+    assert mask.seq_lengths == expected.seq_lengths
+    assert mask.BLOCK_SIZE == expected.BLOCK_SIZE
     for kind in ("kv", "full_kv", "q", "full_q"):
         for part in (f"{kind}_num_blocks", f"{kind}_indices"):
-            assert torch.equal(getattr(found, part), getattr(expected, part)), part
+            assert torch.equal(getattr(mask, part), getattr(expected, part)), part
 
 
 def test_blocks_are_found_once_a_batch() -> None:

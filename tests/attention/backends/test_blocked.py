@@ -1,6 +1,6 @@
 """Ring attention of context-parallel ranks against blocked attention in one process."""
 
-from math import prod
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.helpers.models.attention import initial_state, inputs, random_documen
 from tests.helpers.processes.workers import run_workers
 
 RANKS = 3  # more than the heads of keys
-# B, N, H, L, R: chunks shorter than a block of rows and longer, of which a block has parts of both
+# B, N, H, L, R: chunks shorter than a block of rows, and longer ones, so that blocks have parts of two chunks
 SHAPES = [(2, 24, 4, 2, 8), (1, 6 * (BLOCK + 12), 2, 1, 4)]
 
 
@@ -36,14 +36,15 @@ def test_ring_equals_one_process(tmp_path: Path) -> None:
 
 def check(_: Any, topology: Topology) -> bool:
     context = make_mesh(topology, {"context": RANKS})["context"]
-    for shape in SHAPES:
-        for moves_state in (True, False):
-            for mask in (None, random_document_starts(*shape[:2])):
-                alone = [zigzag(part, context) for part in results(shape, SINGLE, moves_state, mask)]
-                for block in (BLOCK, 3 * BLOCK):
-                    ring = results(shape, context, moves_state, mask, min_block_rows=block)
-                    for found, expected in zip(ring, alone, strict=True):
-                        assert_close(found, expected, bounds.RING, floor=1e-3, what=(shape, moves_state, mask is not None))
+    for shape, moves_state, masked in itertools.product(SHAPES, (True, False), (False, True)):
+        document_starts = None
+        if masked:
+            document_starts = random_document_starts(*shape[:2])
+        expected = [zigzag(part, context) for part in results(shape, SINGLE, moves_state, document_starts)]
+        for min_block_rows in (BLOCK, 3 * BLOCK):
+            ring = results(shape, context, moves_state, document_starts, min_block_rows=min_block_rows)
+            for ours, theirs in zip(ring, expected, strict=True):
+                assert_close(ours, theirs, bounds.RING, floor=1e-3, what=(shape, moves_state, masked))
     check_bytes(context)
     return True
 
@@ -52,17 +53,25 @@ def results(
     shape: tuple[int, ...],
     context: Axis,
     moves_state: bool,
-    mask: Tensor | None,
+    document_starts: Tensor | None,
     dtype: torch.dtype = torch.float32,
     min_block_rows: int = BLOCK,
 ) -> list[Tensor]:
     """Return the outputs and gradients of this rank's tokens."""
-    given = [zigzag(part.detach(), context).requires_grad_() for part in inputs(shape, dtype)]
-    q, k, v, delta = given
-    state = PositionState(zigzag(initial_state(inputs(shape)[3]), context), delta if moves_state else None)
-    found = Blocked(context, min_block_rows).attend(q, k, v, state, None, zigzag(mask, context), moves_state)
-    outputs = [part for part in found if part is not None]
-    gradients = torch.autograd.grad([part.float().sin().sum() for part in outputs], given[: 4 if moves_state else 3])
+    arguments = [zigzag(part.detach(), context).requires_grad_() for part in inputs(shape, dtype)]
+    q, k, v, delta = arguments
+    initial = zigzag(initial_state(inputs(shape)[3]), context)
+    state = PositionState(initial)
+    trained = [q, k, v]
+    if moves_state:
+        state = PositionState(initial, delta)
+        trained = arguments
+    backend = Blocked(context, min_block_rows)
+    content, attended_state = backend.attend(q, k, v, state, None, zigzag(document_starts, context), moves_state)
+    outputs = [content]
+    if attended_state is not None:
+        outputs.append(attended_state)
+    gradients = torch.autograd.grad([output.float().sin().sum() for output in outputs], trained)
     return [*outputs, *gradients]
 
 
@@ -70,10 +79,11 @@ def check_bytes(context: Axis) -> None:
     """Check the bytes sent to the next rank: keys, values and a moving state forward, again backward, and their gradients."""
     shape = SHAPES[0]
     batch, length, _, channels, size = shape
-    for moves_state in (True, False):
+    for moves_state, num_tensors in ((True, 3), (False, 2)):
         with CountTraffic(context) as traffic:
             results(shape, context, moves_state, None, torch.bfloat16)
-        part = prod((batch, length // RANKS, channels, size)) * torch.bfloat16.itemsize
-        one_pass = (RANKS - 1) * (3 if moves_state else 2) * part
-        assert traffic.sent["context"] == {SHIFT: 3 * one_pass}
-        assert traffic.overlapped["context"] == 3 * one_pass - one_pass // (RANKS - 1)
+        tensor_bytes = batch * (length // RANKS) * channels * size * torch.bfloat16.itemsize
+        hop_bytes = num_tensors * tensor_bytes
+        pass_bytes = (RANKS - 1) * hop_bytes
+        assert traffic.sent["context"] == {SHIFT: 3 * pass_bytes}
+        assert traffic.overlapped["context"] == 3 * pass_bytes - hop_bytes

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from megatape.attention.backends import flex
 from megatape.attention.split_values import MAX_VALUE_WIDTH
@@ -24,18 +25,22 @@ def test_bias_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
     check("flex", shape, "distance", masked)
 
 
-@pytest.mark.parametrize(("size", "width", "masked"), [(16, 16, True), (MAX_VALUE_WIDTH, 2 * MAX_VALUE_WIDTH, False)], ids=str)
-def test_moving_equals_blocks(size: int, width: int, masked: bool) -> None:
-    """One or several calls, with grouped queries."""
-    results = []
-    for backend in ("flex", "blocked"):
+@pytest.mark.parametrize(
+    ("size", "width", "document_starts"),
+    [(16, 16, random_document_starts(2, 200)), (MAX_VALUE_WIDTH, 2 * MAX_VALUE_WIDTH, None)],
+    ids=["one call, masked", "several calls"],
+)
+def test_moving_equals_blocks(size: int, width: int, document_starts: Tensor | None) -> None:
+    """Queries are grouped."""
+
+    def outputs_and_gradients(backend: str) -> list[Tensor]:
         q, k, v, delta = widths(2, 200, 4, 2, size, width)
-        starts = random_document_starts(2, 200) if masked else None
-        outputs = moving(backend, q, k, v, initial_state(delta), delta, starts)
-        loss = outputs[0].sin().sum() + outputs[1].square().sum()
-        results.append([*outputs, *torch.autograd.grad(loss, (q, k, v, delta))])
-    for found, expected in zip(*results, strict=True):
-        assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
+        content, attended_state = moving(backend, q, k, v, initial_state(delta), delta, document_starts)
+        loss = content.sin().sum() + attended_state.square().sum()
+        return [content, attended_state, *torch.autograd.grad(loss, (q, k, v, delta))]
+
+    for result, expected in zip(outputs_and_gradients("flex"), outputs_and_gradients("blocked"), strict=True):
+        assert_close(result, expected, bounds.ATTENTION, floor=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -51,25 +56,29 @@ def test_tiles(
     dtype: torch.dtype, biased: bool, width: int, tiles: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch's own tiles ignore the bias, with which they need more shared memory than an H100 has."""
-    given = []
+    kernel_options = []
 
-    def recorded(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **options: object) -> torch.Tensor:
-        given.append(options["kernel_options"])
+    def recorded(queries: Tensor, keys: Tensor, values: Tensor, **options: object) -> Tensor:
+        kernel_options.append(options["kernel_options"])
         return values
 
     monkeypatch.setattr(flex, "flex_attention", recorded)
     q = torch.zeros(1, 8, 2, 64, dtype=dtype)
     v = torch.zeros(1, 8, 2, width, dtype=dtype)
-    flex.flex_values(q, q, v, torch.zeros(2, 8) if biased else None, None)
-    assert given == [tiles]
+    bias = None
+    if biased:
+        bias = torch.zeros(2, 8)
+    flex.flex_values(q, q, v, bias, None)
+    assert kernel_options == [tiles]
 
 
 @pytest.mark.parametrize("size", [64, 128])
 def test_tiles_of_a_bias_fit_an_h100(size: int) -> None:
     """A tile has queries, and keys, values and a float32 bias per stage. torch's own tiles would take 304 KiB at R 64."""
 
-    def needed(rows: int, columns: int, stages: int) -> int:
-        return 2 * rows * size + stages * (2 * 2 * columns * size + 4 * rows * columns)
-
-    assert needed(flex.BIASED["fwd_BLOCK_M"], flex.BIASED["fwd_BLOCK_N"], flex.BIASED["fwd_num_stages"]) <= 227 * 1024
-    assert flex.BIASED["bwd_num_stages"] < 3, "torch's own, with which an H200 lacked 1 KiB"
+    rows = flex.BIASED["fwd_BLOCK_M"]
+    columns = flex.BIASED["fwd_BLOCK_N"]
+    query_bytes = 2 * rows * size
+    stage_bytes = 2 * 2 * columns * size + 4 * rows * columns
+    assert query_bytes + flex.BIASED["fwd_num_stages"] * stage_bytes <= 227 * 1024
+    assert flex.BIASED["bwd_num_stages"] < 3, "with torch's own 3 stages an H200 lacked 1 KiB"
