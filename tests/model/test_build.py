@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -74,33 +74,47 @@ def test_everything_at_once() -> None:
     options: dict[str, Any] = APPLIED["fp8"] | APPLIED["shifted"] | {"trainable": ["adapters", "norms"]}
     tokens, positions = tokens_and_positions()
     weights = random_model(encoding="rope", lora=lora).state_dict()
-    found = []
-    for mode in ("none", "selective", "full"):
+
+    def loss_and_gradients(mode: str) -> dict[str, Tensor]:
         model = model_with(config, activation_checkpointing=mode, **options)
         model.load_state_dict(weights)
         loss = model(tokens, positions, targets=tokens, dropout_seeds=tokens[:, 0])
         loss.backward()
-        found.append([loss.detach(), *(p.grad for p in model.parameters() if p.requires_grad)])
-        assert {name.rpartition(".")[0] for name, p in model.named_parameters() if p.grad is not None} <= {
-            name for name, _ in model.named_modules() if name.endswith(("adapter", "norm"))
-        }
-    for others in found[1:]:
-        assert all(torch.equal(*pair) for pair in zip(found[0], others, strict=True))
+        results = {"loss": loss.detach()}
+        for name, weight in model.named_parameters():
+            if weight.grad is not None:
+                results[name] = weight.grad
+        return results
+
+    expected = loss_and_gradients("none")
+    for name in expected.keys() - {"loss"}:
+        module = name.rpartition(".")[0]
+        assert module.endswith(("adapter", "norm")), name
+    for mode in ("selective", "full"):
+        results = loss_and_gradients(mode)
+        assert results.keys() == expected.keys()
+        for name, result in results.items():
+            assert torch.equal(result, expected[name]), (mode, name)
 
 
 def test_blocks_are_recomputed_in_training_alone() -> None:
     """Autograd saves the streams before each block, although their tensors are inside tuples."""
-    models = [model_with(ModelConfig(**SHAPE), activation_checkpointing=mode) for mode in ("none", "full")]
-    plain, full = (saved_bytes(model, 2, 40) for model in models)
-    numbers = 2 * 40 * SHAPE["hidden_size"]
-    before = 4 * (
-        (2 * SHAPE["num_layers"] - 1) * numbers + numbers // SHAPE["num_heads"] // 2
-    )  # x, delta; initial of one sample
-    assert before <= full < plain / 3
-    assert len({saved_bytes(model.eval(), 2, 40) for model in models}) == 1
+    model = model_with(ModelConfig(**SHAPE), activation_checkpointing="none")
+    recomputed_model = model_with(ModelConfig(**SHAPE), activation_checkpointing="full")
+
+    num_saved = saved_bytes(recomputed_model, 2, 40)
+
+    # x and delta before each block except that the first one has no delta, and the initial state of one sample
+    stream_elements = 2 * 40 * SHAPE["hidden_size"]
+    initial_elements = stream_elements // SHAPE["num_heads"] // 2
+    num_stream_bytes = 4 * ((2 * SHAPE["num_layers"] - 1) * stream_elements + initial_elements)
+    assert num_stream_bytes <= num_saved
+    assert num_saved < saved_bytes(model, 2, 40) / 3
+    assert saved_bytes(recomputed_model.eval(), 2, 40) == saved_bytes(model.eval(), 2, 40)
 
 
 LORA = {"rank": 2, "alpha": 2.0, "targets": ["query", "up", "down"]}
+# Name -> changes of the shape, and options beside chunks
 CHUNKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tape": ({"num_kv_heads": 2}, {"activation_checkpointing": "offload"}),
     "rope": ({"encoding": "rope", "tie_embeddings": True}, {"activation_checkpointing": "selective"}),
@@ -110,6 +124,14 @@ CHUNKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+class TrainedStep(NamedTuple):
+    """Loss, gradients and updated weights of a step."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    weights: dict[str, Tensor]
+
+
 @pytest.mark.numerics
 @pytest.mark.parametrize("name", slow_but(CHUNKED.keys() - {"compiled"}, CHUNKED))
 def test_chunks_change_nothing(name: str) -> None:
@@ -117,10 +139,10 @@ def test_chunks_change_nothing(name: str) -> None:
     torch._dynamo.reset()
     changes, options = CHUNKED[name]
     drawn = random_model(**changes)
-    found = []
     tokens, positions = tokens_and_positions()
-    for chunked in ({}, options | {"chunk_tokens": 17}):
-        model = model_with(drawn.config, **{key: options[key] for key in ("trainable",) if key in options} | chunked)
+
+    def train_a_step(**options: Any) -> TrainedStep:
+        model = model_with(drawn.config, **options)
         model.load_state_dict(drawn.state_dict())
         trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
         optimizer = torch.optim.SGD(trained.values(), lr=1e-3)
@@ -128,14 +150,18 @@ def test_chunks_change_nothing(name: str) -> None:
         loss.backward()
         optimizer.step()
         gradients = {key: weight.grad for key, weight in trained.items() if weight.grad is not None}
-        found.append((loss.detach(), gradients, {key: weight.detach() for key, weight in trained.items()}))
-    (loss, gradients, weights), (chunked_loss, chunked_gradients, chunked_weights) = found
-    assert_close(chunked_loss, loss, bounds.LOGITS)
-    assert gradients.keys() == chunked_gradients.keys()
-    for key, gradient in gradients.items():
-        assert_close(chunked_gradients[key], gradient, bounds.PACKED_GRADIENTS, what=key)
-    for key, weight in weights.items():
-        assert_close(chunked_weights[key], weight, bounds.LOGITS, what=key)
+        return TrainedStep(loss.detach(), gradients, {key: weight.detach() for key, weight in trained.items()})
+
+    plain_options = {key: value for key, value in options.items() if key == "trainable"}
+    expected = train_a_step(**plain_options)
+    step = train_a_step(**options, chunk_tokens=17)
+
+    assert_close(step.loss, expected.loss, bounds.LOGITS)
+    assert step.gradients.keys() == expected.gradients.keys()
+    for key, gradient in expected.gradients.items():
+        assert_close(step.gradients[key], gradient, bounds.PACKED_GRADIENTS, what=key)
+    for key, weight in expected.weights.items():
+        assert_close(step.weights[key], weight, bounds.LOGITS, what=key)
 
 
 def test_every_model_is_built_here() -> None:
@@ -146,46 +172,84 @@ def test_every_model_is_built_here() -> None:
     assert callers == ["model/build.py"]
 
 
-WRAPPERS: dict[str, tuple[dict[str, Any], list[type], list[type], list[type]]] = {
-    "plain": ({"encoding": "rope"}, [], [], []),
-    "rebuilt sums": ({}, [RebuiltSumBlock], [], []),
-    "selective": (
+class Wrappers(NamedTuple):
+    """Expected wrappers, from the outermost one.
+
+    Attributes:
+        options: Options of the model, and its encoding.
+        block: Wrappers of blocks.
+        attention: Wrappers of attention.
+        mlp: Wrappers of MLPs.
+    """
+
+    options: dict[str, Any]
+    block: tuple[type, ...] = ()
+    attention: tuple[type, ...] = ()
+    mlp: tuple[type, ...] = ()
+
+
+TENSOR_AXIS = Axis("tensor", 2, 0)
+WRAPPERS = {
+    "plain": Wrappers({"encoding": "rope"}),
+    "rebuilt sums": Wrappers({}, block=(RebuiltSumBlock,)),
+    "selective": Wrappers(
         {"encoding": "rope", "activation_checkpointing": "selective"},
-        [SelectiveBlock],
-        [TensorParallelAttention],
-        [SelectiveMLP, TensorParallelMLP],
+        block=(SelectiveBlock,),
+        attention=(TensorParallelAttention,),
+        mlp=(
+            SelectiveMLP,
+            TensorParallelMLP,
+        ),
     ),
-    "compiled": ({"compiler": "eager"}, [CompiledBlock], [], []),
-    "tensor ranks": (
-        {"encoding": "rope", "tensor_axis": Axis("tensor", 2, 0)},
-        [],
-        [TensorParallelAttention],
-        [TensorParallelMLP],
+    "compiled": Wrappers({"compiler": "eager"}, block=(CompiledBlock,)),
+    "tensor ranks": Wrappers(
+        {"encoding": "rope", "tensor_axis": TENSOR_AXIS},
+        attention=(TensorParallelAttention,),
+        mlp=(TensorParallelMLP,),
     ),
-    "everything": (
+    "everything": Wrappers(
         {
-            "tensor_axis": Axis("tensor", 2, 0),
+            "tensor_axis": TENSOR_AXIS,
             "sequence_axis": Axis("sequence", 2, 0),
             "chunk_tokens": 8,
             "activation_checkpointing": "full",
             "compiler": "eager",
         },
-        [RecomputedBlock, SequenceParallelBlock, ChunkedBlock, CompiledBlock],
-        [SequenceParallelAttention, TensorParallelAttention],
-        [TensorParallelMLP],
+        block=(
+            RecomputedBlock,
+            SequenceParallelBlock,
+            ChunkedBlock,
+            CompiledBlock,
+        ),
+        attention=(
+            SequenceParallelAttention,
+            TensorParallelAttention,
+        ),
+        mlp=(TensorParallelMLP,),
     ),
 }
 
 
+def wrappers_among(module: Any, wrappers: tuple[type, ...]) -> tuple[type, ...]:
+    """Return the bases of a module that are in `wrappers`, from the outermost one."""
+    return tuple(base for base in type(module).__mro__ if base in wrappers)
+
+
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_wrappers_are_in_the_stated_order(name: str) -> None:
-    """The first wrapper is the outermost. Blocks, attention and MLP without a wrapper are plain."""
-    options, *expected = WRAPPERS[name]
-    config = ModelConfig(**SHAPE | {key: value for key, value in options.items() if key == "encoding"})
-    model = model_with(config, **{key: value for key, value in options.items() if key != "encoding"})
+    """Blocks, attention and MLP without a wrapper are plain."""
+    expected = WRAPPERS[name]
+    options = dict(expected.options)
+    encoding = options.pop("encoding", "tape")
+    model = model_with(ModelConfig(**SHAPE | {"encoding": encoding}), **options)
+    has_wrappers = bool(expected.block or expected.attention or expected.mlp)
     for block in model.blocks:
-        plain = (Block, Attention, MLP)
-        for module, wrappers, base in zip((block, block.attention, block.mlp), expected, plain, strict=True):
-            bases = type(module).__mro__
-            assert [wrapper for wrapper in bases if wrapper in wrappers] == wrappers
-            assert (type(module) is base) == (not wrappers) or (module is block and any(expected))
+        assert wrappers_among(block, expected.block) == expected.block
+        assert wrappers_among(block.attention, expected.attention) == expected.attention
+        assert wrappers_among(block.mlp, expected.mlp) == expected.mlp
+        assert (type(block.attention) is Attention) == (not expected.attention)
+        assert (type(block.mlp) is MLP) == (not expected.mlp)
+        if not has_wrappers:
+            assert type(block) is Block
+        if expected.block:
+            assert type(block) is not Block

@@ -15,48 +15,67 @@ from megatape.nn.product import linear
 from tests.helpers.models.small_models import model_with, random_model, tokens_and_positions
 
 pytestmark = pytest.mark.fp8
-PRODUCTS = {f"attention.{name}" for name in ("query", "key", "value", "output")} | {
-    f"mlp.{name}" for name in ("gate", "up", "down")
-}
+PRODUCTS = (
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "mlp.gate",
+    "mlp.up",
+    "mlp.down",
+)
 CHANGES: dict[str, Any] = {"num_kv_heads": 2, "attention_bias": "qkvo", "qk_norm": True}
 
 
-def model(mode: Mode = "none", recipe: str | None = "tensorwise", compiler: str | None = None) -> Transformer:
+def make_model(mode: Mode = "none", recipe: str | None = "tensorwise", compiler: str | None = None) -> Transformer:
     drawn = random_model(**CHANGES)
-    product = fp8_product(recipe, torch.device("cpu")) if recipe else None
-    made = model_with(drawn.config, fp8=product, activation_checkpointing=mode, compiler=compiler).to(torch.bfloat16)
-    made.load_state_dict(drawn.state_dict())
-    return made
+    product = None
+    if recipe is not None:
+        product = fp8_product(recipe, torch.device("cpu"))
+    model = model_with(drawn.config, fp8=product, activation_checkpointing=mode, compiler=compiler).to(torch.bfloat16)
+    model.load_state_dict(drawn.state_dict())
+    return model
 
 
-def gradients(made: Transformer) -> dict[str, Tensor]:
-    """Return the loss and gradients accumulated over two micro-batches."""
+def loss_and_gradients(model: Transformer) -> dict[str, Tensor]:
+    """Return the second loss, and gradients accumulated over two micro-batches, by name."""
     tokens, positions = tokens_and_positions(length=32)
-    for part in (tokens[:1], tokens[1:]):
-        loss = made(part, positions[:1], targets=part)
+    for micro_batch in tokens.split(1):
+        loss = model(micro_batch, positions[:1], targets=micro_batch)
         loss.backward()
-    return {"loss": loss.detach()} | {name: p.grad for name, p in made.named_parameters() if p.grad is not None}
+    results = {"loss": loss.detach()}
+    for name, weight in model.named_parameters():
+        if weight.grad is not None:
+            results[name] = weight.grad
+    return results
 
 
-def test_products_of_the_blocks() -> None:
-    made = model()
-    found = {name for name, module in made.named_modules() if isinstance(module, Linear) and module.product is not linear}
-    assert found == {f"blocks.{index}.{name}" for index in range(3) for name in PRODUCTS}
+def test_products_of_the_blocks_use_fp8() -> None:
+    names = set()
+    for name, module in make_model().named_modules():
+        if isinstance(module, Linear) and module.product is not linear:
+            names.add(name)
+    assert names == {f"blocks.{index}.{product}" for index in range(3) for product in PRODUCTS}
 
 
-def test_checkpointing_changes_nothing_and_fp8_keeps_nothing() -> None:
-    """Loss and gradients are bit-identical. Saved bytes are those planned without FP8, because the planner has no torchao."""
-    expected = gradients(model())
-    for mode in get_args(Mode):
-        assert saved_bytes(model(mode), 2, 32) == saved_bytes(model(mode, None), 2, 32), mode
-        found = gradients(model(mode))
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), mode
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_checkpointing_changes_no_gradient(mode: Mode) -> None:
+    expected = loss_and_gradients(make_model())
+    results = loss_and_gradients(make_model(mode))
+    assert results.keys() == expected.keys()
+    for name, result in results.items():
+        assert torch.equal(result, expected[name]), name
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_fp8_saves_no_further_bytes(mode: Mode) -> None:
+    """The planner, which has no torchao, counts the bytes without FP8."""
+    assert saved_bytes(make_model(mode), 2, 32) == saved_bytes(make_model(mode, recipe=None), 2, 32)
 
 
 @pytest.mark.slow
 def test_compiled_equals_eager() -> None:
     torch._dynamo.reset()
-    found = gradients(model("full", compiler="aot_eager_decomp_partition"))
-    for name, tensor in gradients(model("full")).items():
-        assert torch.equal(found[name], tensor), name
+    results = loss_and_gradients(make_model("full", compiler="aot_eager_decomp_partition"))
+    for name, expected in loss_and_gradients(make_model("full")).items():
+        assert torch.equal(results[name], expected), name

@@ -19,8 +19,10 @@ class WithoutBackward(Blocked):
     """Backend whose backward pass fails if there is no state."""
 
     def attend(self, *arguments: Any) -> Outputs:
-        content, attended_positions = super().attend(*arguments)
-        return _NoBackward.apply(content) if attended_positions is None else content, attended_positions
+        content, attended_state = super().attend(*arguments)
+        if attended_state is None:
+            content = _NoBackward.apply(content)
+        return content, attended_state
 
 
 class _NoBackward(torch.autograd.Function):
@@ -42,8 +44,8 @@ class WrongGradient(Blocked):
 
 class NotANumber(Blocked):
     def attend(self, *arguments: Any) -> Outputs:
-        content, attended_positions = super().attend(*arguments)
-        return content * float("nan"), attended_positions
+        content, attended_state = super().attend(*arguments)
+        return content * float("nan"), attended_state
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +54,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(BACKENDS, kind.__name__, Entry(f"{__name__}:{kind.__name__}", ""))
 
 
-def tried(
-    name: str,
+def reason_of(
+    backend: str,
     moves_state: bool = False,
     bias: BiasKind = "none",
     dtype: torch.dtype = torch.bfloat16,
@@ -61,23 +63,29 @@ def tried(
     width: int = 16,
 ) -> str | None:
     requirements = AttentionRequirements("cpu", moves_state, bias, 16, dtype, masked)
-    return smoke_test_backend(name, [requirements], BackendTrial(2, width, 40, CPU))
+    return smoke_test_backend(backend, [requirements], BackendTrial(2, width, 40, CPU))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("masked", [False, True])
 def test_smoke_test_accepts_working_backends(dtype: torch.dtype, masked: bool) -> None:
-    assert not tried("sdpa", dtype=dtype, masked=masked)
-    assert not tried("sdpa", True, dtype=dtype, masked=masked, width=32)  # a CPU can, for the price of N x N
-    assert not tried("blocked", True, dtype=dtype, masked=masked)
-    assert not tried("blocked", False, "distance", dtype, masked)
-    assert not tried("blocked", True, "distance", dtype, masked)
+    assert reason_of("sdpa", dtype=dtype, masked=masked) is None
+    assert reason_of("sdpa", True, dtype=dtype, masked=masked, width=32) is None  # a CPU can, for the price of N x N
+    assert reason_of("blocked", True, dtype=dtype, masked=masked) is None
+    assert reason_of("blocked", False, "distance", dtype, masked) is None
+    assert reason_of("blocked", True, "distance", dtype, masked) is None
 
 
-def test_smoke_test_reports_failing_backends() -> None:
-    assert tried("WithoutBackward") == "RuntimeError: no kernel for the backward pass"
-    assert not tried("WithoutBackward", True)
-    wrong = tried("WrongGradient", True)
-    assert wrong is not None
-    assert wrong.startswith("its results are off by 100%")
-    assert tried("NotANumber") == "its results are off by nan%"
+def test_a_failing_backward_pass_is_reported() -> None:
+    assert reason_of("WithoutBackward") == "RuntimeError: no kernel for the backward pass"
+    assert reason_of("WithoutBackward", moves_state=True) is None
+
+
+def test_wrong_gradients_are_reported() -> None:
+    reason = reason_of("WrongGradient", moves_state=True)
+    assert reason is not None
+    assert reason.startswith("its results are off by 100%")
+
+
+def test_nan_is_reported() -> None:
+    assert reason_of("NotANumber") == "its results are off by nan%"

@@ -19,6 +19,7 @@ from megatape.model.transformer import Transformer
 from megatape.nn.parameters import spec_of
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close, relative_difference
+from tests.helpers.models.packed_documents import assert_documents_are_independent
 from tests.helpers.models.small_models import SHAPE, random_model, tokens_and_positions
 
 pytestmark = pytest.mark.numerics
@@ -40,40 +41,79 @@ ENCODINGS = (
 
 def naive(model: Transformer, tokens: Tensor) -> Tensor:
     """Compute logits [N, V] of a text [N] with rotary positions, one pair of tokens and one plane at a time."""
-    every = model.config.nope_every
-    rotated = round(8 * model.config.rotary_fraction)
+    config = model.config
+    num_rotated = round(8 * config.rotary_fraction)
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
     x = weights["embedding.weight"][tokens]
-    for layer in range(model.config.num_layers):
-        of = {name.removeprefix(f"blocks.{layer}."): weight for name, weight in weights.items()}
-        h = norm(x, of["attention_norm.weight"])
-        q, k, v = (h @ of[f"attention.{name}.weight"].T for name in ("query", "key", "value"))
-        attended = torch.zeros_like(q)
-        for head, i in itertools.product(range(4), range(len(tokens))):
-            own = slice(8 * head, 8 * head + 8)
-            turns = torch.zeros(i + 1) if every and (layer + 1) % every == 0 else i - torch.arange(i + 1)
-            scores = torch.stack([score(q[i, own], k[j, own], float(turns[j]), rotated) for j in range(i + 1)])
-            if model.config.attention_scale == "log_n":
-                scores = scores * of["attention.log_scale.scale"][head] * math.log(i + 1)
-            attended[i, own] = scores.softmax(0) @ v[: i + 1, own]
-        x = x + attended @ of["attention.output.weight"].T
-        h = norm(x, of["mlp_norm.weight"])
-        x = x + (F.silu(h @ of["mlp.gate.weight"].T) * (h @ of["mlp.up.weight"].T)) @ of["mlp.down.weight"].T
-    return norm(x, weights["norm.weight"]) @ weights["head.weight"].T
+    for layer in range(config.num_layers):
+        prefix = f"blocks.{layer}."
+        layer_weights = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+        has_positions = config.nope_every is None or (layer + 1) % config.nope_every != 0
+        log_scales = None
+        if config.attention_scale == "log_n":
+            log_scales = layer_weights["attention.log_scale.scale"]
+        h = normalized(x, layer_weights["attention_norm.weight"])
+        q = h @ layer_weights["attention.query.weight"].T
+        k = h @ layer_weights["attention.key.weight"].T
+        v = h @ layer_weights["attention.value.weight"].T
+        attended = naive_attention(q, k, v, has_positions, num_rotated, log_scales)
+        x = x + attended @ layer_weights["attention.output.weight"].T
+        h = normalized(x, layer_weights["mlp_norm.weight"])
+        active = F.silu(h @ layer_weights["mlp.gate.weight"].T) * (h @ layer_weights["mlp.up.weight"].T)
+        x = x + active @ layer_weights["mlp.down.weight"].T
+    return normalized(x, weights["norm.weight"]) @ weights["head.weight"].T
 
 
-def norm(x: Tensor, weight: Tensor) -> Tensor:
+def naive_attention(
+    q: Tensor, k: Tensor, v: Tensor, has_positions: bool, num_rotated: int, log_scales: Tensor | None
+) -> Tensor:
+    """Compute attention of 4 heads of 8.
+
+    Args:
+        q: Queries, [N, 32].
+        k: Keys, [N, 32].
+        v: Values, [N, 32].
+        has_positions: Whether queries and keys rotate.
+        num_rotated: Number of rotating channels in a head.
+        log_scales: Scale of each head, multiplied by the logarithm of the number of keys.
+    """
+    attended = torch.zeros_like(q)
+    for head, i in itertools.product(range(4), range(len(q))):
+        channels = slice(8 * head, 8 * head + 8)
+        scores = torch.zeros(i + 1, dtype=q.dtype)
+        for j in range(i + 1):
+            distance = 0
+            if has_positions:
+                distance = i - j
+            scores[j] = score(q[i, channels], k[j, channels], distance, num_rotated)
+        if log_scales is not None:
+            scores = scores * log_scales[head] * math.log(i + 1)
+        attended[i, channels] = scores.softmax(0) @ v[: i + 1, channels]
+    return attended
+
+
+def normalized(x: Tensor, weight: Tensor) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
 
 
-def score(q: Tensor, k: Tensor, turns: float, rotated: int) -> Tensor:
-    """Return the score of a head of 8, of which `rotated` channels rotate, for a key `turns` tokens before the query."""
-    angles = [turns * 10_000 ** (-2 * c / rotated) if 2 * c < rotated else 0.0 for c in range(4)]
-    planes = [
-        (complex(q[c], q[c + 4]) * complex(k[c], k[c + 4]).conjugate() * complex(math.cos(angle), math.sin(angle))).real
-        for c, angle in enumerate(angles)
-    ]
-    return torch.tensor(sum(planes) / math.sqrt(8), dtype=q.dtype)
+def score(q: Tensor, k: Tensor, distance: int, num_rotated: int) -> float:
+    """Return the score of a query and a key of 8 channels, of which `num_rotated` rotate."""
+    total = 0.0
+    for plane in range(4):
+        angle = 0.0
+        if 2 * plane < num_rotated:
+            angle = distance * 10_000 ** (-2 * plane / num_rotated)
+        query = complex(q[plane], q[plane + 4])
+        key = complex(k[plane], k[plane + 4])
+        total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).real
+    return total / math.sqrt(8)
+
+
+def zero_position_updates(model: Transformer) -> None:
+    for block in model.blocks:
+        if block.position is not None:
+            block.position.gain.data.zero_()
+            block.position.up.data.zero_()
 
 
 @pytest.mark.parametrize(
@@ -93,12 +133,12 @@ def test_logits_are_the_definition(changes: dict[str, Any]) -> None:
     tokens, positions = tokens_and_positions(batch=1, length=10)
     expected = naive(model, tokens[0])
     assert_close(model(tokens, positions)[0], expected, bounds.LOGITS)
-    other = random_model(encoding="rope").double()
-    other.load_state_dict(model.state_dict(), strict=False)
-    assert relative_difference(other(tokens, positions)[0], expected) > 1e-3
+    unchanged = random_model(encoding="rope").double()
+    unchanged.load_state_dict(model.state_dict(), strict=False)
+    assert relative_difference(unchanged(tokens, positions)[0], expected) > 1e-3
 
 
-def test_the_state_passes() -> None:
+def test_layers_without_positions_pass_the_state_on() -> None:
     """The last layer with positions updates the state only while recording streams, and gets no gradient."""
     model = random_model(num_layers=4, nope_every=2)
     model(*tokens_and_positions()).square().sum().backward()
@@ -106,19 +146,17 @@ def test_the_state_passes() -> None:
     assert dead == [f"blocks.2.position.{part}" for part in ("gain", "content", "up", "down")]
     with recorded_streams(model) as streams:
         model(*tokens_and_positions())
-    first, second, third, fourth = (e for _, e in streams if e is not None)
-    assert torch.equal(first, second)
-    assert torch.equal(third, fourth)
-    assert float((third - second).detach().abs().max()) > 1e-3
+    states = [e.detach() for _, e in streams if e is not None]
+    assert len(states) == 4
+    assert torch.equal(states[0], states[1])
+    assert torch.equal(states[2], states[3])
+    assert float((states[2] - states[1]).abs().max()) > 1e-3
 
 
 def test_a_fresh_tape_is_rope() -> None:
     tape = random_model(nope_every=2)
     rope = random_model(encoding="rope", nope_every=2)
-    for block in tape.blocks:
-        if block.position is not None:
-            block.position.gain.data.zero_()
-            block.position.up.data.zero_()
+    zero_position_updates(tape)
     tape.load_state_dict(rope.state_dict(), strict=False)
     assert_close(tape(*tokens_and_positions()), rope(*tokens_and_positions()), bounds.LOGITS)
 
@@ -129,10 +167,7 @@ def test_half_of_the_planes_do_not_rotate(encoding: str) -> None:
     model = random_model(encoding=encoding, rotary_fraction=0.5)
     expected = random_model(encoding="nope")
     model.load_state_dict(expected.state_dict(), strict=False)
-    for block in model.blocks:
-        if block.position is not None:
-            block.position.gain.data.zero_()
-            block.position.up.data.zero_()
+    zero_position_updates(model)
     inputs = tokens_and_positions()
     assert relative_difference(model(*inputs), expected(*inputs)) > 1e-3
     for block in (*model.blocks, *expected.blocks):
@@ -140,47 +175,40 @@ def test_half_of_the_planes_do_not_rotate(encoding: str) -> None:
     assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)
 
 
-def test_the_scale_starts_where_scores_are_unchanged_in_the_mean() -> None:
+def test_the_scale_starts_at_a_mean_of_one() -> None:
     model = build_model(ModelConfig(**SHAPE | {"attention_scale": "log_n"}))
     start = spec_of(model.get_parameter("blocks.0.attention.log_scale.scale")).init
     assert isinstance(start, float)
     assert sum(start * math.log(n) for n in range(1, 65)) / 64 == pytest.approx(1)
 
 
-def test_biases_are_not_scaled() -> None:
+@pytest.mark.parametrize("encoding", ["t5", "fox"])
+def test_biases_are_not_scaled(encoding: str) -> None:
     """Zero queries leave only the bias, whatever the scale."""
-    for encoding in ("t5", "fox"):
-        model = random_model(encoding=encoding)
-        scaled = random_model(encoding=encoding, attention_scale="log_n")
-        scaled.load_state_dict(model.state_dict(), strict=False)
-        assert relative_difference(scaled(*tokens_and_positions()), model(*tokens_and_positions())) > 1e-3
-        for block in (*model.blocks, *scaled.blocks):
-            block.attention.query.weight.data.zero_()
-        assert_close(scaled(*tokens_and_positions()), model(*tokens_and_positions()), bounds.LOGITS)
+    inputs = tokens_and_positions()
+    model = random_model(encoding=encoding)
+    scaled = random_model(encoding=encoding, attention_scale="log_n")
+    scaled.load_state_dict(model.state_dict(), strict=False)
+    assert relative_difference(scaled(*inputs), model(*inputs)) > 1e-3
+    for block in (*model.blocks, *scaled.blocks):
+        block.attention.query.weight.data.zero_()
+    assert_close(scaled(*inputs), model(*inputs), bounds.LOGITS)
 
 
 SWITCHES: dict[str, Any] = {"nope_every": 2, "attention_scale": "log_n"}
-CASES = [(encoding, SWITCHES) for encoding in ENCODINGS if encoding != "cope"]
-CASES += [("cope", {"nope_every": 2}), ("tape", {"rotary_fraction": 0.5}), ("selective_rope", {"rotary_fraction": 0.5})]
+PACKED: list[tuple[str, dict[str, Any]]] = [
+    *((encoding, SWITCHES) for encoding in ENCODINGS if encoding != "cope"),
+    ("cope", {"nope_every": 2}),
+    ("tape", {"rotary_fraction": 0.5}),
+    ("selective_rope", {"rotary_fraction": 0.5}),
+]
 
 
-@pytest.mark.parametrize(("encoding", "changes"), CASES, ids=str)
-def test_documents(encoding: str, changes: dict[str, Any]) -> None:
-    model, (tokens, _) = random_model(encoding=encoding, **changes), tokens_and_positions(batch=1, length=60)
-    pieces = [tokens[:, :7], tokens[:, 7:]]
-    positions = torch.cat([torch.arange(7), torch.arange(53)])[None]
-    starts = torch.tensor([0] * 7 + [7] * 53)[None]
-    alone = torch.cat([model(piece, torch.arange(piece.shape[1])[None]) for piece in pieces], dim=1)
-    packed = model(tokens, positions, starts)
-    assert_close(packed, alone, bounds.LOGITS)
-    for name, weight in model.named_parameters():
-        if name.startswith("blocks.1.") and weight.requires_grad:
-            gradients = [
-                torch.autograd.grad(logits.square().sum(), weight, retain_graph=True, allow_unused=True)[0]
-                for logits in (packed, alone)
-            ]
-            assert all(gradient is not None for gradient in gradients), name
-            assert_close(gradients[0], gradients[1], bounds.PACKED_GRADIENTS, what=name)
+@pytest.mark.parametrize(("encoding", "changes"), PACKED, ids=str)
+def test_packed_documents_are_independent(encoding: str, changes: dict[str, Any]) -> None:
+    model = random_model(encoding=encoding, **changes)
+    weight_names = [name for name, weight in model.named_parameters() if name.startswith("blocks.1.") and weight.requires_grad]
+    assert_documents_are_independent(model, [0, 7, 60], weight_names)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +234,6 @@ def test_documents(encoding: str, changes: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_sense(changes: dict[str, Any], reason: str) -> None:
+def test_contradictory_switches_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         ModelConfig(**SHAPE | changes)

@@ -15,7 +15,7 @@ from megatape.distributed.mesh import SINGLE
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import Linear, Projection, RowLinear, SharedInputLinear
-from megatape.nn.product import linear
+from megatape.nn.product import Product, linear
 from megatape.nn.rebuilt import remat
 from megatape.nn.remat import Remat
 from tests.helpers.checks import bounds
@@ -29,14 +29,17 @@ OUT = (48, 16)
 Layers = tuple[list[SharedInputLinear], RowLinear]
 
 
-def layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Layers:
+def make_layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Layers:
     """Return two layers with one input, one of which has a bias, and a layer on the first one's output."""
     column = [SharedInputLinear(SIZE, size, bias=size == OUT[1]) for size in OUT]
     row = RowLinear(OUT[0], SIZE)
     generator = torch.Generator().manual_seed(0)
-    each: list[SharedInputLinear | RowLinear] = [*column, row]
-    for layer in each:
-        layer.use_product(fp8_product(recipe, CPU) if recipe else linear)
+    product: Product = linear
+    if recipe is not None:
+        product = fp8_product(recipe, CPU)
+    layers: list[SharedInputLinear | RowLinear] = [*column, row]
+    for layer in layers:
+        layer.use_product(product)
         for parameter in layer.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator).to(dtype)
     return column, row
@@ -52,23 +55,28 @@ def halve(x: Tensor) -> Tensor:
 
 def input_of(x: Tensor, function: Callable[[Tensor], Tensor], selective: bool) -> GatheredInput:
     """Return function(x) as the input of layers. If `selective`, the backward pass computes it again."""
-    whole, whole_remat = remat(function, x) if selective else (function(x), None)
-    return begin_gather(whole, SINGLE, whole_remat)
+    if not selective:
+        return begin_gather(function(x), SINGLE, None)
+    output, output_remat = remat(function, x)
+    return begin_gather(output, SINGLE, output_remat)
 
 
-def results(made: Layers, selective: bool = False) -> list[Tensor]:
+def results_of(layers: Layers, selective: bool = False) -> list[Tensor]:
     """Return outputs, gradient of the input, and gradients of all weights. If `selective`, inputs are recomputed."""
-    column, row = made
+    column, row = layers
     dtype = row.weight.dtype
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, 32, SIZE, generator=generator).to(dtype).requires_grad_()
-    d_outs = [torch.randn(2, 32, size, generator=generator).to(dtype) for size in (SIZE, OUT[1])]
-    gathered = input_of(x, double, selective)
-    first, second = (layer(gathered.whole, gathered=gathered).output for layer in column)
+    output_gradients = [torch.randn(2, 32, size, generator=generator).to(dtype) for size in (SIZE, OUT[1])]
+    doubled = input_of(x, double, selective)
+    first, second = (layer(doubled.whole, gathered=doubled).output for layer in column)
     halved = input_of(first, halve, selective)
-    outs = [row(halved.whole, remat=halved.remat), second]
-    weights = [parameter for layer in (*column, row) for parameter in layer.parameters()]
-    return [*(out.detach() for out in outs), *torch.autograd.grad(outs, [x, *weights], d_outs)]
+    outputs = [row(halved.whole, remat=halved.remat), second]
+    inputs = [x]
+    for layer in (*column, row):
+        inputs += layer.parameters()
+    gradients = torch.autograd.grad(outputs, inputs, output_gradients)
+    return [*(output.detach() for output in outputs), *gradients]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -92,42 +100,45 @@ def test_equal_to_torchaos_modules(recipe: str) -> None:
         def forward(self, x: Tensor, *, remat: Remat | None = None) -> Tensor:
             return multiply(self, x)
 
-    column, row = layers(None)
+    column, row = make_layers(None)
     for layer in column:
         layer.__class__ = TheirColumn
     row.__class__ = TheirRow
-    expected = results((column, row))
+    expected = results_of((column, row))
     for selective in (False, True):
-        found = results(layers(recipe), selective)
-        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True)), selective
+        for result, expected_result in zip(results_of(make_layers(recipe), selective), expected, strict=True):
+            assert torch.equal(result, expected_result), selective
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_rounded_as_fp8_is(recipe: str) -> None:
-    for ours, exact in zip(results(layers(recipe)), results(layers(None, torch.float64)), strict=True):
-        difference = float((ours.double() - exact).norm() / exact.norm())
-        bounds.assert_within(difference, bounds.FP8)
+    exact_results = results_of(make_layers(None, torch.float64))
+    for result, exact in zip(results_of(make_layers(recipe)), exact_results, strict=True):
+        difference = (result.double() - exact).norm() / exact.norm()
+        bounds.assert_within(float(difference), bounds.FP8)
 
 
-def test_arguments_are_kept_in_the_place_of_the_input() -> None:
+@pytest.mark.parametrize("selective", [False, True])
+def test_arguments_are_saved_in_place_of_the_input(selective: bool) -> None:
     """This holds for one layer, and for several sharing an input."""
-    (first, second), row = layers("tensorwise")
-    for selective in (False, True):
-        x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)
-        ones = torch.ones(2, 32, OUT[0], dtype=torch.bfloat16)
-        doubled = input_of(x, double, selective)
-        halved = input_of(ones, halve, selective)
-        inputs = [StorageWeakRef(each.whole.untyped_storage()) for each in (doubled, halved)]
-        outputs = [layer(doubled.whole, gathered=doubled).output for layer in (first, second)]
-        outputs.append(row(halved.whole, remat=halved.remat))
-        del doubled, halved
-        assert [each.expired() for each in inputs] == [selective] * len(inputs)
-        del outputs
+    (first, second), row = make_layers("tensorwise")
+    x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)
+    ones = torch.ones(2, 32, OUT[0], dtype=torch.bfloat16)
+    doubled = input_of(x, double, selective)
+    halved = input_of(ones, halve, selective)
+    memories = [StorageWeakRef(gathered.whole.untyped_storage()) for gathered in (doubled, halved)]
+
+    outputs = [layer(doubled.whole, gathered=doubled).output for layer in (first, second)]
+    outputs.append(row(halved.whole, remat=halved.remat))
+    del doubled, halved
+
+    assert [memory.expired() for memory in memories] == [selective, selective]
+    del outputs  # the graphs must live until here
 
 
-def test_training_alone() -> None:
+def test_evaluation_does_not_use_fp8() -> None:
     """Evaluation multiplies as an exported model does."""
-    (layer, _), row = layers("rowwise")
+    (layer, _), row = make_layers("rowwise")
     x = torch.randn(2, 32, SIZE, generator=torch.Generator().manual_seed(2)).bfloat16()
     plain = F.linear(x, layer.weight)
     assert not torch.equal(layer(x).output, plain)
@@ -135,7 +146,7 @@ def test_training_alone() -> None:
     assert torch.equal(row.eval()(plain), F.linear(plain, row.weight))
 
 
-def test_what_cannot_multiply_in_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp8_needs_a_gpu_and_torchao(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     with pytest.raises(ValueError, match=r"NVIDIA A100 does not multiply in FP8: that takes compute capability 8\.9 or more"):

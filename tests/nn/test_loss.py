@@ -28,14 +28,10 @@ pytestmark = pytest.mark.numerics
 
 VOCAB = 301
 HIDDEN = 16
-# Elements of the logits that a rank computes at a time: one token, a number that does not divide the tokens, all.
+# Logits that a rank computes at a time: one token's, those of a number of tokens that does not divide all, all.
 CHUNKS = (1, 5 * VOCAB, 10**9)
-TERMS: list[dict[str, Any]] = [
-    {},
-    {"z_loss": 0.03},
-    {"softcap": 3.0},
-    {"softcap": 3.0, "z_loss": 0.03},
-]  # of LossFormula, beside the cross entropy
+# Fields of LossFormula
+TERMS: list[dict[str, Any]] = [{}, {"z_loss": 0.03}, {"softcap": 3.0}, {"softcap": 3.0, "z_loss": 0.03}]
 
 
 def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,12 +53,14 @@ def plain(
     if softcap is not None:
         logits = softcap * (logits / softcap).tanh()
     entropy = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
-    return entropy, entropy + z_loss * logits.logsumexp(1)[targets != IGNORE_INDEX].square().sum()
+    log_sums = logits.logsumexp(1)[targets != IGNORE_INDEX]
+    return entropy, entropy + z_loss * log_sums.square().sum()
 
 
 def exact(x: Tensor, weight: Tensor, targets: Tensor, **terms: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cross entropy and the gradients of x and weight in float64."""
-    x, weight = (tensor.detach().double().requires_grad_() for tensor in (x, weight))
+    x = x.detach().double().requires_grad_()
+    weight = weight.detach().double().requires_grad_()
     entropy, total = plain(x, weight, targets, **terms)
     grad_x, grad_weight = torch.autograd.grad(total, (x, weight))
     return entropy.detach(), grad_x, grad_weight
@@ -70,19 +68,30 @@ def exact(x: Tensor, weight: Tensor, targets: Tensor, **terms: Any) -> tuple[Ten
 
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This includes a loss that is scaled afterwards, as in training, and one without gradients."""
+    """Gradients are those of a loss that is scaled afterwards, as in training."""
     monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
     x, weight, targets = example()
     expected, _ = plain(x, weight, targets)
-    wanted = torch.autograd.grad(expected * 0.125, (x, weight))
-    found = loss.cross_entropy(x, weight, targets, LossFormula(VOCAB, SINGLE))
-    assert_close(found, expected, bounds.CROSS_ENTROPY)
-    for ours, theirs in zip(torch.autograd.grad(found * 0.125, (x, weight)), wanted, strict=True):
-        assert_close(ours, theirs, bounds.CROSS_ENTROPY)
+    expected_gradients = torch.autograd.grad(expected * 0.125, (x, weight))
+
+    entropy = loss.cross_entropy(x, weight, targets, LossFormula(VOCAB, SINGLE))
+    gradients = torch.autograd.grad(entropy * 0.125, (x, weight))
+
+    assert_close(entropy, expected, bounds.CROSS_ENTROPY)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        assert_close(gradient, expected_gradient, bounds.CROSS_ENTROPY)
     with pytest.raises(RuntimeError, match="differentiated only once"):
-        found.backward()
+        entropy.backward()
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_equal_without_gradients(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
+    x, weight, targets = example()
+    formula = LossFormula(VOCAB, SINGLE)
+    expected = loss.cross_entropy(x, weight, targets, formula)
     with torch.no_grad():
-        assert loss.cross_entropy(x, weight, targets, LossFormula(VOCAB, SINGLE)).item() == found.item()
+        assert loss.cross_entropy(x, weight, targets, formula).item() == expected.item()
 
 
 @pytest.mark.parametrize("terms", TERMS)
@@ -91,37 +100,41 @@ def test_z_loss_and_softcap(chunk: int, terms: dict[str, Any], monkeypatch: pyte
     """The returned loss excludes the z-loss, but gradients of x and weight include its gradient."""
     monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
     x, weight, targets = example()
-    found = loss.cross_entropy(x, weight, targets, LossFormula(VOCAB, SINGLE, **terms))
-    for ours, theirs in zip((found, *torch.autograd.grad(found, (x, weight))), exact(x, weight, targets, **terms), strict=True):
-        assert_close(ours.double(), theirs, bounds.CROSS_ENTROPY)
+    entropy = loss.cross_entropy(x, weight, targets, LossFormula(VOCAB, SINGLE, **terms))
+    results = (entropy, *torch.autograd.grad(entropy, (x, weight)))
+    for result, expected in zip(results, exact(x, weight, targets, **terms), strict=True):
+        assert_close(result.double(), expected, bounds.CROSS_ENTROPY)
 
 
 def test_a_kernel_takes_few_bytes_a_logit() -> None:
-    """Besides the products, each logit is read and written once, with soft-cap, z-loss and chunks. PyTorch's operators take
-    50.
+    """Besides the products, each logit is read and written once.
+
+    The loss has a soft-cap, a z-loss and several chunks. PyTorch's operators move 50 bytes a logit.
     """
-    states = 2**15
+    num_tokens = 2**15
     vocab = 2**14
+    num_logits = num_tokens * vocab
+    num_chunks = num_logits // loss.MOST_KERNEL_ELEMENTS
     with torch.device("meta"), count() as work:
-        x = torch.empty(1, states, 256, dtype=torch.bfloat16, requires_grad=True)
+        x = torch.empty(1, num_tokens, 256, dtype=torch.bfloat16, requires_grad=True)
         weight = torch.empty(vocab, 256, dtype=torch.bfloat16, requires_grad=True)
-        targets = torch.empty(1, states, dtype=torch.long)
+        targets = torch.empty(1, num_tokens, dtype=torch.long)
         formula = LossFormula(vocab, SINGLE, softcap=30.0, z_loss=1e-4, by_kernel=True)
         loss.cross_entropy(x, weight, targets, formula).backward()
-    assert sum(operation.kind is Kernel.PRODUCT for operation in work.elements()) == 3 * (
-        states * vocab // loss.MOST_KERNEL_ELEMENTS
-    )
-    moved = sum(operation.bytes for operation in work.elements() if operation.kind is Kernel.FUSED)
-    assert 4 <= moved / (states * vocab) <= 8
+    operations = list(work.elements())
+    num_products = sum(operation.kind is Kernel.PRODUCT for operation in operations)
+    num_bytes = sum(operation.bytes for operation in operations if operation.kind is Kernel.FUSED)
+    assert num_products == 3 * num_chunks
+    assert 4 <= num_bytes / num_logits <= 8
 
 
-def test_chunks_follow_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("gibibytes", "expected"), [(8, 2**25), (80, 80 * 2**21), (141, 2**28)])
+def test_chunks_of_the_kernel_follow_the_memory(gibibytes: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = torch.device("cuda")
-    for gibibytes, expected in ((8, 2**25), (80, 80 * 2**21), (141, 2**28)):
-        properties = SimpleNamespace(total_memory=gibibytes * 2**30)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, found=properties: found)
-        assert loss.chunk_elements(True, cuda) == expected
-        assert loss.chunk_elements(False, cuda) == loss.CHUNK_ELEMENTS
+    properties = SimpleNamespace(total_memory=gibibytes * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert loss.chunk_elements(True, cuda) == expected
+    assert loss.chunk_elements(False, cuda) == loss.CHUNK_ELEMENTS
 
 
 def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,11 +143,14 @@ def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatc
     x = torch.rand(1, 1024, HIDDEN, generator=generator).to(torch.bfloat16)
     weight = torch.zeros(8, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     targets = torch.zeros(1, 1024, dtype=torch.long)
-    gradients = []
-    for chunk in (10**9, 1):
+
+    def weight_gradient(chunk: int) -> Tensor:
         monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
-        gradients.append(torch.autograd.grad(loss.cross_entropy(x, weight, targets, LossFormula(8, SINGLE)), weight)[0].float())
-    assert_close(gradients[1], gradients[0], bounds.CHUNKS_IN_BFLOAT16)
+        entropy = loss.cross_entropy(x, weight, targets, LossFormula(8, SINGLE))
+        (gradient,) = torch.autograd.grad(entropy, weight)
+        return gradient.float()
+
+    assert_close(weight_gradient(1), weight_gradient(10**9), bounds.CHUNKS_IN_BFLOAT16)
 
 
 class ProductsInto(TorchDispatchMode):
@@ -172,30 +188,33 @@ def test_tensor_ranks(tmp_path: Path) -> None:
 def compare_with_plain(_: Any, topology: Topology) -> list[float]:
     axis = make_mesh(topology, {"tensor": 4})["tensor"]
     x, weight, targets = example()
-    rows = -(-VOCAB // 4)
-    padded = F.pad(weight.detach(), (0, 0, 0, 4 * rows - VOCAB), value=7.0)  # whatever the padding holds
-    mine = slice(topology.rank * rows, (topology.rank + 1) * rows)
+    num_rows = -(-VOCAB // 4)
+    padding = (0, 0, 0, 4 * num_rows - VOCAB)
+    padded = F.pad(weight.detach(), padding, value=7.0)  # the padding may hold any value
+    rows = slice(topology.rank * num_rows, (topology.rank + 1) * num_rows)
     differences = []
     for chunk, terms in product(CHUNKS, TERMS):
-        expected, grad_x, grad_weight = exact(x, weight, targets, **terms)
-        padded_grad = F.pad(grad_weight, (0, 0, 0, 4 * rows - VOCAB))
+        expected, expected_grad_x, expected_grad_weight = exact(x, weight, targets, **terms)
         loss.CHUNK_ELEMENTS = chunk
-        own_x = local_tokens(x.detach(), axis).requires_grad_()
-        own_weight = padded[mine].clone().requires_grad_()
-        found = loss.cross_entropy(own_x, own_weight, targets, LossFormula(VOCAB, axis, **terms))
-        found.backward()
-        assert own_x.grad is not None
-        assert own_weight.grad is not None
+        local_x = local_tokens(x.detach(), axis).requires_grad_()
+        local_weight = padded[rows].clone().requires_grad_()
+        entropy = loss.cross_entropy(local_x, local_weight, targets, LossFormula(VOCAB, axis, **terms))
+        grad_x, grad_weight = torch.autograd.grad(entropy, (local_x, local_weight))
         differences += [
-            relative_difference(found.double(), expected),
-            relative_difference(own_x.grad.double(), local_tokens(grad_x, axis)),
-            relative_difference(own_weight.grad.double(), padded_grad[mine]),
+            relative_difference(entropy.double(), expected),
+            relative_difference(grad_x.double(), local_tokens(expected_grad_x, axis)),
+            relative_difference(grad_weight.double(), F.pad(expected_grad_weight, padding)[rows]),
         ]
     return differences
 
 
-@pytest.mark.parametrize(("vocab_size", "size", "real"), [(9, 8, [2, 2, 2, 2, 1, 0, 0, 0]), (8, 4, [2] * 4), (5, 1, [5])])
-def test_padding_rows_are_minus_infinity(vocab_size: int, size: int, real: list[int]) -> None:
-    for rank in range(size):
-        logits = loss.mask_padding(torch.zeros(1, 3, -(-vocab_size // size)), vocab_size, Axis("tensor", size, rank))
-        assert int(torch.isfinite(logits[0, 0]).sum()) == real[rank]
+@pytest.mark.parametrize(
+    ("vocab_size", "num_ranks", "num_real_rows"), [(9, 8, [2, 2, 2, 2, 1, 0, 0, 0]), (8, 4, [2] * 4), (5, 1, [5])]
+)
+def test_padding_rows_are_minus_infinity(vocab_size: int, num_ranks: int, num_real_rows: list[int]) -> None:
+    num_finite = []
+    for rank in range(num_ranks):
+        logits = torch.zeros(1, 3, -(-vocab_size // num_ranks))
+        masked = loss.mask_padding(logits, vocab_size, Axis("tensor", num_ranks, rank))
+        num_finite.append(int(torch.isfinite(masked[0, 0]).sum()))
+    assert num_finite == num_real_rows

@@ -19,7 +19,7 @@ from tests.helpers.checks.bounds import assert_close
 pytestmark = pytest.mark.numerics
 
 
-# a residual stream; heads, as model.qk_norm has them
+# A residual stream, and heads as model.qk_norm normalizes them
 TOKENS = (2, 5, 33)
 HEADS = (2, 3, 4, 8)
 EPS = 1e-5
@@ -30,8 +30,8 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[RMSNorm, Tensor, T
     generator = torch.Generator().manual_seed(0)
     module = RMSNorm(shape[-1], EPS).to(dtype)
     module.weight.data.normal_(1.0, 0.2, generator=generator)
-    first, second, grad = (torch.randn(shape, generator=generator).to(dtype) for _ in range(3))
-    return module, first, second, grad
+    first, second, output_gradient = (torch.randn(shape, generator=generator).to(dtype) for _ in range(3))
+    return module, first, second, output_gradient
 
 
 @pytest.mark.parametrize("rebuilt", [False, True], ids=["kept", "from its summands"])
@@ -39,31 +39,47 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[RMSNorm, Tensor, T
 @pytest.mark.parametrize("shape", [TOKENS, HEADS], ids=["tokens", "heads"])
 def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, rebuilt: bool) -> None:
     """Output and gradients are torch's in float32, rounded once. Autograd saves x in its dtype and one number per row."""
-    module, first, second, grad = draw(shape, dtype)
+    module, first, second, output_gradient = draw(shape, dtype)
     x = (first + second).requires_grad_()
     weight = module.weight.float()
     expected = F.rms_norm(x.float(), weight.shape, weight, EPS).to(dtype)
-    wanted = torch.autograd.grad(expected, [x, module.weight], grad)
+    expected_gradients = torch.autograd.grad(expected, [x, module.weight], output_gradient)
+    remat = None
+    num_saved_tensors = 1
+    if rebuilt:
+        remat = Remat(x, Recipe(torch.add, (first, second)))
+        num_saved_tensors = 2
+
     with record_saved(exclude=[module.weight]) as saved:
-        remat = Remat(x, Recipe(torch.add, (first, second))) if rebuilt else None
-        out = module(x, remat=remat)
-    found = torch.autograd.grad(out, [x, module.weight], grad)
-    for ours, theirs in zip((out, *found), (expected, *wanted), strict=True):
-        assert ours.dtype == dtype
-        assert torch.equal(ours, theirs)
-    assert saved.bytes == (2 if rebuilt else 1) * x.nbytes + x.shape[:-1].numel() * 4
+        output = module(x, remat=remat)
+    gradients = torch.autograd.grad(output, [x, module.weight], output_gradient)
+
+    for result, expected_result in zip((output, *gradients), (expected, *expected_gradients), strict=True):
+        assert result.dtype == dtype
+        assert torch.equal(result, expected_result)
+    num_rows = x.shape[:-1].numel()
+    assert saved.bytes == num_saved_tensors * x.nbytes + num_rows * 4
 
 
 @pytest.mark.parametrize("trained", ["x", "weight"])
 def test_one_gradient_alone(trained: str) -> None:
     """The weight may be frozen, or no layer before the norm is trained."""
-    module, x, _, grad = draw(TOKENS, torch.float32)
-    both = torch.autograd.grad(module(x.requires_grad_()), [x, module.weight], grad)
-    x.requires_grad_(trained == "x"), module.weight.requires_grad_(trained == "weight")
-    module(x).backward(grad)
-    for tensor, expected in zip((x, module.weight), both, strict=True):
-        assert (tensor.grad is not None) == tensor.requires_grad
-        assert tensor.grad is None or torch.equal(tensor.grad, expected)
+    module, x, _, output_gradient = draw(TOKENS, torch.float32)
+    x.requires_grad_()
+    grad_x, grad_weight = torch.autograd.grad(module(x), [x, module.weight], output_gradient)
+    x.requires_grad_(trained == "x")
+    module.weight.requires_grad_(trained == "weight")
+
+    module(x).backward(output_gradient)
+
+    if trained == "x":
+        assert module.weight.grad is None
+        assert x.grad is not None
+        assert torch.equal(x.grad, grad_x)
+    else:
+        assert x.grad is None
+        assert module.weight.grad is not None
+        assert torch.equal(module.weight.grad, grad_weight)
 
 
 class _AsOnGpu(TorchDispatchMode):
@@ -76,17 +92,22 @@ class _AsOnGpu(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_call_of_the_kernel() -> None:
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)], ids=["both", "x", "weight"])
+def test_call_of_the_kernel(needs: tuple[bool, bool]) -> None:
     """The GPU's operator gets its arguments in order. tests/gpu/test_model.py tests the kernel itself."""
-    module, x, _, grad = draw(TOKENS, torch.float32)
-    _, scale = torch.ops.aten._fused_rms_norm(x, module.weight.shape, module.weight, EPS)
+    module, x, _, output_gradient = draw(TOKENS, torch.float32)
     weight = module.weight.detach()
-    for needs in ((True, True), (True, False), (False, True)):
-        with _AsOnGpu():
-            strided = grad.transpose(0, 1).contiguous().transpose(0, 1)  # as grouped queries without a rotation give it
-            found = norm.fused_rms_norm_backward(strided, x, scale, weight, needs)
-        for ours, expected in zip(found, norm._by_formula(grad, x, scale, weight, needs), strict=True):
-            if ours is None or expected is None:
-                assert ours is expected
-            else:
-                assert_close(ours, expected, bounds.DEFINITION)
+    _, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, EPS)
+    # Grouped queries without a rotation have a gradient with such strides.
+    strided = output_gradient.transpose(0, 1).contiguous().transpose(0, 1)
+
+    with _AsOnGpu():
+        gradients = norm.fused_rms_norm_backward(strided, x, scale, weight, needs)
+
+    expected = norm._by_formula(output_gradient, x, scale, weight, needs)
+    for gradient, expected_gradient in zip(gradients, expected, strict=True):
+        if expected_gradient is None:
+            assert gradient is None
+        else:
+            assert gradient is not None
+            assert_close(gradient, expected_gradient, bounds.DEFINITION)

@@ -44,22 +44,26 @@ def test_chunks_have_the_same_tokens_of_each_rank() -> None:
     assert sizes == [4, 2, 6]
     assert torch.equal(out, expected)
     assert saved.bytes == both.nbytes  # the copies that have tokens of both ranks side by side
-    found, wanted = (torch.autograd.grad(result.square().sum(), [x, both]) for result in (out, expected))
-    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+    gradients = torch.autograd.grad(out.square().sum(), [x, both])
+    expected_gradients = torch.autograd.grad(expected.square().sum(), [x, both])
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        assert torch.equal(gradient, expected_gradient)
 
 
 def test_streams_are_kept_on_the_host() -> None:
     """The chosen tensor is copied and its memory is free after the forward pass. Other tensors stay on their device."""
     leaf = draw(4)
-    other = draw(4)
+    factor = draw(4)
     x = leaf * 1
-    expected = (3 * leaf**2 * other).detach()
+    expected = (3 * leaf**2 * factor).detach()
     memory = weakref.ref(x.untyped_storage())
-    kept = weakref.ref(other.untyped_storage())
+    factor_memory = weakref.ref(factor.untyped_storage())
+
     with keep_on_host(x, None):
-        out = recompute(lambda x, other: x**3 * other, x, other)
+        out = recompute(lambda x, factor: x**3 * factor, x, factor)
     del x
+
     assert memory() is None
-    assert kept() is not None
-    (grad,) = torch.autograd.grad(out.sum(), leaf)
-    assert torch.equal(grad, expected)
+    assert factor_memory() is not None
+    (gradient,) = torch.autograd.grad(out.sum(), leaf)
+    assert torch.equal(gradient, expected)

@@ -13,6 +13,7 @@ from megatape.nn.norm import RMSNorm, normalize_and_rebuild
 from megatape.nn.product import linear, linear_and_input
 from megatape.nn.rebuilt import add, remat
 from megatape.nn.recompute import recompute
+from megatape.nn.remat import Remat
 from megatape.nn.shared_remat import shared_with_layers
 
 
@@ -37,15 +38,22 @@ def test_layers_keep_the_arguments_of_a_wrapped_tensor() -> None:
     x = draw(2, 3, 4)
     y = draw(2, 3, 4) * 1
     weights = [draw(5, 4), draw(6, 4)]
-    gradients = []
-    for plain in (True, False):
-        total, total_remat = (x + y, None) if plain else add(x, y)
+
+    def run(total: Tensor, total_remat: Remat | None) -> tuple[int, tuple[Tensor, ...]]:
+        """Return the bytes saved by the layers, and the gradients."""
         h = Wrapper.apply(total)
         with record_saved(exclude=[*weights, x, y]) as saved:
-            outs = [linear(h, weight, remat=total_remat) for weight in weights]
-        assert saved.bytes == plain * h.nbytes
-        gradients.append(torch.autograd.grad([out.square().sum() for out in outs], [x, *weights]))
-    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+            outputs = [linear(h, weight, remat=total_remat) for weight in weights]
+        num_bytes = saved.bytes
+        return num_bytes, torch.autograd.grad([output.square().sum() for output in outputs], [x, *weights])
+
+    plain_bytes, expected = run(x + y, None)
+    num_bytes, gradients = run(*add(x, y))
+
+    assert plain_bytes == x.nbytes
+    assert num_bytes == 0
+    for gradient, expected_gradient in zip(gradients, expected, strict=True):
+        assert torch.equal(gradient, expected_gradient)
 
 
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -78,12 +86,12 @@ def test_layers_of_encodings_share_a_remat_of_their_input_alone() -> None:
     y = draw(2, 3)
     weight = draw(4, 3)
     total, total_remat = add(x, y)
-    other = x * 2
+    other_input = x * 2
     with shared_with_layers(total_remat), record_saved(exclude=[weight, x, y]) as saved:
         linear(total, weight)
         assert saved.bytes == 0
-        linear(other, weight)
-    assert saved.bytes == other.nbytes
+        linear(other_input, weight)
+    assert saved.bytes == other_input.nbytes
 
 
 class Operators(TorchDispatchMode):
@@ -100,27 +108,39 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def num_additions(names: list[str]) -> int:
+    return names.count("add") + names.count("add_")
+
+
 @pytest.mark.parametrize("rebuilt", [False, True])
 def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
     """Matrix products accumulate the gradient, without an addition of tensors, and it equals the sum of each layer's."""
     x = draw(2, 5, 8)
     weights = [draw(6, 8), draw(4, 8), draw(5, 8)]
-    found = {}
-    for passing in (True, False):
-        h, h_remat = remat(torch.tanh, x) if rebuilt else (torch.tanh(x), None)
-        outs = []
+
+    def run(shares_gradient: bool) -> tuple[tuple[Tensor, ...], list[str]]:
+        """Return the gradients, and the operators of the backward pass."""
+        h, h_remat = torch.tanh(x), None
+        if rebuilt:
+            h, h_remat = remat(torch.tanh, x)
+        outputs = []
         for weight in weights:
-            if passing:
-                out, h = linear_and_input(h, weight, remat=h_remat)
+            if shares_gradient:
+                output, h = linear_and_input(h, weight, remat=h_remat)
             else:
-                out = linear(h, weight, remat=h_remat)
-            outs.append(out)
-        with Operators() as seen:
-            gradients = torch.autograd.grad([out.sin().sum() for out in outs], [x, *weights])
-        found[passing] = gradients, sum(name in ("add", "add_") for name in seen.names), seen.names.count("addmm")
-    for pair in zip(found[True][0], found[False][0], strict=True):
-        torch.testing.assert_close(*pair)
-    assert found[True][1:] == (found[False][1] - 2, 2)
+                output = linear(h, weight, remat=h_remat)
+            outputs.append(output)
+        with Operators() as operators:
+            gradients = torch.autograd.grad([output.sin().sum() for output in outputs], [x, *weights])
+        return gradients, operators.names
+
+    gradients, names = run(shares_gradient=True)
+    expected, plain_names = run(shares_gradient=False)
+
+    for gradient, expected_gradient in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient)
+    assert num_additions(names) == num_additions(plain_names) - 2
+    assert names.count("addmm") == 2
 
 
 def test_what_autograd_saves_of_a_chain() -> None:
@@ -132,6 +152,6 @@ def test_what_autograd_saves_of_a_chain() -> None:
     norm.weight.data.fill_(2.0)
     for h, h_remat in (normalize_and_rebuild(norm, *add(x, y)), remat(torch.mul, x, y)):
         assert h_remat is not None
-        assert [arg.data_ptr() for arg in h_remat.recipe.args] == [arg.data_ptr() for arg in (x, y)]
+        assert [argument.data_ptr() for argument in h_remat.recipe.args] == [x.data_ptr(), y.data_ptr()]
         (grad,) = torch.autograd.grad(linear(h, weight, remat=h_remat).sum(), weight)
         assert torch.equal(grad, h.sum((0, 1)).expand(3, -1))
