@@ -1,28 +1,69 @@
-"""Scores are those of SCROLLS' scorer."""
+"""Scores of answers equal those of SCROLLS' scorer."""
 
 from statistics import fmean
+from typing import Any
 
 import pytest
 
 from megatape.lab.tasks.scores import mean_scores, normalize, score
 from tests.helpers.lab.scrolls import PREDICTIONS, REFERENCES
 
+ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
+
 
 def test_normalization() -> None:
     assert normalize(" The U.S.A.'s\tan-swer, a  THEory\n") == ["usas", "answer", "theory"]
-    assert score("exact_match", "The answer!", ["no", "answer"]) == {"exact_match": 100}
-    assert score("f1", "b b c", ["b c c", "d"]) == {"f1": pytest.approx(200 / 3)}
-    assert score("f1", "the", ["a"]) == {"f1": 0}  # as the official scorer has it, though these match
-    assert score("rouge", "", ["a"]) == dict.fromkeys(("rouge1", "rouge2", "rougeL"), 0)
 
 
-def test_standard_errors() -> None:
-    """Of the geometric mean as the jackknife has it: from leaving out an answer at a time."""
-    scores = [score("rouge", *both) for both in zip(PREDICTIONS, REFERENCES, strict=True)] * 300
-    mean, error = mean_scores(scores)["rouge1"]
-    assert error == pytest.approx((sum((each["rouge1"] - mean) ** 2 for each in scores) / 899 / 900) ** 0.5)
-    without = [mean_scores([*scores[:place], *scores[place + 1 :]])["rouge"][0] for place in range(3)] * 300
-    jackknife = (899 / 900 * sum((each - fmean(without)) ** 2 for each in without)) ** 0.5
-    assert mean_scores(scores)["rouge"][1] == pytest.approx(jackknife, rel=0.01)
-    assert mean_scores(scores[:1])["rouge"] == (pytest.approx(100), None)
-    assert mean_scores([dict.fromkeys(("rouge1", "rouge2", "rougeL"), 0.0)] * 2)["rouge"] == (0, None)
+@pytest.mark.parametrize(
+    ("metric", "prediction", "references", "expected"),
+    [
+        pytest.param("exact_match", "The answer!", ["no", "answer"], {"exact_match": 100}, id="exact match"),
+        pytest.param("f1", "b b c", ["b c c", "d"], {"f1": pytest.approx(200 / 3)}, id="F1"),
+        pytest.param("f1", "the", ["a"], {"f1": 0}, id="F1 of empty texts, 0 as in the official scorer"),
+        pytest.param("rouge", "", ["a"], {"rouge1": 0, "rouge2": 0, "rougeL": 0}, id="ROUGE of an empty answer"),
+    ],
+)
+def test_scores(metric: str, prediction: str, references: list[str], expected: dict[str, Any]) -> None:
+    assert score(metric, prediction, references) == expected
+
+
+@pytest.fixture(scope="module")
+def rouge_scores() -> list[dict[str, float]]:
+    """Scores of 900 answers: of three answers in turn."""
+    scores = []
+    for prediction, references in zip(PREDICTIONS, REFERENCES, strict=True):
+        scores.append(score("rouge", prediction, references))
+    return scores * 300
+
+
+def test_standard_error_of_a_mean(rouge_scores: list[dict[str, float]]) -> None:
+    mean, error = mean_scores(rouge_scores)["rouge1"]
+
+    squares = [(scores["rouge1"] - mean) ** 2 for scores in rouge_scores]
+    assert error == pytest.approx((sum(squares) / 899 / 900) ** 0.5)
+
+
+def test_standard_error_of_a_geometric_mean_equals_the_jackknife(rouge_scores: list[dict[str, float]]) -> None:
+    """The jackknife leaves out one answer at a time."""
+    means = []
+    for index in range(3):
+        others = [*rouge_scores[:index], *rouge_scores[index + 1 :]]
+        mean, _ = mean_scores(others)["rouge"]
+        means.append(mean)
+    means *= 300
+    squares = [(mean - fmean(means)) ** 2 for mean in means]
+
+    _, error = mean_scores(rouge_scores)["rouge"]
+
+    assert error == pytest.approx((899 / 900 * sum(squares)) ** 0.5, rel=0.01)
+
+
+def test_one_answer_has_no_standard_error(rouge_scores: list[dict[str, float]]) -> None:
+    assert mean_scores(rouge_scores[:1])["rouge"] == (pytest.approx(100), None)
+
+
+def test_geometric_mean_of_zeros_has_no_standard_error() -> None:
+    zeros = dict.fromkeys(ROUGE_METRICS, 0.0)
+
+    assert mean_scores([zeros, zeros])["rouge"] == (0, None)

@@ -1,4 +1,4 @@
-"""The outline of a model is that of the loaded one, for every kind of folder."""
+"""Outlines, which are read without weights, equal the loaded models for every kind of folder."""
 
 import json
 import shutil
@@ -23,47 +23,55 @@ from tests.helpers.runs.run_folders import flip_byte
 TEXTS = ["The fox  jumps.", "", " 12345\n<|end_of_text|></s>", " a<|begin|>b<|end|>"]
 
 
-def check(folder: Path, adapter: Path | None = None, **options: Any) -> None:
-    """The same name, limits and ids: else examples would be made for another model than the one that answers them."""
+def assert_outline_equals_model(folder: Path, adapter: Path | None = None, **options: Any) -> None:
+    """Compare names, limits and token ids. If they differed, examples would be made for another model."""
     outline = read_outline(folder, LoadingOptions(adapter=adapter, **options))
     with load_trained(folder, adapter=adapter, **options) as model:
-        for name in ("name", "vocab_size", "max_positions"):
-            assert getattr(outline, name) == getattr(model, name)
+        assert outline.name == model.name
+        assert outline.vocab_size == model.vocab_size
+        assert outline.max_positions == model.max_positions
         assert len(outline.tokenizer) == len(model.tokenizer)
         for text in TEXTS:
             ids = model.tokenizer(text).input_ids
-            assert outline.tokenizer(text).input_ids == ids and outline.tokenizer.decode(ids) == model.tokenizer.decode(ids)
+            assert outline.tokenizer(text).input_ids == ids
+            assert outline.tokenizer.decode(ids) == model.tokenizer.decode(ids)
 
 
-def test_exports_with_and_without_an_adapter(data_directory: Path, tmp_path: Path) -> None:
+def test_outline_of_an_export_with_and_without_an_adapter(data_directory: Path, tmp_path: Path) -> None:
     checkpoint, _ = adapted(data_directory / "tokenizer.model", **CASES["tape"])
     export_adapter(checkpoint, tmp_path / "adapter")
     export(checkpoint, tmp_path / "base", merge=False)
-    check(tmp_path / "base")
-    check(tmp_path / "base", tmp_path / "adapter")
+
+    assert_outline_equals_model(tmp_path / "base")
+    assert_outline_equals_model(tmp_path / "base", tmp_path / "adapter")
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
-def test_models_of_others_and_imports(name: str, tmp_path: Path) -> None:
+def test_outline_of_a_public_model_and_of_its_import(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     save_tiny(name, folder, vocab_size=640)
     shutil.copytree(write_llama3(tmp_path / "tokenizer"), folder, dirs_exist_ok=True)
-    check(folder)
-    check(folder, trust_remote_code=True)
     import_model(folder, tmp_path / "import", "tape", None)
-    check(tmp_path / "import")
+
+    assert_outline_equals_model(folder)
+    assert_outline_equals_model(folder, trust_remote_code=True)
+    assert_outline_equals_model(tmp_path / "import")
 
 
-def test_checkpoints(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """One that was changed is refused before any data is read."""
-    raw_config["training"] |= {"steps": 1}
+def test_outline_of_a_checkpoint(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """A corrupted one is refused before any data is read."""
+    raw_config["training"]["steps"] = 1
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
     with Workers(["pretrain", "--config", str(config)], 1, tmp_path / "workers") as workers:
         assert workers.statuses() == [0], workers.logs()
     checkpoint = Path(raw_config["run"]["directory"]) / "checkpoints" / "step-00000001"
-    check(checkpoint)
+    assert_outline_equals_model(checkpoint)
+
     flip_byte(next(checkpoint.glob("*.safetensors")))
     words = ("evaluate", "perplexity", checkpoint, "--data", tmp_path / "gone", "--output", tmp_path / "out")
     status, printed, errors = command(*words)
-    assert (status, printed) == (2, "") and "its sha256 is not the one in the manifest" in errors
+
+    assert status == 2
+    assert printed == ""
+    assert "its sha256 is not the one in the manifest" in errors

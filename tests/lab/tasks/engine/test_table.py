@@ -1,11 +1,8 @@
-"""The table that compares models on one task."""
+"""Table comparing models on one task."""
 
 from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.table import table
-
-
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
+from tests.helpers.checks.cells import cells
 
 
 def test_rows_of_models_and_of_the_paper() -> None:
@@ -15,7 +12,9 @@ def test_rows_of_models_and_of_the_paper() -> None:
         "rope": [Measure("loss", 3.0, None, 10)],
     }
     paper = {"TAPE": {"loss": 2.25, "other": 1.0}, "another task": {"other": 1.0}}
+
     header, _, *lines = table(rows, paper).splitlines()
+
     assert cells(header) == ["model", "loss", "right (%)"]
     assert [cells(line) for line in lines] == [
         ["tape", "2.5 ± 0.25", "50 (40 to 60)"],
