@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from megatape.lab.tasks.scores import mean_scores, normalize, score
+from megatape.lab.tasks.scores import Metric, mean_scores, normalize, score
 from tests.helpers.lab.scrolls import PREDICTIONS, REFERENCES
 
 ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
@@ -24,7 +24,7 @@ def test_normalization() -> None:
         pytest.param("rouge", "", ["a"], {"rouge1": 0, "rouge2": 0, "rougeL": 0}, id="ROUGE of an empty answer"),
     ],
 )
-def test_scores(metric: str, prediction: str, references: list[str], expected: dict[str, Any]) -> None:
+def test_scores(metric: Metric, prediction: str, references: list[str], expected: dict[str, Any]) -> None:
     assert score(metric, prediction, references) == expected
 
 

@@ -2,9 +2,10 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,208 +30,402 @@ from tests.helpers.models.memory_checkpoint import memory_checkpoint
 from tests.helpers.processes.command import Command
 from tests.helpers.runs.small_run import VOCAB_SIZE
 
-pytestmark = pytest.mark.numerics
+Mode = Literal["disjoint", "sliding", "authors"]
 
 
-def measure(loaded: LoadedModel, data: Path, *settings: Any, **named: Any) -> PerplexityScores:
-    return evaluate(Perplexity(data, *settings, **named), loaded)
+def measure(
+    loaded: LoadedModel,
+    data: Path,
+    lengths: tuple[int, ...],
+    mode: Mode = "disjoint",
+    stride: int | None = None,
+    max_tokens: int = 2**17,
+) -> PerplexityScores:
+    return evaluate(Perplexity(data, lengths, mode, stride, max_tokens), loaded)
 
 
 class Pieces:
-    """The tokenizer of the data, as transformers has it."""
+    """Tokenizer of the data, with the interface of transformers."""
 
     def __init__(self, data: Path) -> None:
         self.own = stored_tokenizer(data, load_index(data).tokenizer.files)
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        return {"input_ids": [*(self.own.begin if add_special_tokens else ()), *self.own.encode(text)]}
+        ids = self.own.encode(text)
+        if add_special_tokens:
+            ids = [*self.own.begin, *ids]
+        return {"input_ids": ids}
 
     def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
         assert skip_special_tokens
-        return self.own.decode([token for token in ids if token not in (self.own.bos_id, self.own.eos_id)])
+        special = (self.own.bos_id, self.own.eos_id)
+        return self.own.decode([token for token in ids if token not in special])
 
 
-class Ages:
-    """A model whose loss is that of position p in the window: log(2 + p mod 7)."""
+def known_loss(position: int) -> float:
+    """Return the loss of `Ages` at a position in the window."""
+    return math.log(2 + position % 7)
+
+
+class Recorder:
+    """Base of models that record their inputs, [sequences, tokens] each."""
 
     device = torch.device("cpu")
     base_model = None
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(vocab_size=VOCAB_SIZE)
-        self.seen: list[Tensor] = []
+        self.inputs: list[Tensor] = []
+
+    def sequences(self) -> list[list[int]]:
+        """Return the sequences of all batches."""
+        return [sequence for batch in self.inputs for sequence in batch.tolist()]
+
+
+class Ages(Recorder):
+    """Model whose loss depends on the position in the window alone, see `known_loss`."""
 
     def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-        # A uniform guess over V tokens of which the target is one costs log(V), whatever the target.
-        self.seen.append(input_ids)
-        ages = 2 + torch.arange(input_ids.shape[1]) % 7
+        # A uniform guess over n tokens of which the target is one costs log(n), whatever the target.
+        self.inputs.append(input_ids)
         logits = torch.full((*input_ids.shape, VOCAB_SIZE), -math.inf)
-        for position, age in enumerate(ages.tolist()):
-            following = torch.roll(input_ids, -1, 1)[:, position]  # of all but the last position, the target
-            logits[:, position] = math.log((1 - 1 / age) / (VOCAB_SIZE - 1))
-            logits[torch.arange(len(input_ids)), position, following] = -math.log(age)
+        for position in range(input_ids.shape[1]):
+            loss = known_loss(position)
+            targets = torch.roll(input_ids, -1, 1)[:, position]  # wrong at the last position, whose target is not in the input
+            logits[:, position] = math.log((1 - math.exp(-loss)) / (VOCAB_SIZE - 1))
+            logits[torch.arange(len(input_ids)), position, targets] = -loss
         return SimpleNamespace(logits=logits)
 
 
-class Uniform(Ages):
-    """A model that knows nothing."""
+class Uniform(Recorder):
+    """Model that knows nothing."""
 
     def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-        self.seen.append(input_ids)
+        self.inputs.append(input_ids)
         return SimpleNamespace(logits=torch.zeros(*input_ids.shape, VOCAB_SIZE))
 
 
+class Diverged(Recorder):
+    """Model that is sure of token 0."""
+
+    def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
+        logits = torch.zeros(*input_ids.shape, VOCAB_SIZE)
+        logits[..., 0] = 1000.0
+        return SimpleNamespace(logits=logits)
+
+
+@pytest.fixture
+def load(data_directory: Path) -> Callable[[Recorder], LoadedModel]:
+    """load(model): the model with the tokenizer of the data."""
+
+    def load_model(model: Recorder) -> LoadedModel:
+        return LoadedModel("a model", model, Pieces(data_directory))
+
+    return load_model
+
+
+@pytest.fixture
+def tokens(data_directory: Path) -> np.ndarray:
+    """First 1000 tokens of the validation split."""
+    return TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0)
+
+
+@pytest.mark.numerics
 @pytest.mark.parametrize(
-    ("mode", "stride"), [("disjoint", None), ("sliding", 8), ("sliding", 3), ("sliding", 32), ("authors", None)]
+    ("mode", "stride"),
+    [
+        ("disjoint", None),
+        ("sliding", 8),
+        ("sliding", 3),
+        ("sliding", 32),
+        ("authors", None),
+    ],
 )
-def test_uniform_logits_give_the_vocabulary(data_directory: Path, mode: str, stride: int | None) -> None:
-    loaded = LoadedModel("a model", Uniform(), Pieces(data_directory))
-    result = measure(loaded, data_directory, (32, 64), mode, stride, 1000)
-    assert_close([score.perplexity for score in result.scores], [float(VOCAB_SIZE)] * 2, bounds.PERPLEXITY)
+def test_uniform_logits_give_the_vocabulary(
+    load: Callable[[Recorder], LoadedModel], data_directory: Path, mode: Mode, stride: int | None
+) -> None:
+    result = measure(load(Uniform()), data_directory, (32, 64), mode, stride, 1000)
+
+    perplexities = [score.perplexity for score in result.scores]
+    assert_close(perplexities, [float(VOCAB_SIZE)] * 2, bounds.PERPLEXITY)
 
 
-def test_a_loss_beyond_the_exponents_of_floats(data_directory: Path) -> None:
+def test_loss_beyond_the_exponents_of_floats(load: Callable[[Recorder], LoadedModel], data_directory: Path) -> None:
     """A model that diverged is measured to the end, and its perplexity is a number that JSON has."""
+    (score,) = measure(load(Diverged()), data_directory, (32,), max_tokens=1000).scores
 
-    class Diverged(Uniform):
-        def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-            found = super().__call__(input_ids, use_cache)
-            found.logits[..., 0] = 1000.0
-            return found
-
-    result = measure(LoadedModel("a model", Diverged(), Pieces(data_directory)), data_directory, (32,), "disjoint", None, 1000)
-    (score,) = result.scores
-    assert score.nats > 900 and score.perplexity == math.exp(700)
+    assert score.nats > 900
+    assert score.perplexity == math.exp(700)
 
 
-def test_windows(data_directory: Path) -> None:
-    """Which tokens the windows hold, and which losses count, by a plain loop."""
-    tokens = TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0)
-    expected: dict[tuple[str, int], list[tuple[int, int]]] = {}  # (begin, size) of the windows; what counts is below
+class Windows(NamedTuple):
+    """Windows of one length over 1000 tokens, for windows of 32 and 64 tokens.
+
+    Attributes:
+        begins: First tokens.
+        num_inputs: Input tokens of each window.
+        scored: Scored positions of each window.
+    """
+
+    begins: range
+    num_inputs: int
+    scored: range
+
+
+def disjoint_windows(length: int) -> Windows:
+    return Windows(range(0, 15 * 64, length), length, range(length))
+
+
+def sliding_windows(length: int) -> Windows:
+    """Return windows with a stride of 5. All lengths predict the same tokens."""
+    return Windows(range(64 - length, 1000 - length, 5), length, range(length - 5, length))
+
+
+def authors_windows(length: int) -> Windows:
+    return Windows(range(0, 1001 - length, AUTHORS_STRIDE), length - 1, range(length - 1))
+
+
+class ModeCase(NamedTuple):
+    """Mode of windows.
+
+    Attributes:
+        windows: Returns the expected windows of a length.
+    """
+
+    mode: Mode
+    stride: int | None
+    windows: Callable[[int], Windows]
+
+
+@pytest.fixture(
+    params=[
+        ModeCase("disjoint", None, disjoint_windows),
+        ModeCase("sliding", 5, sliding_windows),
+        ModeCase("authors", None, authors_windows),
+    ],
+    ids=lambda case: case.mode,
+)
+def case(request: pytest.FixtureRequest) -> ModeCase:
+    mode_case: ModeCase = request.param
+    return mode_case
+
+
+def test_inputs_of_the_windows(
+    load: Callable[[Recorder], LoadedModel], data_directory: Path, tokens: np.ndarray, case: ModeCase
+) -> None:
+    model = Ages()
+    expected = []
     for length in (32, 64):
-        expected["disjoint", length] = [(begin, length) for begin in range(0, 15 * 64, length)]
-        expected["sliding", length] = [(begin, length) for begin in range(64 - length, 1000 - length, 5)]
-        expected["authors", length] = [(begin, length - 1) for begin in range(0, 1001 - length, AUTHORS_STRIDE)]
-    for mode, stride in (("disjoint", None), ("sliding", 5), ("authors", None)):
-        model = Ages()
-        result = measure(LoadedModel("a model", model, Pieces(data_directory)), data_directory, (32, 64), mode, stride, 1000)
-        seen = [row for batch in model.seen for row in batch.tolist()]
-        windows = [window for length in (32, 64) for window in expected[mode, length]]
-        assert seen == [tokens[begin : begin + size].tolist() for begin, size in windows]
-        for score in result.scores:
-            size = expected[mode, score.length][0][1]
-            counted = range(size - 5 if mode == "sliding" else 0, size - 1)  # the model does not know the last target
-            ages = [math.log(2 + position % 7) for position in counted]
-            assert len(score.by_position) == (5 if mode == "sliding" else size)
-            assert_close(score.by_position[:-1], ages, bounds.PERPLEXITY)
-            # All of a window is drawn at its place: what slides has the positions of its last predictions.
-            assert score.positions == [position + 1 for position in counted] + [size]
-            assert (score.errors_by_position is None) == (mode == "authors")
-            assert score.errors_by_position is None or max(score.errors_by_position[:-1]) < 1e-6  # all windows lose alike
-            assert score.tokens == len(expected[mode, score.length]) * len(score.by_position)
-            assert (score.nats_per_byte is None) == (mode == "authors")
-    assert (
-        len(
-            {
-                score.tokens
-                for score in measure(
-                    LoadedModel("a model", Uniform(), Pieces(data_directory)), data_directory, (32, 64), "sliding", 5, 1000
-                ).scores
-            }
-        )
-        == 1
-    )
+        windows = case.windows(length)
+        for begin in windows.begins:
+            expected.append(tokens[begin : begin + windows.num_inputs].tolist())
+
+    measure(load(model), data_directory, (32, 64), case.mode, case.stride, 1000)
+
+    assert model.sequences() == expected
 
 
-def test_bytes(data_directory: Path) -> None:
-    """Nats per byte times bytes are nats per token times tokens."""
-    pieces = Pieces(data_directory)
-    loaded = LoadedModel("a model", Uniform(), pieces)
+@pytest.mark.numerics
+def test_losses_of_the_windows(load: Callable[[Recorder], LoadedModel], data_directory: Path, case: ModeCase) -> None:
+    """All of a window is drawn at its place: a window that slides has the positions of its last predictions."""
+    result = measure(load(Ages()), data_directory, (32, 64), case.mode, case.stride, 1000)
+
+    assert [score.length for score in result.scores] == [32, 64]
+    for score in result.scores:
+        windows = case.windows(score.length)
+        # The model does not know the last target.
+        expected = [known_loss(position) for position in windows.scored[:-1]]
+        assert_close(score.by_position[:-1], expected, bounds.PERPLEXITY)
+        assert score.positions == [position + 1 for position in windows.scored]
+        assert score.tokens == len(windows.begins) * len(windows.scored)
+
+
+@pytest.mark.parametrize(("mode", "stride"), [("disjoint", None), ("sliding", 5)])
+def test_standard_errors_by_position(
+    load: Callable[[Recorder], LoadedModel], data_directory: Path, mode: Mode, stride: int | None
+) -> None:
+    """All windows lose alike, except for the last target, which the model does not know."""
+    result = measure(load(Ages()), data_directory, (32, 64), mode, stride, 1000)
+
+    for score in result.scores:
+        assert score.errors_by_position is not None
+        assert max(score.errors_by_position[:-1]) < 1e-6
+        assert score.nats_per_byte is not None
+
+
+def test_overlapping_windows_have_no_standard_error(load: Callable[[Recorder], LoadedModel], data_directory: Path) -> None:
+    result = measure(load(Ages()), data_directory, (32, 64), "authors", None, 1000)
+
+    for score in result.scores:
+        assert score.errors_by_position is None
+        assert score.nats_per_byte is None
+
+
+def test_sliding_windows_score_the_same_number_of_tokens_at_every_length(
+    load: Callable[[Recorder], LoadedModel], data_directory: Path
+) -> None:
+    shorter, longer = measure(load(Uniform()), data_directory, (32, 64), "sliding", 5, 1000).scores
+
+    assert shorter.tokens == longer.tokens
+
+
+@pytest.mark.numerics
+def test_nats_per_byte_times_bytes_are_nats_per_token_times_tokens(
+    load: Callable[[Recorder], LoadedModel], data_directory: Path, tokens: np.ndarray
+) -> None:
+    loaded = load(Uniform())
+    text = loaded.tokenizer.decode(tokens[1 : 15 * 64 + 1].tolist(), skip_special_tokens=True)
+
     (score,) = measure(loaded, data_directory, (64,), max_tokens=1000).scores
-    tokens = TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0)[1 : 15 * 64 + 1]
-    num_bytes = len(pieces.decode(tokens.tolist(), skip_special_tokens=True).encode())
+
     assert score.nats_per_byte is not None
-    assert_close([score.nats_per_byte * num_bytes], [math.log(VOCAB_SIZE) * 15 * 64], bounds.PERPLEXITY)
+    assert_close([score.nats_per_byte * len(text.encode())], [math.log(VOCAB_SIZE) * 15 * 64], bounds.PERPLEXITY)
 
 
-def test_sources_agree(data_directory: Path, tmp_path: Path) -> None:
-    """A .bin file and a text file of the same tokens give what the data directory gives."""
-    pieces = Pieces(data_directory)
-    loaded = LoadedModel("a model", Uniform(), pieces)
-    tokens = TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0)
+def inputs_from(load: Callable[[Recorder], LoadedModel], data: Path) -> list[int]:
+    """Return the tokens that a model reads of a text, in windows of 32."""
+    model = Uniform()
+    measure(load(model), data, (32,), max_tokens=1000)
+    return torch.cat(model.inputs).flatten().tolist()
+
+
+def test_binary_file_equals_the_data_directory(
+    load: Callable[[Recorder], LoadedModel], data_directory: Path, tokens: np.ndarray, tmp_path: Path
+) -> None:
     tokens.astype(np.uint16).tofile(tmp_path / "text.bin")
+    num_inputs = (tokens.size - 1) // 32 * 32
+
+    assert inputs_from(load, data_directory) == tokens[:num_inputs].tolist()
+    assert inputs_from(load, tmp_path / "text.bin") == tokens[:num_inputs].tolist()
+
+
+def test_text_file_is_tokenized(load: Callable[[Recorder], LoadedModel], data_directory: Path, tmp_path: Path) -> None:
     text = "a text of a few words, again and again. " * 50
     (tmp_path / "text.txt").write_text(text)
-    model: Any = loaded.model
-    for path, ids in ((data_directory, tokens), (tmp_path / "text.bin", tokens), (tmp_path / "text.txt", None)):
-        model.seen.clear()
-        measure(loaded, path, (32,), max_tokens=1000)
-        ids = np.array(pieces(text)["input_ids"][:1000]) if ids is None else ids
-        assert torch.cat(model.seen).flatten().tolist() == ids[: (ids.size - 1) // 32 * 32].tolist()
+    ids = Pieces(data_directory)(text)["input_ids"][:1000]
+    num_inputs = (len(ids) - 1) // 32 * 32
+
+    assert inputs_from(load, tmp_path / "text.txt") == ids[:num_inputs]
 
 
-def test_results_need_predictions_only(data_directory: Path, tmp_path: Path) -> None:
-    loaded = LoadedModel("a model", Uniform(), Pieces(data_directory))
-    TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0).astype(np.uint16).tofile(tmp_path / "text.bin")
-    task = Perplexity(tmp_path / "text.bin", (32, 64))
-    predictions = [prediction for batch in task.batches(loaded) for prediction in task.run(loaded, batch)]
-    (tmp_path / "text.bin").unlink()
+def test_results_need_predictions_only(
+    load: Callable[[Recorder], LoadedModel], data_directory: Path, tokens: np.ndarray, tmp_path: Path
+) -> None:
+    """The text may be gone."""
+    loaded = load(Uniform())
+    text = tmp_path / "text.bin"
+    tokens.astype(np.uint16).tofile(text)
+    task = Perplexity(text, (32, 64))
+    predictions = []
+    for batch in task.batches(loaded):
+        predictions += task.run(loaded, batch)
+    text.unlink()
+
     assert task.result(predictions) == measure(loaded, data_directory, (32, 64), max_tokens=1000)
 
 
-def test_refused(data_directory: Path, tmp_path: Path) -> None:
-    loaded = LoadedModel("a model", Uniform(), Pieces(data_directory))
+class Refusal(NamedTuple):
+    """Settings that are refused."""
+
+    message: str
+    lengths: tuple[int, ...]
+    mode: Mode = "disjoint"
+    stride: int | None = None
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal("48 does not divide 64", (48, 64)),
+        Refusal("stride has no effect with `mode` disjoint", (32,), "disjoint", 4),
+        Refusal("stride is 0", (32, 64), "sliding", 0),
+        Refusal("stride is 33", (32, 64), "sliding", 33),
+    ],
+    ids=lambda refusal: refusal.message,
+)
+def test_bad_settings_are_refused(load: Callable[[Recorder], LoadedModel], data_directory: Path, refusal: Refusal) -> None:
+    with pytest.raises(ValueError) as error:
+        measure(load(Uniform()), data_directory, refusal.lengths, refusal.mode, refusal.stride)
+    assert refusal.message in str(error.value)
+
+
+def test_short_text_is_refused(load: Callable[[Recorder], LoadedModel], tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("a few words")
+
+    with pytest.raises(ValueError, match="and one more than the longest length is needed"):
+        measure(load(Uniform()), tmp_path / "short.txt", (256,))
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(load: Callable[[Recorder], LoadedModel], tmp_path: Path) -> None:
     np.full(100, VOCAB_SIZE, np.uint16).tofile(tmp_path / "other.bin")
+
+    with pytest.raises(ValueError, match=f"has the token id {VOCAB_SIZE}, but a model has"):
+        measure(load(Uniform()), tmp_path / "other.bin", (32,))
+
+
+def test_text_that_is_not_utf8_is_refused(load: Callable[[Recorder], LoadedModel], tmp_path: Path) -> None:
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
 
-    def refusal(data: Path, *arguments: Any) -> str:
-        with pytest.raises(ValueError) as error:
-            measure(loaded, data, *arguments)
-        return str(error.value)
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
+        measure(load(Uniform()), tmp_path / "binary.txt", (32,))
 
-    assert "48 does not divide 64" in refusal(data_directory, (48, 64))
-    assert "stride has no effect with `mode` disjoint" in refusal(data_directory, (32,), "disjoint", 4)
-    assert "stride is 0" in refusal(data_directory, (32, 64), "sliding", 0)
-    assert "stride is 33" in refusal(data_directory, (32, 64), "sliding", 33)
-    assert "and one more than the longest length is needed" in refusal(tmp_path / "short.txt", (256,))
-    assert f"has the token id {VOCAB_SIZE}, but a model has" in refusal(tmp_path / "other.bin", (32,))
-    assert "is not UTF-8 text" in refusal(tmp_path / "binary.txt", (32,))
+
+def test_missing_text_is_refused(load: Callable[[Recorder], LoadedModel], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="data .*none.txt: no such file or folder"):
-        measure(loaded, tmp_path / "none.txt", (32,))
+        measure(load(Uniform()), tmp_path / "none.txt", (32,))
 
 
-def test_command(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """From an export, by the command: the perplexity is that of a plain loop over the exported model."""
+@torch.no_grad()
+def plain_perplexity(model: Any, tokens: Tensor, length: int) -> float:
+    """Return the perplexity in disjoint windows over the first 7 * 64 tokens, by a plain loop."""
+    losses = []
+    for begin in range(0, 7 * 64, length):
+        window = tokens[begin : begin + length + 1][None]
+        log_probabilities = model(window[:, :-1]).logits.double().log_softmax(-1)
+        losses.append(-log_probabilities.gather(2, window[:, 1:, None]).flatten())
+    return float(torch.cat(losses).mean().exp())
+
+
+@pytest.mark.numerics
+def test_command_equals_a_plain_loop_over_the_export(
+    command: Command, data_directory: Path, tokens: np.ndarray, tmp_path: Path
+) -> None:
+    exported = tmp_path / "exported"
     checkpoint, _ = memory_checkpoint(data_directory / "tokenizer.model")
-    export(checkpoint, tmp_path / "exported")
-    status, output, errors = command(
-        *("evaluate", "perplexity", tmp_path / "exported", "--data", data_directory, "--lengths", "16,64"),
-        *("--max-tokens", "500", "--output", tmp_path / "out"),
-    )
-    assert status == 0 and "perplexity (disjoint): 16 tokens " in output, errors
-    out = tmp_path / "out" / "perplexity" / "exported"
-    found = json.loads((out / "results.json").read_text())["details"]["lengths"]
-    tokens = torch.from_numpy(TokenDataset(StoredSplit(data_directory, "validation"), 499).tokens(0))
-    model = load_exported(tmp_path / "exported").model
-    for entry in found:
-        losses = []
-        for begin in range(0, 7 * 64, entry["length"]):
-            window = tokens[begin : begin + entry["length"] + 1][None]
-            with torch.no_grad():
-                log_probabilities = model(window[:, :-1]).logits.double().log_softmax(-1)
-            losses.append(-log_probabilities.gather(2, window[:, 1:, None]).flatten())
-        assert_close([entry["perplexity"]], [float(torch.cat(losses).mean().exp())], bounds.PERPLEXITY)
-        assert len(entry["errors_by_position"]) == entry["length"] and min(entry["errors_by_position"]) > 0
-    assert (out / "perplexity.png").stat().st_size > 1000
+    export(checkpoint, exported)
+    model = load_exported(exported).model
+
+    words = ("evaluate", "perplexity", exported, "--data", data_directory, "--lengths", "16,64", "--max-tokens", "500")
+    status, output, errors = command(*words, "--output", tmp_path / "out")
+
+    assert status == 0, errors
+    assert "perplexity (disjoint): 16 tokens " in output
+    folder = tmp_path / "out" / "perplexity" / "exported"
+    assert (folder / "perplexity.png").stat().st_size > 1000
+    entries = json.loads((folder / "results.json").read_text())["details"]["lengths"]
+    assert [entry["length"] for entry in entries] == [16, 64]
+    for entry in entries:
+        expected = plain_perplexity(model, torch.from_numpy(tokens[:500]), entry["length"])
+        assert_close([entry["perplexity"]], [expected], bounds.PERPLEXITY)
+        assert len(entry["errors_by_position"]) == entry["length"]
+        assert min(entry["errors_by_position"]) > 0
 
 
-def test_errors_by_position_are_those_of_the_windows_means(tmp_path: Path) -> None:
-    """Two windows of 128 predictions are two means for each of 64 ranges of two positions."""
-    windows = [Prediction(128, begin, 128, 128, [2.0 * (begin + n) for n in range(64)], 1) for begin in (0, 4)]
-    (score,) = Perplexity(tmp_path).result(windows).scores
-    assert score.positions == [1.5 + 2 * n for n in range(64)]
-    assert score.by_position == [n + 2.0 for n in range(64)]
-    assert score.errors_by_position == pytest.approx([2.0] * 64)  # sqrt(8) / sqrt(2)
-    (alone,) = Perplexity(tmp_path).result(windows[:1]).scores
-    assert alone.errors_by_position is None
+def predicted_window(begin: int) -> Prediction:
+    """Return a window of 128 predictions, whose losses in 64 ranges of two positions rise by 2."""
+    return Prediction(128, begin, 128, 128, [2.0 * (begin + number) for number in range(64)], 1)
+
+
+def test_errors_by_position_are_of_the_windows_means(tmp_path: Path) -> None:
+    """Two windows have two means in each of the 64 ranges. They differ by 8, so the error is sqrt(8) / sqrt(2)."""
+    (score,) = Perplexity(tmp_path).result([predicted_window(0), predicted_window(4)]).scores
+
+    assert score.positions == [1.5 + 2 * number for number in range(64)]
+    assert score.by_position == [number + 2.0 for number in range(64)]
+    assert score.errors_by_position == pytest.approx([2.0] * 64)
+
+
+def test_one_window_has_no_standard_error(tmp_path: Path) -> None:
+    (score,) = Perplexity(tmp_path).result([predicted_window(0)]).scores
+
+    assert score.errors_by_position is None
