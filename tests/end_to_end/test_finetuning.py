@@ -1,5 +1,7 @@
-"""Fine-tuning on prompts and answers: the mean over all answers of a step, the same on any ranks, resumed exactly; and the
-whole way from a task of real text in SCROLLS' layout."""
+"""Fine-tuning on prompts and answers: the mean over all answers of a step, the same on any ranks, resumed exactly.
+
+And the whole way from a task of real text in SCROLLS' layout.
+"""
 
 import json
 import math
@@ -8,8 +10,6 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from megatape.data.finetuning.example_source import ExampleSource
 from megatape.data.finetuning.format import Limits
@@ -17,24 +17,24 @@ from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.training.example_dataset import ExampleDataset
+from megatape.run_folder import RunFolder
 from tests.helpers.processes.command import Command
-from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.run_folders import compare
-from tests.helpers.runs.training_cases import TRAIN_CASES
+from tests.helpers.runs.case_runs import assert_no_errors, run_cases
+from tests.helpers.runs.run_folders import KINDS, assert_identical, compare, read_entries, step_tensors
 
-N = 64
+LENGTH = 64
 
 
 @pytest.fixture
 def config(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     """Answers of 1 to 50 tokens, in no order: a mean of the means of micro-batches or ranks would be another loss."""
-    lines = [{"prompt": f"{number}", "answer": "ab " * (1 + number * 37 % 23)} for number in range(80)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pairs = [{"prompt": f"{number}", "answer": "ab " * (1 + number * 37 % 23)} for number in range(80)]
+    write_json_lines(tmp_path / "pairs.jsonl", pairs)
     tokenizer = SentencePieceTokenizer(train_tokenizer(["ab 0123456789"], 256 + 3 + 13))
-    source = ExampleSource("pairs", (str(tmp_path / "pairs.jsonl"),), (), Limits(N), 0.2)
+    source = ExampleSource("pairs", (str(tmp_path / "pairs.jsonl"),), (), Limits(LENGTH), 0.2)
     prepare_examples(source, tmp_path / "data", tokenizer, lambda counts, tokens: None)
-    raw_config["data"] = {"path": str(tmp_path / "data"), "sequence_length": N, "samples": "examples"}
-    raw_config["model"]["max_positions"] = N
+    raw_config["data"] = {"path": str(tmp_path / "data"), "sequence_length": LENGTH, "samples": "examples"}
+    raw_config["model"]["max_positions"] = LENGTH
     raw_config["training"]["steps"] = 2
     raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
     return raw_config
@@ -43,89 +43,115 @@ def config(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 def test_the_loss_is_the_mean_over_all_answers(config: dict[str, Any], tmp_path: Path) -> None:
     """Micro-batches of 1, 2 and 8 samples on one and two ranks give the update of all eight at once, packed or not."""
     root = Path(config["run"]["directory"])
-    runs: dict[int, list[tuple[str, int, dict[str, Any]]]] = {
-        1: [("alone/plain", 8, {}), ("packed/plain", 8, {}), ("alone/ones", 1, {}), ("packed/twos", 2, {})],
-        2: [
-            ("alone/ranks", 1, {"zero.stage": 3}),
-            ("packed/ranks", 2, {"zero.stage": 2}),
-            ("packed/tensor", 2, {"parallel.tp": 2, "zero.stage": 1}),
-        ],
-    }
-    for world_size, cases in runs.items():
-        given = [
-            {
-                "name": name,
-                "set": {"data.mask_documents": "packed" in name, "zero.stage": 0, "training.micro_batch_size": size} | changes,
-            }
-            for name, size, changes in cases
-        ]
-        results = run_workers(TRAIN_CASES, world_size, {"config": config, "cases": given}, tmp_path / f"workers-{world_size}")
-        assert [result.get("error") for result in results[0]] == [None] * len(cases)
-    for name, _, _ in runs[1][2:] + runs[2]:
-        compare(root / name.split("/")[0] / "plain", root / name, step=2)
+
+    def case(name: str, micro_batch_size: int, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+        settings = {
+            "data.mask_documents": name.startswith("packed/"),
+            "zero.stage": 0,
+            "training.micro_batch_size": micro_batch_size,
+        }
+        return {"name": name, "set": settings | (changes or {})}
+
+    on_one_rank = [
+        case("alone/plain", 8),
+        case("packed/plain", 8),
+        case("alone/ones", 1),
+        case("packed/twos", 2),
+    ]
+    on_two_ranks = [
+        case("alone/ranks", 1, {"zero.stage": 3}),
+        case("packed/ranks", 2, {"zero.stage": 2}),
+        case("packed/tensor", 2, {"parallel.tp": 2, "zero.stage": 1}),
+    ]
+
+    assert_no_errors(run_cases(config, on_one_rank, 1, tmp_path / "workers-1"))
+    assert_no_errors(run_cases(config, on_two_ranks, 2, tmp_path / "workers-2"))
+
+    for kind, names in {"alone": ("ones", "ranks"), "packed": ("twos", "ranks", "tensor")}.items():
+        for name in names:
+            compare(root / kind / "plain", root / kind / name, step=2)
 
 
 def test_resuming(config: dict[str, Any], tmp_path: Path) -> None:
-    """On the same ranks bit for bit; with other samples it is refused."""
+    """On the same ranks bit for bit. With other samples it is refused."""
     config["data"]["mask_documents"] = True
     config["training"]["steps"] = 4
     config["checkpoint"] = {"interval": 2, "keep": 3}
     root = Path(config["run"]["directory"])
-    half = str(root / "straight" / "checkpoints" / "step-00000002")
+    checkpoint = str(RunFolder(root / "straight").checkpoint(2))
     cases: list[dict[str, Any]] = [
         {"name": "straight"},
-        {"name": "resumed", "resume": half},
-        {"name": "alone", "set": {"data.mask_documents": False}, "resume": half},
-        {"name": "packed", "set": {"data.samples": "packed"}, "resume": half},
+        {"name": "resumed", "resume": checkpoint},
+        {"name": "alone", "set": {"data.mask_documents": False}, "resume": checkpoint},
+        {"name": "packed", "set": {"data.samples": "packed"}, "resume": checkpoint},
     ]
-    results = run_workers(TRAIN_CASES, 2, {"config": config, "cases": cases}, tmp_path / "workers")[0]
-    assert results[1] == {"step": 2, "samples": 16}
-    for kind in ("weight", "exp_avg", "exp_avg_sq"):
-        straight, resumed = (
-            load_file(root / run / "checkpoints" / "step-00000004" / f"{kind}-00000.safetensors")
-            for run in ("straight", "resumed")
-        )
-        assert all(torch.equal(resumed[name], tensor) for name, tensor in straight.items())
-    assert "data.mask_documents True, the configuration says False" in results[2]["error"]
-    assert "holds prompts and answers, but data.samples is packed" in results[3]["error"]
+
+    _, resumed, alone, packed = run_cases(config, cases, 2, tmp_path / "workers")
+
+    assert resumed == {"step": 2, "samples": 16}
+    for kind in KINDS:
+        straight = step_tensors(root / "straight", kind, step=4)
+        assert_identical(step_tensors(root / "resumed", kind, step=4), straight, kind)
+    assert "data.mask_documents True, the configuration says False" in alone["error"]
+    assert "holds prompts and answers, but data.samples is packed" in packed["error"]
 
 
 @pytest.mark.slow  # by default, test_a_model_that_was_trained_on_it_knows_it learns such a set
 def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Pretrain on Python's topics, then learn to name them over two processes: the loss on the names falls below their
-    unigram entropy, for topics that were trained."""
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for key, text in topics.items():
-        (texts / f"{key}.txt").write_text(text[:2000])
-    records = [
-        {"id": key, "pid": key, "input": f"Which topic is this?\n\n{text[:2000]}", "output": key}
-        for key, text in topics.items()
-    ]
-    for name, part in (("train", records), ("validation", records[::5])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
-    corpus = tmp_path / "corpus"
-    data = tmp_path / "data"
-    assert command("prepare", "corpus", "--source", "text", "--input", texts, "--output", corpus, "--vocab-size", 400)[0] == 0
-    files = ["--input", tmp_path / "train.jsonl", "--validation", tmp_path / "validation.jsonl"]
-    sizes = ["--sequence-length", N, "--max-answer-tokens", 20, "--tokenizer", corpus / "tokenizer.model"]
-    status, printed, errors = command("prepare", "finetuning", "--format", "scrolls_qa", *files, *sizes, "--output", data)
-    assert status == 0, errors
-    assert f"train: {len(topics)} examples" in printed and "tokens cut from prompts: " in printed
+    """Pretrain on Python's topics, then learn to name them over two processes.
 
-    raw_config["model"] |= {"encoding": "rope", "num_heads": 4, "vocab_size": 400, "max_positions": N}
-    raw_config["data"] = {"path": str(corpus), "sequence_length": N, "random_offset": False}
+    The loss on the names falls below their unigram entropy, for topics that were trained.
+    """
+    corpus, data = prepare_topics(command, tmp_path)
+    raw_config["model"] |= {"encoding": "rope", "num_heads": 4, "vocab_size": 400, "max_positions": LENGTH}
+    raw_config["data"] = {"path": str(corpus), "sequence_length": LENGTH, "random_offset": False}
     raw_config["training"] |= {"global_batch_size": 16, "micro_batch_size": 8}
     raw_config["zero"] = {"stage": 1}
     raw_config["evaluation"] = {"interval": 40, "samples": 16}
     root = Path(raw_config["run"]["directory"])
-    answers = {"data.path": str(data), "data.samples": "examples"}
-    start = {"training.init_from": str(root / "base" / "checkpoints" / "step-00000004"), "training.steps": 40}
-    cases = [{"name": "base"}, {"name": "finetuned", "set": answers | start}]
-    results = run_workers(TRAIN_CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")[0]
-    assert [result.get("error") for result in results] == [None, None]
-    entries = [json.loads(line) for line in (root / "finetuned" / "metrics.jsonl").read_text().splitlines()]
-    entropy = ExampleDataset(StoredSplit(data, "train"), N).unigram_entropy
-    assert entries[0]["loss"] > 0.8 * math.log(400)
+    finetuning = {
+        "data.path": str(data),
+        "data.samples": "examples",
+        "training.init_from": str(RunFolder(root / "base").checkpoint(4)),
+        "training.steps": 40,
+    }
+
+    cases: list[dict[str, Any]] = [{"name": "base"}, {"name": "finetuned", "set": finetuning}]
+    assert_no_errors(run_cases(raw_config, cases, 2, tmp_path / "workers"))
+
+    metrics = read_entries(root / "finetuned" / "metrics.jsonl")
+    entropy = ExampleDataset(StoredSplit(data, "train"), LENGTH).unigram_entropy
+    assert metrics[0]["loss"] > 0.8 * math.log(400)
     # 0.84 and 0.91 of it from two starting points; without learning it stays above.
-    assert entries[-1]["validation_loss"] < 0.95 * entropy
+    assert metrics[-1]["validation_loss"] < 0.95 * entropy
+
+
+def prepare_topics(command: Command, folder: Path) -> tuple[Path, Path]:
+    """Prepare Python's topics as a corpus, and as questions whose answers are the names of topics."""
+    texts = folder / "texts"
+    texts.mkdir()
+    records = []
+    for key, text in topics.items():
+        text = text[:2000]
+        (texts / f"{key}.txt").write_text(text)
+        records.append({"id": key, "pid": key, "input": f"Which topic is this?\n\n{text}", "output": key})
+    write_json_lines(folder / "train.jsonl", records)
+    write_json_lines(folder / "validation.jsonl", records[::5])
+
+    corpus = folder / "corpus"
+    words = ["--source", "text", "--input", texts, "--output", corpus, "--vocab-size", 400]
+    status, _, errors = command("prepare", "corpus", *words)
+    assert status == 0, errors
+
+    data = folder / "data"
+    files = ["--input", folder / "train.jsonl", "--validation", folder / "validation.jsonl", "--output", data]
+    sizes = ["--sequence-length", LENGTH, "--max-answer-tokens", 20, "--tokenizer", corpus / "tokenizer.model"]
+    status, output, errors = command("prepare", "finetuning", "--format", "scrolls_qa", *files, *sizes)
+    assert status == 0, errors
+    assert f"train: {len(topics)} examples" in output
+    assert "tokens cut from prompts: " in output
+    return corpus, data
+
+
+def write_json_lines(path: Path, records: list[dict[str, str]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))

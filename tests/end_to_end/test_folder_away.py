@@ -1,5 +1,8 @@
-"""A run whose folder cannot be reached, because a file server is away: it trains on, loses nothing that it had to write, and
-ends only when it is known that another run has the folder, or when the last checkpoint cannot be written."""
+"""A run whose folder cannot be reached, because a file server is away.
+
+It continues, and loses nothing that it had to write. It ends only when another run has taken the folder, or when the last
+checkpoint cannot be written.
+"""
 
 import copy
 import json
@@ -9,7 +12,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -18,41 +21,42 @@ from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, NotSaved
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder, read_metrics, read_steps
 from megatape.training import pretrain as pretrain_module
 from megatape.training.pretrain import pretrain
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps.prefetch import Prefetcher
 from megatape.utils import retries
-from megatape.utils.json_lines import read_lines
 from tests.helpers.processes.workers import Workers, run_workers
 from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.run_folders import read_entries, saved_steps
+from tests.helpers.runs.small_run import small_config
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=90.0, poll_interval=0.02)
 TARGET = "tests.end_to_end.test_folder_away:train_without_folder"
 
 
 class Away:
-    """Takes a run's folder away and brings it back. Meanwhile its path is a link to itself, which gives an OSError to every
-    operation."""
+    """Takes a run's folder away and brings it back. Meanwhile its path is a link to itself: every operation raises OSError."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.aside = directory.with_name(f"{directory.name}.aside")
 
     def go(self, silence: float, lease: Lease) -> None:
-        """silence: seconds since the last heartbeat, as the lease sees it."""
+        """Take the folder away. The lease sees its last heartbeat `silence` seconds ago."""
         self.directory.rename(self.aside)
         self.directory.symlink_to(self.directory)
         lease._renewed -= silence
 
     def come(self) -> None:
+        """Bring the folder back."""
         self.directory.unlink()
         self.aside.rename(self.directory)
 
 
 def train_without_folder(payload: dict[str, Any], topology: Topology) -> list[str]:
-    """How each of {"config": base, "kinds": [...], "data": folder of a copy for the last kind} ends."""
+    """Train {"config": base, "kinds": [...], "data": folder for the kind "without data"}. Returns how each kind ends."""
     ends = []
     for kind in payload["kinds"]:
         print(f"case {kind}", flush=True)
@@ -74,22 +78,23 @@ def _train(kind: str, config: Config, topology: Topology) -> bool:
     start = Prefetcher.start
     wait = Lease.wait
 
-    def disturbed(self: Prefetcher, consumed: int) -> None:
-        made = consumed // 8 - 1  # called in the step before
-        if made in actions and topology.is_main:
-            actions.pop(made)(lease)
-        start(self, consumed)
+    def start_after_action(prefetcher: Prefetcher, consumed: int) -> None:
+        num_steps = consumed // 8 - 1  # called in the step before
+        if topology.is_main and num_steps in actions:
+            act = actions.pop(num_steps)
+            act(lease)
+        start(prefetcher, consumed)
 
-    def waited(self: Lease, requested: Callable[[], bool], warn: Callable[[str], object]) -> None:
-        def end_wait(line: str) -> None:
+    def wait_until_ended(lease: Lease, requested: Callable[[], bool], warn: Callable[[str], object]) -> None:
+        def warn_and_end(line: str) -> None:
             warn(line)
             _end_wait(kind, away, folder)
 
-        wait(self, requested, end_wait)
+        wait(lease, requested, warn_and_end)
 
     with (
-        patch.object(Prefetcher, "start", disturbed),
-        patch.object(Lease, "wait", waited),
+        patch.object(Prefetcher, "start", start_after_action),
+        patch.object(Lease, "wait", wait_until_ended),
         patch.object(retries, "WAITS", (0.01, 0.02)),
         hold(folder.lease, topology, TIMEOUTS) as lease,
     ):
@@ -97,7 +102,7 @@ def _train(kind: str, config: Config, topology: Topology) -> bool:
 
 
 def _actions(kind: str, away: Away, data: Path) -> dict[int, Callable[[Lease], None]]:
-    """What happens in the step after so many steps."""
+    """Return what happens on the main rank: number of finished steps -> action in the next step."""
 
     def remove_data(lease: Lease) -> None:
         away.go(25, lease)
@@ -113,7 +118,7 @@ def _actions(kind: str, away: Away, data: Path) -> dict[int, Callable[[Lease], N
 
 
 def _end_wait(kind: str, away: Away, folder: RunFolder) -> None:
-    """Ends training's wait, once it has begun: a timer may go off before, while a step is still being made."""
+    """End training's wait, which has started. A timer could go off before, during a step."""
     if kind == "stopped":
         os.kill(os.getpid(), signal.SIGTERM)
         return
@@ -123,47 +128,96 @@ def _end_wait(kind: str, away: Away, folder: RunFolder) -> None:
     away.come()
 
 
-@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_training_continues_without_its_folder(
-    raw_config: dict[str, Any], data_directory: Path, tmp_path: Path, world_size: int
-) -> None:
-    """Short: shorter than after which another run may take over. Long: training waits, until the folder is back, is another
-    run's, or somebody asks for the end. Without data: the last save fails as well, so that the run is to be started again."""
-    raw_config["training"]["steps"] = 10
-    raw_config["checkpoint"] = {"interval": 2, "keep": 10}
-    raw_config["evaluation"]["interval"] = 5
-    data = shutil.copytree(data_directory, tmp_path / "data")
+class Results(NamedTuple):
+    """Folder, end and output of each kind of run."""
+
+    folders: dict[str, RunFolder]
+    ends: dict[str, str]
+    outputs: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["one rank", "two ranks"])
+def results(request: pytest.FixtureRequest, data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    num_ranks = request.param
+    root = tmp_path_factory.mktemp("away")
+    config = small_config(data_directory, root / "run")
+    config["training"]["steps"] = 10
+    config["checkpoint"] = {"interval": 2, "keep": 10}
+    config["evaluation"]["interval"] = 5
+    data = shutil.copytree(data_directory, root / "data")
     kinds = ["undisturbed", "short", "long", "stopped", "without data"]
-    kinds += ["taken over"] if world_size == 1 else []  # without a watch the other rank would wait for ever
-    payload = {"config": raw_config, "kinds": kinds, "data": str(data)}
-    ends = run_workers(TARGET, world_size, payload, tmp_path / "workers", timeout=90)
-    assert ends == ends[:1] * world_size
-    end = dict(zip(kinds, ends[0], strict=True))
-    said = {part.split("\n")[0]: part for part in (tmp_path / "workers" / "rank0.log").read_text().split("case ")[1:]}
-    root = Path(raw_config["run"]["directory"])
-    runs = {kind: RunFolder(root / kind) for kind in kinds}
+    if num_ranks == 1:
+        kinds.append("taken over")  # without a watch the other rank would wait for ever
+    payload = {"config": config, "kinds": kinds, "data": str(data)}
+    ends_by_rank = run_workers(TARGET, num_ranks, payload, root / "workers", timeout=90)
+    for ends in ends_by_rank:
+        assert ends == ends_by_rank[0]
+    log = (root / "workers" / "rank0.log").read_text()
+    outputs = {}
+    for part in log.split("case ")[1:]:
+        kind, _, output = part.partition("\n")
+        outputs[kind] = output
+    folders = {kind: RunFolder(root / "run" / kind) for kind in kinds}
+    return Results(folders, dict(zip(kinds, ends_by_rank[0], strict=True)), outputs)
 
-    saved = {"undisturbed": [2, 4, 6, 8, 10], "short": [2, 8, 10], "long": [2, 4, 6, 8, 10]}
-    for kind, steps in saved.items():
-        assert end[kind] == "unfinished: False"
-        assert list(read_metrics(runs[kind].metrics)) == list(range(1, 11)), kind
-        assert [int(path.name[-8:]) for path in reversed(runs[kind].list_checkpoints())] == steps
-        events = [(entry["event"], entry["step"]) for _, entry in read_lines(runs[kind].events)]
-        assert events == [("started", 0), *(("checkpoint", step) for step in steps), ("finished", 10)], kind
-        assert _views(runs[kind]) == _views(runs["undisturbed"]) and len(_views(runs[kind])) == 2
-        assert _losses(runs[kind]) == _losses(runs["undisturbed"])
-    assert said["short"].count("the save after step") == 2 and "the save after step 4 waits" in said["short"]
-    assert "training waits until it answers" not in said["short"]
-    assert said["long"].count("another run may have taken it over: training waits until it answers") == 1
 
-    assert end["stopped"].startswith("NotSaved: checkpoint ") and "steps 3 to 4 are not saved" in end["stopped"]
-    assert end["without data"].startswith("NotSaved: the validation data after step 5 cannot be read")
-    assert "steps 3 to 5 are not saved" in end["without data"]
+@pytest.mark.parametrize(
+    ("kind", "expected_steps"),
+    [
+        ("undisturbed", [2, 4, 6, 8, 10]),
+        ("short", [2, 8, 10]),
+        ("long", [2, 4, 6, 8, 10]),
+    ],
+)
+def test_training_continues_without_its_folder(results: Results, kind: str, expected_steps: list[int]) -> None:
+    """A folder that is away for a short time leaves out saves. After a long time training waits for it. No step is lost."""
+    folder = results.folders[kind]
+    undisturbed = results.folders["undisturbed"]
 
-    if "taken over" in kinds:
-        assert end["taken over"].startswith("LeaseLost") and "was taken over by process" in end["taken over"]
-        assert list(read_metrics(runs["taken over"].metrics)) == [1, 2, 3], "nothing was written any more"
-        assert [entry["event"] for _, entry in read_lines(runs["taken over"].events)] == ["started", "checkpoint"]
+    assert results.ends[kind] == "unfinished: False"
+    assert list(read_metrics(folder.metrics)) == list(range(1, 11))
+    assert sorted(saved_steps(folder)) == expected_steps
+    events = [(event["event"], event["step"]) for event in read_entries(folder.events)]
+    assert events == [("started", 0), *(("checkpoint", step) for step in expected_steps), ("finished", 10)]
+    assert len(_views(folder)) == 2
+    assert _views(folder) == _views(undisturbed)
+    assert _losses(folder) == _losses(undisturbed)
+
+
+def test_missed_saves_are_reported(results: Results) -> None:
+    """While the folder is away for less than the time after which another run may take it over."""
+    output = results.outputs["short"]
+    assert output.count("the save after step") == 2
+    assert "the save after step 4 waits" in output
+    assert "training waits until it answers" not in output
+
+
+def test_the_wait_for_a_folder_is_reported_once(results: Results) -> None:
+    output = results.outputs["long"]
+    assert output.count("another run may have taken it over: training waits until it answers") == 1
+
+
+def test_a_run_that_is_stopped_without_its_folder_is_not_saved(results: Results) -> None:
+    end = results.ends["stopped"]
+    assert end.startswith("NotSaved: checkpoint ")
+    assert "steps 3 to 4 are not saved" in end
+
+
+def test_a_run_that_loses_its_data_without_its_folder_is_not_saved(results: Results) -> None:
+    """The last save fails as well, so that the run has to be started again."""
+    end = results.ends["without data"]
+    assert end.startswith("NotSaved: the validation data after step 5 cannot be read")
+    assert "steps 3 to 5 are not saved" in end
+
+
+@pytest.mark.parametrize("results", [1], ids=["one rank"], indirect=True)
+def test_a_run_that_was_taken_over_writes_nothing_more(results: Results) -> None:
+    end = results.ends["taken over"]
+    assert end.startswith("LeaseLost")
+    assert "was taken over by process" in end
+    folder = results.folders["taken over"]
+    assert list(read_metrics(folder.metrics)) == [1, 2, 3]
+    assert [event["event"] for event in read_entries(folder.events)] == ["started", "checkpoint"]
 
 
 def _views(folder: RunFolder) -> dict[str, bytes]:
@@ -171,7 +225,7 @@ def _views(folder: RunFolder) -> dict[str, bytes]:
 
 
 def _losses(folder: RunFolder) -> list[float]:
-    return [json.loads(line)["loss"] for line in read_metrics(folder.metrics).values()]
+    return [entry["loss"] for entry in read_steps(folder.metrics)]
 
 
 def test_status_of_a_run_that_is_not_saved(
@@ -189,33 +243,37 @@ def test_status_of_a_run_that_is_not_saved(
 
 @pytest.mark.slow
 def test_a_full_disk_at_the_end(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The command on two ranks, whose files cannot grow when SIGTERM comes: saved when there is room again, or not saved and
-    to be started again. Either way no step is missing after the next start."""
+    """The command gets SIGTERM on two ranks whose files cannot grow.
+
+    It saves when there is room again, or ends as a run to be started again. Either way the next start has all steps.
+    """
     raw_config["training"]["steps"] = 1000
     path = tmp_path / "config.json"
     path.write_text(json.dumps(raw_config))
     words = ["pretrain", "--config", str(path), "--resume", "auto", "--set", "checkpoint.interval=1000"]
     folder = RunFolder(Path(raw_config["run"]["directory"]))
-    begun = 0
-    for number, status in enumerate((ExitStatus.UNFINISHED, ExitStatus.NOT_SAVED)):
-        with Workers(words, 2, tmp_path / f"start{number}") as workers:
-            workers.wait(_passed(folder, begun), "a step", 90)
-            _limit_files(workers, 100_000)  # bytes: less than the tensors of a checkpoint, more than logs
-            workers.signal(signal.SIGTERM)
-            workers.wait(lambda: "trying again in 2 s" in workers.logs() or not workers.running(), "a failed attempt", 90)
-            if status == ExitStatus.UNFINISHED:
-                _limit_files(workers, resource.RLIM_INFINITY)
-            assert workers.statuses() == [status] * 2, workers.logs()
-        begun = max(read_metrics(folder.metrics))
-    saved = [int(path.name[-8:]) for path in folder.list_checkpoints()]
-    assert len(saved) == 1, "of the first start"
-    with Workers([*words, "--set", f"training.steps={saved[0] + 4}"], 2, tmp_path / "last") as workers:
+    _stop_on_a_full_disk(words, folder, tmp_path / "start0", ExitStatus.UNFINISHED)
+    _stop_on_a_full_disk(words, folder, tmp_path / "start1", ExitStatus.NOT_SAVED)
+    (saved_step,) = saved_steps(folder)  # of the first start
+
+    last_step = saved_step + 4
+    with Workers([*words, "--set", f"training.steps={last_step}"], 2, tmp_path / "last") as workers:
         assert workers.statuses() == [0, 0], workers.logs()
-    assert list(read_metrics(folder.metrics)) == list(range(1, saved[0] + 5))
+
+    assert list(read_metrics(folder.metrics)) == list(range(1, last_step + 1))
 
 
-def _passed(folder: RunFolder, step: int) -> Callable[[], bool]:
-    return lambda: max(read_metrics(folder.metrics), default=0) > step
+def _stop_on_a_full_disk(words: list[str], folder: RunFolder, logs: Path, expected: ExitStatus) -> None:
+    """Start the command, and stop it on a full disk, which has room again if the run is expected to be saved."""
+    before = max(read_metrics(folder.metrics), default=0)
+    with Workers(words, 2, logs) as workers:
+        workers.wait(lambda: max(read_metrics(folder.metrics), default=0) > before, "a step", 90)
+        _limit_files(workers, 100_000)  # bytes: less than the tensors of a checkpoint, more than logs
+        workers.signal(signal.SIGTERM)
+        workers.wait(lambda: "trying again in 2 s" in workers.logs() or not workers.running(), "a failed attempt", 90)
+        if expected == ExitStatus.UNFINISHED:
+            _limit_files(workers, resource.RLIM_INFINITY)
+        assert workers.statuses() == [expected] * 2, workers.logs()
 
 
 def _limit_files(workers: Workers, size: int) -> None:
