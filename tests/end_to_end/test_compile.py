@@ -16,7 +16,9 @@ from megatape.model.options import Kernels, TrainingOptions
 from megatape.model.transformer import Transformer
 from megatape.training.startup import build_engine
 from tests.helpers.models.small_models import model_with
+from tests.helpers.planner.plan_cases import configure
 from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.case_runs import assert_no_errors
 from tests.helpers.runs.run_folders import compare
 from tests.helpers.runs.training_cases import train_cases
 
@@ -29,20 +31,30 @@ def test_compiled_equals_eager(raw_config: dict[str, Any], tmp_path: Path) -> No
     raw_config["optimizer"]["eps"] = 1e-2  # by default AdamW makes whole steps of gradients that are only rounding
     raw_config["evaluation"]["interval"] = 1
     raw_config["zero"] = {"stage": 2}
-    cases = [{"name": name, "set": {"training.compile": name == "compiled"}} for name in ("eager", "compiled")]
-    (found,) = run_workers(
-        "tests.end_to_end.test_compile:train", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers"
-    )
+    cases = [
+        {"name": "eager", "set": {"training.compile": False}},
+        {"name": "compiled", "set": {"training.compile": True}},
+    ]
+    payload = {"config": raw_config, "cases": cases}
+
+    (result,) = run_workers("tests.end_to_end.test_compile:train", 1, payload, tmp_path / "workers")
+
     # The norm in training, in evaluation and for the position view; the MLP's part in the last and the other blocks; the
     # position update in the first and the other blocks.
-    assert found == {"graphs": 7, "breaks": 0, "refusal": True, "left to our kernel": [True, False]}
+    assert result["graphs"] == 7
+    assert result["breaks"] == 0
+    assert "training.compile needs a C++ compiler" in result["error"]
+    assert result["left to our kernel"] == {"tape": True, "tape_vector": False}
     compare(tmp_path / "run" / "eager", tmp_path / "run" / "compiled", step=2)
 
 
 def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
-    """Train the cases without the last stage of compiling, which takes a minute to make C++; then without a C++ compiler.
+    """Train the cases without the last stage of compiling, which takes a minute to make C++, then without a C++ compiler.
 
-    Last, which position updates stay as they are with our attention: the one that our kernel knows, and another."""
+    Returns:
+        Number of graphs and of their breaks, the error without a compiler, and by encoding whether the position update stays
+        as it is with our attention: TAPE's, which our kernel knows, and another.
+    """
     from torch._dynamo.utils import counters
     from torch._inductor import cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
@@ -54,33 +66,42 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
 
     with patch.object(build_engine, "build_model", build_without_inductor):
         results = train_cases(payload, topology)
-    assert not any("error" in result for result in results), results
+    assert_no_errors(results)
+    graphs = counters["stats"]["unique_graphs"]
+    breaks = len(counters["graph_break"])
     with patch.object(cpp_builder, "get_cpp_compiler", side_effect=InvalidCxxCompiler()):
         raw = payload["config"] | {"training": payload["config"]["training"] | {"compile": True}}
         (refused,) = train_cases({"config": raw, "cases": [{"name": "without"}]}, topology)
-    refusal = "training.compile needs a C++ compiler" in refused["error"]
-    left = []
+    left_to_kernel = {}
     for encoding in ("tape", "tape_vector"):
         config = parse_config(payload["config"] | {"model": payload["config"]["model"] | {"encoding": encoding}}, encoding)
         block = model_with(config.model, backends=("triton",), update_by_kernel=True, compiler="eager").blocks[0]
         assert isinstance(block, CompiledBlock)
-        left.append("forward" not in vars(block.position))
-    stats = counters["stats"]["unique_graphs"], len(counters["graph_break"])
-    return dict(zip(("graphs", "breaks"), stats, strict=True)) | {"refusal": refusal, "left to our kernel": left}
+        left_to_kernel[encoding] = "forward" not in vars(block.position)
+    return {"graphs": graphs, "breaks": breaks, "error": refused["error"], "left to our kernel": left_to_kernel}
 
 
 @pytest.mark.parametrize(
-    ("section", "values", "told"),
+    ("settings", "expected"),
     [
-        ("zero", {"stage": 3}, "zero.stage 3, which gathers weights in hooks"),
-        ("parallel", {"tp": 2}, "parallel.tp 2, whose exchanges"),
-        ("training", {"activation_checkpointing": "selective"}, "training.activation_checkpointing selective, since"),
-        ("model", {"lora": {"rank": 2, "alpha": 2.0, "targets": ["query"]}}, "model.lora, whose dropout"),
+        ({"zero.stage": 3}, "zero.stage 3, which gathers weights in hooks"),
+        ({"parallel.tp": 2}, "parallel.tp 2, whose exchanges"),
+        (
+            {"training.activation_checkpointing": "selective"},
+            "training.activation_checkpointing selective, since",
+        ),
+        (
+            {
+                "model.lora": {"rank": 2, "alpha": 2.0, "targets": ["query"]},
+                "training.trainable": ["adapters"],
+            },
+            "model.lora, whose dropout",
+        ),
     ],
+    ids=["stage 3", "tensor-parallel", "selective", "lora"],
 )
-def test_what_is_not_compiled(raw_config: dict[str, Any], section: str, values: dict[str, Any], told: str) -> None:
-    raw_config["training"] |= {"compile": True, "trainable": ["adapters" if section == "model" else "all"]}
+def test_what_cannot_be_compiled_is_refused(raw_config: dict[str, Any], settings: dict[str, Any], expected: str) -> None:
+    raw_config["training"]["compile"] = True
     raw_config["zero"] = {"stage": 2}
-    raw_config[section] = raw_config.get(section, {}) | values
-    with pytest.raises(ValueError, match=f"training.compile does not support {told}"):
-        parse_config(raw_config, "test")
+    with pytest.raises(ValueError, match=f"training.compile does not support {expected}"):
+        configure(raw_config, "test", settings)

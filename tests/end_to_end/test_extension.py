@@ -1,6 +1,6 @@
-"""Things of a user's own, from outside the package: each is one file with one registry line, given by --import.
+"""Components from outside the package: each is one file with one registry line, imported by --import.
 
-CONTRIBUTING.md's table says what each file has.
+The table in CONTRIBUTING.md lists the content of each file.
 """
 
 import json
@@ -17,6 +17,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config, parse_config, shared_values
 from megatape.errors import UserError
 from megatape.hf.families import family_of
+from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.job_array import JobArray
 from megatape.tools.cluster.slurm.job_script import render_job
 from megatape.tools.cluster.slurm.submission import take_snapshot
@@ -24,6 +25,7 @@ from tests.helpers.checks.bounds import TRAINED, assert_close
 from tests.helpers.cluster.jobs import new_job
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.workers import ROOT, Workers
+from tests.helpers.runs.run_folders import read_entries
 
 OPTIMIZER = (
     (ROOT / "tests/helpers/models/own_optimizer.py").read_text().replace("tests.helpers.models.own_optimizer", "{module}")
@@ -128,87 +130,101 @@ SETTINGS = {
 
 @pytest.fixture
 def own(tmp_path: Path) -> list[Path]:
-    """The files of FILES."""
+    """Write FILES. Returns their paths."""
     folder = tmp_path / "own"
     folder.mkdir()
+    paths = []
     for name, text in FILES.items():
-        (folder / f"{name}.py").write_text(text)
-    return [folder / f"{name}.py" for name in FILES]
+        path = folder / f"{name}.py"
+        path.write_text(text)
+        paths.append(path)
+    return paths
 
 
 @pytest.fixture
 def config(own: list[Path], raw_config: dict[str, Any], tmp_path: Path) -> Path:
     for section, values in SETTINGS.items():
-        raw_config[section] = raw_config.get(section, {}) | values if section != "optimizer" else values
+        raw_config[section] = raw_config.get(section, {}) | values
+    raw_config["optimizer"] = SETTINGS["optimizer"]
     path = tmp_path / "config.json"
     path.write_text(json.dumps(raw_config))
     return path
 
 
-def options(paths: list[Path]) -> list[str]:
-    return [word for path in paths for word in ("--import", str(path))]
+def import_options(paths: list[Path]) -> list[str]:
+    words = []
+    for path in paths:
+        words += ["--import", str(path)]
+    return words
+
+
+def run_command(words: list[str], logs: Path, expected_status: int = 0, num_ranks: int = 1) -> str:
+    """Run a command of megatape on ranks, and check their exit statuses. Returns the output."""
+    with Workers(words, num_ranks, logs) as workers:
+        assert workers.statuses() == [expected_status] * num_ranks, workers.logs()
+    return workers.logs()
 
 
 @pytest.mark.slow
 def test_train_resume_and_export(own: list[Path], config: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    words = [*options(own), "--config", str(config)]
-    for number, (steps, ranks) in enumerate([(2, 2), (4, 1)]):
-        changed = [*words, "--resume", "auto", "--set", f"training.steps={steps}"]
-        with Workers(["pretrain", *changed], ranks, tmp_path / f"start{number}") as workers:
-            assert workers.statuses() == [0] * ranks, workers.logs()
-    checkpoint = CheckpointReader(run / "checkpoints" / "step-00000004")
-    assert checkpoint.state.callbacks == {"tally": {"steps": 4}}
-    assert checkpoint.state.config["run"]["imports"] == [str(path) for path in own]
-    assert checkpoint.state.config["optimizer"]["momentum"] == 0.5
-    kinds = {"momentum", "norms", "count", "average"}
-    assert kinds <= checkpoint.manifest.tensors.keys()
-    assert [int(line.split()[0]) for line in (run / "table.txt").read_text().splitlines()] == [1, 2, 3, 4]
-    rates = [json.loads(line)["lr"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert rates[3] == 0.005
+    folder = RunFolder(tmp_path / "run")
+    words = ["pretrain", *import_options(own), "--config", str(config), "--resume", "auto", "--set"]
+    run_command([*words, "training.steps=2"], tmp_path / "first", num_ranks=2)
+    run_command([*words, "training.steps=4"], tmp_path / "second")
+    checkpoint = folder.checkpoint(4)
+    check_run(folder, own)
 
-    for name, given, status, said in (
-        ("refused", [], 2, f"add --import {own[0]} --import {own[1]}"),
-        ("exported", own, 0, "exported step 4"),
-    ):
-        exporting = ["export", *options(given), str(checkpoint.directory), str(tmp_path / "out")]
-        with Workers(exporting, 1, tmp_path / name) as workers:
-            assert workers.statuses() == [status], workers.logs()
-            assert said in workers.logs()
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["imports"] == [str(path) for path in own]
-    assert f"`{own[0]}`" in (tmp_path / "out" / "README.md").read_text()
-    for name, given, status, said in (
-        ("without", [], 2, f"add --import {own[0]}"),
-        ("with", own, 0, "a"),
-    ):
-        generating = ["generate", *options(given), str(tmp_path / "out"), "--prompt", "a", "--max-new-tokens", "1"]
-        with Workers(generating, 1, tmp_path / name) as workers:
-            assert workers.statuses() == [status], workers.logs()
-            assert said in workers.logs()
+    exported = tmp_path / "exported"
+    words = [str(checkpoint), str(exported)]
+    output = run_command(["export", *words], tmp_path / "export without", expected_status=2)
+    assert f"add --import {own[0]} --import {own[1]}" in output
+    output = run_command(["export", *import_options(own), *words], tmp_path / "export with")
+    assert "exported step 4" in output
+    assert json.loads((exported / "config.json").read_text())["imports"] == [str(path) for path in own]
+    assert f"`{own[0]}`" in (exported / "README.md").read_text()
+
+    words = [str(exported), "--prompt", "a", "--max-new-tokens", "1"]
+    output = run_command(["generate", *words], tmp_path / "generate without", expected_status=2)
+    assert f"add --import {own[0]}" in output
+    output = run_command(["generate", *import_options(own), *words], tmp_path / "generate with")
+    assert "a" in output
+
+
+def check_run(folder: RunFolder, own: list[Path]) -> None:
+    """Check what each component has left in the checkpoint of step 4 and in the run's folder."""
+    reader = CheckpointReader(folder.checkpoint(4))
+    assert reader.state.callbacks == {"tally": {"steps": 4}}
+    assert reader.state.config["run"]["imports"] == [str(path) for path in own]
+    assert reader.state.config["optimizer"]["momentum"] == 0.5
+    assert {"momentum", "norms", "count", "average"} <= reader.manifest.tensors.keys()
+    table = (folder.directory / "table.txt").read_text()
+    assert [int(line.split()[0]) for line in table.splitlines()] == [1, 2, 3, 4]
+    assert read_entries(folder.metrics)[3]["lr"] == 0.005
 
 
 @pytest.mark.usefixtures("own_modules")
 def test_train_with_a_normalization(raw_config: dict[str, Any], own: list[Path], tmp_path: Path) -> None:
     """On two tensor-parallel ranks, which add up the gradients of its weights. No architecture of transformers has it."""
-    normalization = next(path for path in own if path.stem == "centered")
+    (normalization,) = [path for path in own if path.stem == "centered"]
     raw_config["model"] |= {"normalization": "centered", "qk_norm": True}
     raw_config["training"] |= {"steps": 2, "trainable": ["norms"]}
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
-    runs = []
-    for ranks in (1, 2):
-        directory = tmp_path / f"run{ranks}"
-        changed = [f"run.directory={directory}", f"parallel.tp={ranks}"]
-        words = ["pretrain", *options([normalization]), "--config", str(config), *(w for c in changed for w in ("--set", c))]
-        with Workers(words, ranks, tmp_path / f"workers{ranks}") as workers:
-            assert workers.statuses() == [0] * ranks, workers.logs()
-            assert workers.logs().count("warning: this model can be trained, but not exported or evaluated: no archit") == 1
-        lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-        runs.append(torch.tensor([[line["loss"], line["grad_norm"]] for line in lines]))
-    assert_close(runs[1], runs[0], TRAINED)
-    checkpoint = CheckpointReader(directory / "checkpoints" / "step-00000002")
-    trained = [name for name in checkpoint.names() if name.endswith("norm.bias") and checkpoint.tensor(name).any()]
+    numbers = {}
+    for num_ranks in (1, 2):
+        folder = RunFolder(tmp_path / f"run{num_ranks}")
+        words = ["pretrain", *import_options([normalization]), "--config", str(config)]
+        words += ["--set", f"run.directory={folder.directory}", "--set", f"parallel.tp={num_ranks}"]
+        output = run_command(words, tmp_path / f"workers{num_ranks}", num_ranks=num_ranks)
+        assert output.count("warning: this model can be trained, but not exported or evaluated: no archit") == 1
+        metrics = read_entries(folder.metrics)
+        numbers[num_ranks] = torch.tensor([[entry["loss"], entry["grad_norm"]] for entry in metrics])
+    assert_close(numbers[2], numbers[1], TRAINED)
+
+    reader = CheckpointReader(folder.checkpoint(2))
+    trained = [name for name in reader.names() if name.endswith("norm.bias") and reader.tensor(name).any()]
     assert len(trained) == 2 * 4 + 1, trained
+
     imports.import_given(str(normalization))
     with pytest.raises(UserError, match="normalization centered"):
         family_of(load_config(config).model)
@@ -216,22 +232,38 @@ def test_train_with_a_normalization(raw_config: dict[str, Any], own: list[Path],
 
 @pytest.mark.usefixtures("own_modules")
 def test_nothing_is_imported_because_a_file_names_it(own: list[Path], config: Path, tmp_path: Path, command: Command) -> None:
+    marker = tmp_path / "imported"
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(marker)!r}, 'w')")
     for path in own:
         imports.import_given(str(path))
     recorded = load_config(config).model_dump()
-    assert recorded["run"]["imports"] == tuple(map(str, own))
-    assert shared_values(load_config(config))["run.imports"] == [str(path) for path in own]
     imports._spelling_by_name.clear()
-    marker = tmp_path / "imported"
-    (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
-    recorded["run"]["imports"] = [str(tmp_path / "evil.py"), str(own[0])]
+    recorded["run"]["imports"] = [str(evil), str(own[0])]
     config.write_text(json.dumps(recorded))
+
     status, _, errors = command("plan", "--config", config)
-    assert (status, errors.count("\n")) == (2, 1)
-    assert errors.endswith(f"add --import {tmp_path / 'evil.py'} --import {own[0]}\n")
+    assert status == 2
+    assert errors.count("\n") == 1
+    assert errors.endswith(f"add --import {evil} --import {own[0]}\n")
     assert not marker.exists()
-    status, _, errors = command("plan", "--import", own[0], "--config", config)
-    assert errors.endswith(f"add --import {tmp_path / 'evil.py'}\n")
+
+    _, _, errors = command("plan", "--import", own[0], "--config", config)
+    assert errors.endswith(f"add --import {evil}\n")
+    assert not marker.exists()
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_a_configuration_records_imports(own: list[Path], config: Path) -> None:
+    for path in own:
+        imports.import_given(str(path))
+
+    expected = [str(path) for path in own]
+    assert list(load_config(config).model_dump()["run"]["imports"]) == expected
+    assert shared_values(load_config(config))["run.imports"] == expected
+
+
+def test_control_characters_in_imports_are_refused() -> None:
     with pytest.raises(UserError, match="control character"):
         parse_config({"run": {"imports": ["a\nb"]}}, "test")
 
@@ -249,27 +281,49 @@ def test_other_path_of_the_same_module(own: list[Path], config: Path, tmp_path: 
 
 
 @pytest.mark.usefixtures("own_modules")
-def test_what_cannot_be_imported(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "json.py").write_text("")
-    (tmp_path / "my-sink.py").write_text("")
-    for word, message in (
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
         ("nowhere.py", "--import nowhere.py: no such file"),
         ("nowhere.at.all", "--import nowhere.at.all: there is no module nowhere: correct the name"),
-        (str(tmp_path / "json.py"), "json is another module: rename the file"),
-        (str(tmp_path / "my-sink.py"), "my-sink is no name of a module: rename the file"),
-    ):
-        status, _, errors = command("plan", "--import", word, "--config", "nowhere.json")
-        assert (status, errors.count("\n")) == (2, 1) and message in errors, errors
-    with pytest.raises(UserError, match="'-x/part.py' begins with -"):  # another command would parse it as an option
+        ("{folder}/json.py", "json is another module: rename the file"),
+        ("{folder}/my-sink.py", "my-sink is no name of a module: rename the file"),
+    ],
+    ids=["missing file", "missing module", "name of another module", "no name of a module"],
+)
+def test_what_cannot_be_imported(tmp_path: Path, command: Command, word: str, expected: str) -> None:
+    for name in ("json.py", "my-sink.py"):
+        (tmp_path / name).write_text("")
+
+    status, _, errors = command("plan", "--import", word.replace("{folder}", str(tmp_path)), "--config", "nowhere.json")
+
+    assert status == 2
+    assert errors.count("\n") == 1
+    assert expected in errors
+    assert not imports.given()
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_a_path_that_looks_like_an_option_is_refused() -> None:
+    """Another command would parse it as an option."""
+    with pytest.raises(UserError, match="'-x/part.py' begins with -"):
         imports.import_given("-x/part.py")
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "part.py").write_text("import missing_below")
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_an_error_of_a_module_keeps_its_traceback(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "part.py").write_text("import missing_below")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="missing_below"):  # a fault of the module keeps its traceback
+
+    with pytest.raises(ModuleNotFoundError, match="missing_below"):
         command("plan", "--import", "package.part", "--config", "nowhere.json")
     with pytest.raises(ModuleNotFoundError, match="missing_below"):
-        imports.import_given(str(tmp_path / "package" / "part.py"))
-    assert "part" not in sys.modules and not imports.given()
+        imports.import_given(str(package / "part.py"))
+
+    assert "part" not in sys.modules
+    assert not imports.given()
 
 
 @pytest.mark.usefixtures("own_modules")
@@ -277,13 +331,18 @@ def test_batch_scripts_import_copies(own: list[Path], config: Path, tmp_path: Pa
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "part.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    for word in [*map(str, own), "package.part"]:
-        imports.import_given(word)
+    for path in own:
+        imports.import_given(str(path))
+    imports.import_given("package.part")
     array = JobArray({"config.json": load_config(config)}, tmp_path / "run", False)
     snapshot = tmp_path / "snapshot"
+
     take_snapshot(snapshot, array.configs)
     script = render_job(array, new_job("own", 1, 1, False), snapshot)
+
     copies = [snapshot / "imports" / path.name for path in own]
-    assert f"pretrain {' '.join(options(copies))} --import package.part --config" in script
+    words = " ".join(import_options(copies))
+    assert f"pretrain {words} --import package.part --config" in script
     assert f'export PYTHONPATH="$snapshot/code":{tmp_path}\n' in script
-    assert all(path.read_text() == copied.read_text() for path, copied in zip(own, copies, strict=True))
+    for path, copied in zip(own, copies, strict=True):
+        assert copied.read_text() == path.read_text()

@@ -25,33 +25,50 @@ from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.steps.stepper import Stepper
 from megatape.zero.engine import Engine
-from tests.helpers.processes.workers import Workers
+from tests.helpers.processes.workers import Workers, start_workers
+from tests.helpers.runs.run_folders import num_recorded_steps
 
-# seconds; a busy machine may keep a rank that is well from its heartbeat for some
+# Times in seconds. A busy machine may keep a healthy rank from its heartbeat for some seconds.
 SHORT = 2.0
 SILENCE = 6.0
 STEP = 9.0
 STALL = 600.0
 
 
-def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str = "") -> Workers:
-    """Ranks that train for 1000 steps, one of which hangs in its third step, in `hang`, if that is given."""
+def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str | None = None) -> Workers:
+    """Start ranks that train for 1000 steps.
+
+    Args:
+        raw_config: Configuration.
+        folder: Folder of the logs.
+        num_ranks: Number of ranks.
+        hang: What one of the ranks does in its third step, a name in HANGS.
+    """
     raw_config["training"]["steps"] = 1000
-    folder.mkdir()
-    (folder / "payload.json").write_text(json.dumps({"config": raw_config, "hang": hang}))
-    return Workers("tests.end_to_end.test_hang:train", num_ranks, folder)
+    payload = {"config": raw_config, "hang": hang}
+    return start_workers("tests.end_to_end.test_hang:train", num_ranks, payload, folder)
 
 
 def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
-    victim = {"data": 0, "backward": topology.world_size - 1, "frozen": 1, "save": 1}.get(payload["hang"])
-    if topology.rank == victim:
-        HANGS[payload["hang"]](Path(payload["config"]["run"]["directory"]))
-    times = WatchTimeouts(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
-    if payload["hang"] == "save":
-        times = replace(times, long=4.0)
-    if payload["hang"] == "frozen":
-        times = replace(times, period=5.0, silence=STALL)
-    os._exit(pretrain(parse_config(payload["config"], "test"), timeouts=times))
+    hang = payload["hang"]
+    if hang is not None and topology.rank == VICTIMS[hang]:
+        HANGS[hang](Path(payload["config"]["run"]["directory"]))
+    timeouts = WatchTimeouts(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
+    if hang == "save":
+        timeouts = replace(timeouts, long=4.0)
+    if hang == "frozen":
+        timeouts = replace(timeouts, period=5.0, silence=STALL)
+    os._exit(pretrain(parse_config(payload["config"], "test"), timeouts=timeouts))
+
+
+def timeouts_of_groups() -> list[float]:
+    """Return the timeouts of all process groups but the default one, in seconds."""
+    timeouts = []
+    for group in _world.pg_map:
+        if group != _get_default_group():
+            timeout = group._get_backend(torch.device("cpu")).options._timeout
+            timeouts.append(timeout.total_seconds())
+    return timeouts
 
 
 def hang_in_data(folder: Path) -> None:
@@ -62,12 +79,7 @@ def hang_in_data(folder: Path) -> None:
         nonlocal count
         count += 1
         if count == 4:  # after the third step; the first one has an exchange before it, too
-            timeouts = [
-                group._get_backend(torch.device("cpu")).options._timeout
-                for group in _world.pg_map
-                if group != _get_default_group()
-            ]
-            (folder / "timeouts").write_text(json.dumps([timeout.total_seconds() for timeout in timeouts]))
+            (folder / "timeouts").write_text(json.dumps(timeouts_of_groups()))
             time.sleep(3600)
         return exchange_status(stepper, *arguments)
 
@@ -120,71 +132,86 @@ HANGS: dict[str, Callable[[Path], None]] = {
     "frozen": freeze,
     "save": hang_in_save,
 }
+VICTIMS = {"data": 0, "backward": 3, "frozen": 1, "save": 1}  # rank that hangs
 
 
-def steps_of(raw_config: dict[str, Any]) -> int:
-    log = Path(raw_config["run"]["directory"]) / "metrics.jsonl"
-    return len(log.read_text().splitlines()) if log.exists() else 0
+@pytest.fixture
+def folder(raw_config: dict[str, Any]) -> RunFolder:
+    return RunFolder(Path(raw_config["run"]["directory"]))
 
 
-def stacks_of(raw_config: dict[str, Any], rank: int) -> str:
-    return RunFolder(Path(raw_config["run"]["directory"])).stacks(rank).read_text()
-
-
-def wait_for_steps(workers: Workers, raw_config: dict[str, Any], count: int) -> None:
-    workers.wait(lambda: not workers.running() or steps_of(raw_config) >= count, f"{count} steps", 120)
+def wait_for_steps(workers: Workers, folder: RunFolder, count: int) -> None:
+    """Wait until the run has made so many more steps."""
+    total = num_recorded_steps(folder) + count
+    workers.wait(lambda: not workers.running() or num_recorded_steps(folder) >= total, f"{total} steps", 120)
     assert workers.running() == list(workers.ranks), workers.logs()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hang", ["data", "backward"])
-def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, hang: str) -> None:
-    """Also rank 0, and also in DeepSpeed's own groups, whose ranks wait for another that waits for the one at fault."""
+def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, hang: str) -> None:
+    """Also rank 0, and in DeepSpeed's own groups, where ranks wait for another rank that waits for the hanging one."""
     raw_config["parallel"] = {"tp": 2}
+
     with start(raw_config, tmp_path / "workers", 4, hang) as workers:
         assert workers.statuses(120) == [1, 1, 1, 1], workers.logs()
-    victim = 0 if hang == "data" else 3
+
+    victim = VICTIMS[hang]
     for rank in workers.ranks:
         log = workers.logs([rank])
-        assert f"error on rank {rank}: rank {victim} (host " in log and "hangs in step 3: " in log, log
-        assert ("time.sleep(3600)" in log) == (rank == victim), "only the rank that hangs tells where"
-        stacks = stacks_of(raw_config, rank)
-        assert f" UTC, rank {rank}, host " in stacks and f", in step 3: rank {victim} (host " in stacks, stacks
-        assert " in train_step" in stacks and bool(re.search(r"test_hang.py.* in (hang|<lambda>)", stacks)) == (rank == victim)
+        assert f"error on rank {rank}: rank {victim} (host " in log, log
+        assert "hangs in step 3: " in log, log
+        assert ("time.sleep(3600)" in log) == (rank == victim), "only the rank that hangs shows where"
+        stacks = folder.stacks(rank).read_text()
+        assert f" UTC, rank {rank}, host " in stacks, stacks
+        assert f", in step 3: rank {victim} (host " in stacks, stacks
+        assert " in train_step" in stacks, stacks
+        hanging_line = re.search(r"test_hang.py.* in (hang|<lambda>)", stacks)
+        assert (hanging_line is not None) == (rank == victim), stacks
     if hang == "data":
-        timeouts = json.loads((Path(raw_config["run"]["directory"]) / "timeouts").read_text())
-        assert len(timeouts) >= 2 and set(timeouts) == {WatchTimeouts(silence=SILENCE, stall=STALL).collectives.total_seconds()}
+        timeouts = json.loads((folder.directory / "timeouts").read_text())
+        expected = WatchTimeouts(silence=SILENCE, stall=STALL).collectives.total_seconds()
+        assert len(timeouts) >= 2
+        assert set(timeouts) == {expected}
 
 
-def test_a_rank_that_hangs_in_a_background_save_is_named(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_rank_that_hangs_in_a_background_save_is_named(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path) -> None:
     """Training continues until the next save is due. Then the main threads of all ranks wait alike."""
     raw_config["checkpoint"] = {"interval": 1, "background": True}
+
     with start(raw_config, tmp_path / "workers", 2, "save") as workers:
         assert workers.statuses(60) == [1, 1], workers.logs()
+
     for rank in workers.ranks:
         log = (tmp_path / "workers" / f"rank{rank}.log").read_text()
         assert f"error on rank {rank}: rank 1 (host " in log, log
         assert "hangs in the save after step 3 in the background: rank 0 waited" in log, log
-        assert ("time.sleep(3600)" in log) == (rank == 1), "only the rank that hangs tells where"
-    assert "in hang" in stacks_of(raw_config, 1)
+        assert ("time.sleep(3600)" in log) == (rank == 1), "only the rank that hangs shows where"
+    assert "in hang" in folder.stacks(1).read_text()
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_frozen_rank_is_named_and_a_short_stop_is_survived(raw_config: dict[str, Any], tmp_path: Path, victim: int) -> None:
-    with start(raw_config, tmp_path / "workers", 2) as workers:
-        wait_for_steps(workers, raw_config, 2)
-        process = int((tmp_path / "workers" / f"rank{victim}.pid").read_text())
-        os.kill(process, signal.SIGSTOP)
-        time.sleep(SHORT)
-        os.kill(process, signal.SIGCONT)
-        wait_for_steps(workers, raw_config, steps_of(raw_config) + 3)
-        os.kill(process, signal.SIGSTOP)
-        workers.wait(lambda: workers.running() == [victim], "the end of the other rank", 60)
+def test_a_frozen_rank_is_named_and_a_short_stop_is_survived(
+    raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, victim: int
+) -> None:
     other = 1 - victim
+    with start(raw_config, tmp_path / "workers", 2) as workers:
+        wait_for_steps(workers, folder, 2)
+        pid = int((tmp_path / "workers" / f"rank{victim}.pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(SHORT)
+        os.kill(pid, signal.SIGCONT)
+        wait_for_steps(workers, folder, 3)
+        os.kill(pid, signal.SIGSTOP)
+        workers.wait(lambda: workers.running() == [victim], "the end of the other rank", 60)
+
     log = workers.logs([other])
     assert workers.status(other) == 1, log
-    assert f"error on rank {other}: rank {victim} " in log and "frozen" in log, log
-    assert f": rank {victim} " in stacks_of(raw_config, other) and " in train_step" in stacks_of(raw_config, other)
+    assert f"error on rank {other}: rank {victim} " in log, log
+    assert "frozen" in log, log
+    stacks = folder.stacks(other).read_text()
+    assert f": rank {victim} " in stacks
+    assert " in train_step" in stacks
 
 
 @pytest.mark.slow
@@ -192,33 +219,37 @@ def test_a_rank_that_freezes_after_its_first_steps_has_the_limit_of_a_step(raw_c
     with start(raw_config, tmp_path / "workers", 2, "frozen") as workers:
         workers.wait(lambda: workers.running() == [1], "the end of the rank that waits for a frozen one", 120)
         log = workers.logs([0])
-    assert workers.status(0) == 1 and f"no heartbeat for {STEP:.0f} s" in log, log
+
+    assert workers.status(0) == 1, log
+    assert f"no heartbeat for {STEP:.0f} s" in log, log
 
 
 @pytest.mark.slow
-def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Ctrl-Z, or a laptop that sleeps: however long, no rank counts the time in which it could not run."""
+def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path) -> None:
+    """As by Ctrl-Z or a sleeping laptop. However long it takes, no rank counts the time in which it could not run."""
     with start(raw_config, tmp_path / "workers", 2) as workers:
-        wait_for_steps(workers, raw_config, 2)
+        wait_for_steps(workers, folder, 2)
         workers.signal(signal.SIGSTOP)
         time.sleep(SILENCE + 2)
         workers.signal(signal.SIGCONT)
-        wait_for_steps(workers, raw_config, steps_of(raw_config) + 3)
+        wait_for_steps(workers, folder, 3)
 
 
 def test_the_timeouts_keep_the_promise() -> None:
     """Where steps take up to 5 s, all ranks have ended two minutes after one of them hangs."""
-    times = WatchTimeouts()
-    pace = Watch(Topology(0, 2, 0), WatchTimeouts()).pace
+    timeouts = WatchTimeouts()
+    pace = Watch(Topology(0, 2, 0), timeouts).pace
     now = 0.0
     with patch("time.monotonic", lambda: now):
         for step in range(1, 6):
             pace.enter(PhaseKind.STEP, f"step {step}")
             now += 5.0
-    # To be seen: by a heartbeat, and a look. To write the stacks, and to end.
-    assert pace.phase.timeout + 3 * times.period + 2 * times.grace < 120
+    time_to_notice = 3 * timeouts.period  # a heartbeat, and a check of it
+    time_to_end = 2 * timeouts.grace  # to write the stacks, and to exit
+    assert pace.phase.timeout + time_to_notice + time_to_end < 120
 
 
 def test_the_watch_speaks_before_torch() -> None:
     """The timeout of collectives, after which torch ends a rank without naming the one at fault, comes last."""
-    assert WatchTimeouts().collectives >= timedelta(seconds=WatchTimeouts().stall + WatchTimeouts().grace)
+    timeouts = WatchTimeouts()
+    assert timeouts.collectives >= timedelta(seconds=timeouts.stall + timeouts.grace)

@@ -22,51 +22,79 @@ from tests.helpers.checks.slow import slow_but
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.json"))
-SIZES = {"155m": 155 * 2**20, "350m": 350e6, "1b": 1.3e9, "3b": 3.3e9, "7b": 6.74e9, "8b": 8.03e9, "13b": 13.0e9, "70b": 70.6e9}
+# Size in a file's name -> number of parameters.
+SIZES = {
+    "155m": 155 * 2**20,
+    "350m": 350e6,
+    "1b": 1.3e9,
+    "3b": 3.3e9,
+    "7b": 6.74e9,
+    "8b": 8.03e9,
+    "13b": 13.0e9,
+    "70b": 70.6e9,
+}
 LADDER = ("tiny", "155m", "350m", "1b", "3b", "7b", "8b_gqa", "13b", "70b_gqa")
 
 
-def test_the_ladder_is_whole() -> None:
+def test_the_ladder_is_complete() -> None:
     names = {path.stem for path in FILES}
     assert {f"tape_{size}" for size in LADDER} <= names
     assert {"rope_155m", "rope_350m", "rope_1b", "rope_7b"} <= names
 
 
 def test_no_two_train_in_one_folder() -> None:
-    assert len({load_config(path).run.directory for path in FILES}) == len(FILES)
+    directories = {load_config(path).run.directory for path in FILES}
+    assert len(directories) == len(FILES)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_file(path: Path) -> None:
     config = load_config(path)
     assert Path(config.run.directory).name == path.stem
-    stages = {"_addition_5": 1, "_7b_8k": 2}  # one process shards nothing; the paper's recipe
-    assert config.zero.stage == next((stage for end, stage in stages.items() if path.stem.endswith(end)), 3)
-    assert path.parent.name == "finetune" or path.stem.startswith((config.model.encoding, "mixture", "first_run"))
+    assert config.zero.stage == expected_stage(path.stem)
+    if path.parent.name != "finetune":
+        assert path.stem.startswith((config.model.encoding, "mixture", "first_run"))
     size = re.search(r"_(\d+[mb])", path.stem)
-    if size:
-        assert config.cluster is not None
-        load_gpu(config.cluster.gpu)
-        assert config.accumulation(config.cluster.world_size) >= 1
-        assert config.cluster.gpus_per_node % config.parallel.tp == 0  # tensor-parallel ranks stay inside a node
-        assert count_parameters(config.model).total == pytest.approx(SIZES[size[1]], rel=0.08)
-    _build(config)
+    if size is not None:
+        check_size(config, SIZES[size[1]])
+    check_shards(config)
 
 
-def _build(config: Config) -> None:
-    """The shards of the tensor-parallel ranks add up to the whole, except for padding and what every rank holds."""
+def expected_stage(name: str) -> int:
+    if name.endswith("_addition_5"):
+        return 1  # one process shards nothing
+    if name.endswith("_7b_8k"):
+        return 2  # the paper's recipe
+    return 3
+
+
+def check_size(config: Config, num_parameters: float) -> None:
+    """Check the number of parameters, and that the file fits its own cluster section."""
+    cluster = config.cluster
+    assert cluster is not None
+    load_gpu(cluster.gpu)
+    assert config.accumulation(cluster.world_size) >= 1
+    assert cluster.gpus_per_node % config.parallel.tp == 0  # tensor-parallel ranks stay inside a node
+    assert count_parameters(config.model).total == pytest.approx(num_parameters, rel=0.08)
+
+
+def check_shards(config: Config) -> None:
+    """Check that the shards of the tensor-parallel ranks add up to the model, except for padding."""
     with torch.device("meta"):
-        share = build_rank_model(Workload.from_config(config), config.model.num_layers)
-    divided = sum(p.numel() for p in share.parameters() if hasattr(p, "partition_dim")) * config.parallel.tp
-    whole = sum(p.numel() for p in share.parameters() if not hasattr(p, "partition_dim"))
-    assert divided + whole == pytest.approx(count_parameters(config.model).total, rel=1e-4)
+        rank_model = build_rank_model(Workload.from_config(config), config.model.num_layers)
+    total = 0
+    for parameter in rank_model.parameters():
+        if hasattr(parameter, "partition_dim"):
+            total += parameter.numel() * config.parallel.tp
+        else:
+            total += parameter.numel()
+    assert total == pytest.approx(count_parameters(config.model).total, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted(path for folder in (CONFIGS, CONFIGS / "long") for path in folder.glob("rope_*.json")),
-    ids=lambda path: path.stem,
-)
+ROPE_FILES = sorted([*CONFIGS.glob("rope_*.json"), *(CONFIGS / "long").glob("rope_*.json")])
+
+
+@pytest.mark.parametrize("path", ROPE_FILES, ids=lambda path: path.stem)
 def test_twins_differ_in_the_encoding_only(path: Path) -> None:
     rope = load_config(path)
     tape = load_config(path.with_name(path.name.replace("rope", "tape")))
@@ -75,14 +103,17 @@ def test_twins_differ_in_the_encoding_only(path: Path) -> None:
     assert rope == tape.model_copy(update={"run": rope.run, "model": model, "training": training})
 
 
-def test_the_paper_s_recipe() -> None:
+def test_recipe_of_the_paper() -> None:
     config = load_config(CONFIGS / "tape_155m.json")
     training = config.training
     optimizer = config.optimizer
     schedule = config.schedule
-    assert (config.data.sequence_length, training.global_batch_size, training.steps) == (1024, 512, 10_000)
-    assert (optimizer.learning_rate, optimizer.weight_decay) == (1e-4, 0.01)
+    assert config.data.sequence_length == 1024
+    assert training.global_batch_size == 512
+    assert training.steps == 10_000
     assert isinstance(optimizer, AdamWOptions)
+    assert optimizer.learning_rate == 1e-4
+    assert optimizer.weight_decay == 0.01
     assert (optimizer.beta1, optimizer.beta2, optimizer.eps) == (0.9, 0.999, 1e-8)
     assert (schedule.kind, schedule.warmup_fraction, schedule.final_fraction) == ("linear", 0.02, 0.0)
     assert training.gradient_clip == 1.0
@@ -94,13 +125,19 @@ LONG = sorted((CONFIGS / "long").glob("tape_*.json"))
 @pytest.mark.parametrize("path", slow_but(LONG[:1], LONG), ids=lambda path: path.stem)
 def test_long_samples_fit(path: Path) -> None:
     """Each file and its twin have the length of their names, start from a file of the ladder, and fit their clusters."""
-    for config in (load_config(path), load_config(path.with_name(path.name.replace("tape", "rope")))):
-        name = f"{config.model.encoding}_{path.stem.removeprefix('tape_')}"
+    for encoding in ("tape", "rope"):
+        name = path.stem.replace("tape", encoding)
+        config = load_config(path.with_stem(name))
         base, _, length = name.rpartition("_")
-        assert config.data.sequence_length == config.model.max_positions == 1024 * int(length.removesuffix("k"))
-        assert f"runs/{base}/" in str(config.training.init_from) and config.run.directory == f"runs/long/{name}"
+        num_tokens = 1024 * int(length.removesuffix("k"))
+        assert config.model.encoding == encoding
+        assert config.data.sequence_length == num_tokens
+        assert config.model.max_positions == num_tokens
+        assert f"runs/{base}/" in str(config.training.init_from)
+        assert config.run.directory == f"runs/long/{name}"
         cluster = config.cluster
-        assert cluster is not None and cluster.gpus_per_node % config.parallel.sample_ranks == 0
+        assert cluster is not None
+        assert cluster.gpus_per_node % config.parallel.sample_ranks == 0
         memory = plan_memory(TrainingLayout.from_config(config, cluster.world_size), on_gpu=True)
         assert memory_requirements(memory, PlannedCluster.load(cluster)).fits
 
@@ -109,30 +146,39 @@ def test_long_samples_fit(path: Path) -> None:
 def test_addition(path: Path) -> None:
     """The number in the name is D: samples hold the longest problem of D digits, positions the longest of 2 D."""
     config = load_config(path)
-    digits = int(path.stem.rpartition("_")[2])
+    _, _, suffix = path.stem.rpartition("_")
+    digits = int(suffix)
     assert config.data.path.endswith(f"data/addition_{digits}")
-    assert (config.data.samples, config.data.prompt_end) == ("documents", "=")
+    assert config.data.samples == "documents"
+    assert config.data.prompt_end == "="
     assert longest_document(digits) - 1 <= config.data.sequence_length <= longest_document(digits) + 4
     assert longest_document(2 * digits) - 1 <= config.model.max_positions
     assert config.model.vocab_size == character_tokenizer(ALPHABET).vocab_size
 
 
-def test_the_paper_s_recipe_for_scrolls() -> None:
+def test_recipe_of_the_paper_for_scrolls() -> None:
     config = load_config(CONFIGS / "finetune" / "scrolls_155m.json")
     base = load_config(CONFIGS / "tape_155m.json")
     training = config.training
     optimizer = config.optimizer
     schedule = config.schedule
-    assert (config.model, config.data.samples, config.data.sequence_length) == (base.model, "examples", 1024)
+    assert config.model == base.model
+    assert config.data.samples == "examples"
+    assert config.data.sequence_length == 1024
     assert training.init_from == f"{base.run.directory}/checkpoints/step-{base.training.steps:08d}"
-    assert (training.global_batch_size, training.steps) == (64, 1000)
-    assert (optimizer.learning_rate, optimizer.weight_decay, schedule.warmup_fraction) == (1e-5, 0.01, 0.1)
+    assert training.global_batch_size == 64
+    assert training.steps == 1000
+    assert optimizer.learning_rate == 1e-5
+    assert optimizer.weight_decay == 0.01
+    assert schedule.warmup_fraction == 0.1
 
 
 @pytest.mark.parametrize("digits", [20, 40])
-def test_the_paper_s_recipe_for_addition(digits: int) -> None:
+def test_recipe_of_the_paper_for_addition(digits: int) -> None:
     config = load_config(CONFIGS / f"tape_addition_{digits}.json")
     training = config.training
-    assert (training.global_batch_size, training.steps, config.optimizer.learning_rate) == (512, 20_000, 1e-4)
+    assert training.global_batch_size == 512
+    assert training.steps == 20_000
+    assert config.optimizer.learning_rate == 1e-4
     assert config.cluster is not None
     assert config.accumulation(config.cluster.world_size) == 1

@@ -10,12 +10,14 @@ import pytest
 from megatape.data.shards.index import build_index
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.training.order import sample_index
+from megatape.run_folder import RunFolder
 from tests.helpers.data.data_directory import small_tokenizer
-from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.training_cases import TRAIN_CASES
+from tests.helpers.runs.case_runs import run_cases
+from tests.helpers.runs.run_folders import read_entries
 
 LENGTH = 32
 SAMPLES = 8
+NUM_WITH_TARGETS = 2  # in the run "some"
 STEPS = 6
 
 
@@ -53,35 +55,54 @@ def config(raw_config: dict[str, Any]) -> dict[str, Any]:
     return raw_config
 
 
-def test_no_targets(config: dict[str, Any], tmp_path: Path) -> None:
-    some = write_data(tmp_path / "some", {"train": range(SAMPLES // 4, SAMPLES), "validation": range(SAMPLES // 2)})
-    none = write_data(tmp_path / "none", {"train": range(SAMPLES), "validation": range(0)})
-    unmeasured = write_data(tmp_path / "unmeasured", {"train": range(0), "validation": range(SAMPLES)})
-    cases = [{"name": path.name, "set": {"data.path": str(path)}} for path in (some, none, unmeasured)]
-    results = run_workers(TRAIN_CASES, 2, {"config": config, "cases": cases}, tmp_path / "workers")[0]
-    run = Path(config["run"]["directory"])
+@pytest.fixture
+def results(config: dict[str, Any], tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """Train on data with samples without targets: some of the training samples, all of them, all validation samples."""
+    empty = {
+        "some": {"train": range(NUM_WITH_TARGETS, SAMPLES), "validation": range(SAMPLES // 2)},
+        "all": {"train": range(SAMPLES), "validation": range(0)},
+        "validation": {"train": range(0), "validation": range(SAMPLES)},
+    }
+    cases = []
+    for name, samples in empty.items():
+        directory = write_data(tmp_path / name, samples)
+        cases.append({"name": name, "set": {"data.path": str(directory)}})
+    results = run_cases(config, cases, 2, tmp_path / "workers")
+    return dict(zip(empty, results, strict=True))
 
-    assert results[0] == {"step": 0, "samples": 0}
-    entries = [json.loads(line) for line in (run / "some" / "metrics.jsonl").read_text().splitlines()]
+
+def test_no_targets(config: dict[str, Any], results: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    """Steps without targets are skipped, up to a number in a row. An evaluation without targets ends the run."""
+    assert results["some"] == {"step": 0, "samples": 0}
+    folder = RunFolder(Path(config["run"]["directory"]) / "some")
     seed = config["training"].get("seed", 1234)
-    skipped = []
-    for entry in entries:
-        drawn = [sample_index(consumed, SAMPLES, seed) for consumed in range(entry["samples"] - 2, entry["samples"])]
-        is_empty = all(sample >= SAMPLES // 4 for sample in drawn)
-        assert (entry["loss"] is None) == is_empty
-        if is_empty:
+    check_skipped_steps(folder, seed)
+    assert "its samples have no targets; the step is skipped" in (tmp_path / "workers" / "rank0.log").read_text()
+
+    error = results["all"]["error"]
+    assert error.startswith("DataError")
+    assert "its samples have no targets. That makes 4 skipped steps in a row" in error
+    assert "check data.samples and data.prompt_end" in error
+
+    error = results["validation"]["error"]
+    assert f"the evaluation after step {STEPS}: the 8 validation samples of a corpus have no targets" in error
+
+
+def check_skipped_steps(folder: RunFolder, seed: int) -> None:
+    """Check that exactly the steps without targets are skipped, and not counted as updates."""
+    metrics = read_entries(folder.metrics)
+    num_skipped = 0
+    for entry in metrics:
+        positions = range(entry["samples"] - 2, entry["samples"])
+        samples = [sample_index(position, SAMPLES, seed) for position in positions]
+        if min(samples) >= NUM_WITH_TARGETS:
+            num_skipped += 1
+            assert entry["loss"] is None
             assert entry["skipped"] == "its samples have no targets"
         else:
             assert entry["loss"] > 1
             assert "skipped" not in entry
-        skipped.append(is_empty)
-    assert 0 < sum(skipped) < STEPS
-    assert entries[-1]["validation_loss"] > 1
-    last = json.loads((run / "some" / "checkpoints" / f"step-{STEPS:08d}" / "state.json").read_text())
-    assert last["updates"] == STEPS - sum(skipped)
-    assert "its samples have no targets; the step is skipped" in (tmp_path / "workers" / "rank0.log").read_text()
-
-    assert "its samples have no targets. That makes 4 skipped steps in a row" in results[1]["error"]
-    assert "check data.samples and data.prompt_end" in results[1]["error"]
-    assert results[1]["error"].startswith("DataError")
-    assert f"the evaluation after step {STEPS}: the 8 validation samples of a corpus have no targets" in results[2]["error"]
+    assert 0 < num_skipped < STEPS
+    assert metrics[-1]["validation_loss"] > 1
+    state = json.loads((folder.checkpoint(STEPS) / "state.json").read_text())
+    assert state["updates"] == STEPS - num_skipped

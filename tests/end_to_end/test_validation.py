@@ -1,6 +1,5 @@
 """Validation loss of a run: on samples of all inputs, equal on any number of ranks."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,14 @@ from megatape.data.sources.source import Source
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.data.data_directory import small_tokenizer
-from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.training_cases import TRAIN_CASES
+from tests.helpers.runs.case_runs import assert_no_errors, run_cases
+from tests.helpers.runs.run_folders import read_entries
 
 pytestmark = pytest.mark.numerics
 
 
 def last_metrics(folder: Path) -> dict[str, Any]:
-    entry: dict[str, Any] = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-    return entry
+    return read_entries(folder / "metrics.jsonl")[-1]
 
 
 def test_each_input_has_its_loss(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -34,7 +32,7 @@ def test_each_input_has_its_loss(raw_config: dict[str, Any], tmp_path: Path) -> 
         folder.mkdir()
         for number in range(count):
             (folder / f"{number:03}.txt").write_text(f"{number} {text}")
-    source = Source("text", tuple(map(str, inputs)))
+    source = Source("text", tuple(str(folder) for folder in inputs))
     tokenizer = small_tokenizer()
     prepare(PreparationOptions(source, 0.2, tokenizer, tokenizer.vocab_size), tmp_path / "data")
     raw_config["model"]["vocab_size"] = tokenizer.vocab_size
@@ -45,13 +43,11 @@ def test_each_input_has_its_loss(raw_config: dict[str, Any], tmp_path: Path) -> 
     run = Path(raw_config["run"]["directory"])
     alone = {"name": "alone"}
     mixed = {"name": "mixed", "set": {"data.path": "", "data.mixture": {"web": {"path": str(tmp_path / "data")}}}}
-    for world_size, case in ((1, alone), (2, mixed)):
-        folder = tmp_path / f"workers-{world_size}"
-        results = run_workers(TRAIN_CASES, world_size, {"config": raw_config, "cases": [case]}, folder)[0]
-        assert not any("error" in result for result in results), results
+    assert_no_errors(run_cases(raw_config, [alone], 1, tmp_path / "workers-1"))
+    assert_no_errors(run_cases(raw_config, [mixed], 2, tmp_path / "workers-2"))
 
     entry = last_metrics(run / "alone")
-    easy, hard = (entry["validation_losses"][str(each)] for each in inputs)
+    easy, hard = (entry["validation_losses"][str(folder)] for folder in inputs)
     assert entry["validation_selection"] == "spread"
     assert easy + 0.2 < hard
     assert easy < entry["validation_loss"] < hard
