@@ -1,4 +1,4 @@
-"""Corrupted and malicious files of every kind: named, and never larger in memory than a record may be."""
+"""Corrupted and malicious files of every kind are named, and never take more memory than a record may."""
 
 import bz2
 import gzip
@@ -13,64 +13,93 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
+from megatape.data.counts import CorpusCounts
 from tests.helpers.data.sources import json_lines, read, special, tar_of
 from tests.helpers.processes.load import scaled
 
+MAX_RECORD_BYTES = 2**16
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt"])
+
+def read_in_little_memory(kind: str, folder: Path) -> tuple[list[str], CorpusCounts]:
+    """Read a source, and check that it takes less than 16 MiB of memory."""
+    tracemalloc.start()
+    texts, counts = read(kind, folder, max_record_bytes=MAX_RECORD_BYTES)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**24, f"{peak:,} bytes at the same time"
+    return texts, counts
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_long_records_are_skipped_in_little_memory(tmp_path: Path, name: str) -> None:
-    """A line of 64 MiB between two documents; and such a text file."""
-    limit = 2**16
-    part = b"x" * 2**23
+    """A line has 64 MiB. The next line is exactly as long as a record may be."""
+    longest_text = "y" * (MAX_RECORD_BYTES - 12)
+    chunks = [json_lines("first"), b'{"text": "', *[b"x" * 2**23] * 8, b'"}\n', f'{{"text": "{longest_text}"}}\n'.encode()]
     path = tmp_path / name
     with path.open("wb") as file:
-        if name == "a.txt":
-            file.truncate(2**26)
-            (tmp_path / "b.txt").write_bytes(b"y" * limit)
-        else:
-            long = [b'{"text": "', *[part] * 8, b'"}\n']
-            exact = b'{"text": "' + b"y" * (limit - 12) + b'"}\n'
-            content = [json_lines("first"), *long, exact]
-            packed = {chunk: gzip.compress(chunk) if name.endswith("gz") else chunk for chunk in set(content)}
-            file.writelines(packed[chunk] for chunk in content)
-    tracemalloc.start()
-    texts, counts = read("text" if name == "a.txt" else "jsonl", tmp_path, max_record_bytes=limit)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert texts == (["y" * limit] if name == "a.txt" else ["first", "y" * (limit - 12)])
-    assert (counts.too_long, counts.bad) == (1, 0)
-    assert counts.first_too_long == (str(path) if name == "a.txt" else f"{path}:2")
-    assert peak < 2**24, f"{peak:,} bytes at the same time"
+        for chunk in chunks:
+            if name.endswith(".gz"):
+                chunk = gzip.compress(chunk, compresslevel=1)
+            file.write(chunk)
+
+    texts, counts = read_in_little_memory("jsonl", tmp_path)
+
+    assert texts == ["first", longest_text]
+    assert counts.too_long == 1
+    assert counts.first_too_long == f"{path}:2"
+    assert counts.bad == 0
+
+
+def test_long_text_files_are_skipped_in_little_memory(tmp_path: Path) -> None:
+    """A file has 64 MiB. The next file is exactly as long as a record may be."""
+    with (tmp_path / "a.txt").open("wb") as file:
+        file.truncate(2**26)
+    (tmp_path / "b.txt").write_bytes(b"y" * MAX_RECORD_BYTES)
+
+    texts, counts = read_in_little_memory("text", tmp_path)
+
+    assert texts == ["y" * MAX_RECORD_BYTES]
+    assert counts.too_long == 1
+    assert counts.first_too_long == str(tmp_path / "a.txt")
+    assert counts.bad == 0
+
+
+EXTENSIONS = {gzip.compress: "gz", zstd.compress: "zst", bz2.compress: "bz2", lzma.compress: "xz"}
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress, bz2.compress, lzma.compress])
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda blob: blob[:-9],
-        lambda blob: blob[:200] + b"\0" * 40 + blob[240:],
-        lambda blob: b"",
-        lambda blob: blob[:1],
-        lambda blob: blob + blob[:3],
-        lambda blob: bytes(99),
+        lambda content: content[:-9],
+        lambda content: content[:200] + b"\0" * 40 + content[240:],
+        lambda content: b"",
+        lambda content: content[:1],
+        lambda content: content + content[:3],
+        lambda content: bytes(99),
     ],
+    ids=["truncated", "zeros inside", "empty", "one byte", "start of another stream", "only zeros"],
 )
 @pytest.mark.parametrize("kind", ["jsonl", "tar"])
 def test_packed_files_that_are_corrupted(
     tmp_path: Path, pack: Callable[[bytes], bytes], damage: Callable[[bytes], bytes], kind: str
 ) -> None:
-    """Not one of their documents is silently missing."""
-    lines = b"".join(json.dumps({"text": f"{number * 7919 % 1009}"}).encode() + b"\n" for number in range(2000))
-    extensions = {gzip.compress: "gz", zstd.compress: "zst", bz2.compress: "bz2", lzma.compress: "xz"}
-    name = f"a.{kind}.{extensions[pack]}"
-    (tmp_path / name).write_bytes(damage(pack(lines if kind == "jsonl" else tar_of(("0.txt", lines)))))
+    """A corrupted file is an error, so that none of its documents is silently missing."""
+    records = [{"text": f"{number * 7919 % 1009}"} for number in range(2000)]
+    content = "".join(json.dumps(record) + "\n" for record in records).encode()
+    source_kind = "jsonl"
+    if kind == "tar":
+        content = tar_of(("0.txt", content))
+        source_kind = "webdataset"
+    name = f"a.{kind}.{EXTENSIONS[pack]}"
+    (tmp_path / name).write_bytes(damage(pack(content)))
+
     with pytest.raises(ValueError, match=rf"{name}: corrupted or truncated .* file \(.*again"):
-        read("jsonl" if kind == "jsonl" else "webdataset", tmp_path)
+        read(source_kind, tmp_path)
 
 
 GIGABYTE = 2**30
-
-
+# Program that reads sources, given as KIND=PATH, with 256 MiB more memory than it has after its imports.
 READ_IN_LITTLE_MEMORY = f"""
 import resource, sys
 import megatape.data.sources.json_lines, megatape.data.sources.tars, megatape.data.sources.text_files
@@ -90,31 +119,37 @@ for argument in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_bombs_do_not_fill_the_memory(tmp_path: Path) -> None:
-    """A gigabyte on one line, plain and packed into a megabyte or less, in tars and in text files, with 256 MiB to spare."""
-    end = b"\n"
+    """A record of a gigabyte in lines, tars and text files, compressed into a megabyte or less, with 256 MiB to spare."""
+    write_bombs(tmp_path)
+    words = [
+        f"jsonl={tmp_path}/a.jsonl",
+        f"jsonl={tmp_path}/a.jsonl.gz",
+        f"jsonl={tmp_path}/a.jsonl.zst",
+        f"webdataset={tmp_path}/a.tar.gz",
+        f"webdataset={tmp_path}/a.tar.zst",
+        f"text={tmp_path}",
+    ]
+
+    run = subprocess.run(
+        [sys.executable, "-c", READ_IN_LITTLE_MEMORY, *words], capture_output=True, text=True, timeout=scaled(100)
+    )
+
+    assert run.stdout.splitlines() == ["['good', 'good'] 1 0"] * 3 + ["['good'] 1 0"] * 3, run.stderr
+
+
+def write_bombs(folder: Path) -> None:
+    """Write files with a record of a gigabyte among good ones."""
     line = b'{"text": "good"}\n'
     header = special("bomb.txt", size=GIGABYTE)
     good = tar_of(("good.txt", b"good"))
     for suffix, pack in {"gz": gzip.compress, "zst": zstd.compress}.items():
         zeros = pack(bytes(GIGABYTE // 64)) * 64
-        (tmp_path / f"a.jsonl.{suffix}").write_bytes(pack(line) + zeros + pack(end + line))
-        (tmp_path / f"a.tar.{suffix}").write_bytes(pack(header) + zeros + pack(good))
-    with (tmp_path / "a.jsonl").open("wb") as file:
+        (folder / f"a.jsonl.{suffix}").write_bytes(pack(line) + zeros + pack(b"\n" + line))
+        (folder / f"a.tar.{suffix}").write_bytes(pack(header) + zeros + pack(good))
+    with (folder / "a.jsonl").open("wb") as file:
         file.write(line)
         file.seek(GIGABYTE)
-        file.write(end + line)
-    with (tmp_path / "a.txt").open("wb") as file:
+        file.write(b"\n" + line)
+    with (folder / "a.txt").open("wb") as file:
         file.truncate(GIGABYTE)
-    (tmp_path / "b.txt").write_text("good")
-    names = {
-        "a.jsonl": "jsonl",
-        "a.jsonl.gz": "jsonl",
-        "a.jsonl.zst": "jsonl",
-        "a.tar.gz": "webdataset",
-        "a.tar.zst": "webdataset",
-    }
-    words = [*(f"{kind}={tmp_path / name}" for name, kind in names.items()), f"text={tmp_path}"]
-    run = subprocess.run(
-        [sys.executable, "-c", READ_IN_LITTLE_MEMORY, *words], capture_output=True, text=True, timeout=scaled(100)
-    )
-    assert run.stdout.splitlines() == ["['good', 'good'] 1 0"] * 3 + ["['good'] 1 0"] * 3, run.stderr
+    (folder / "b.txt").write_text("good")

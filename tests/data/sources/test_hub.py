@@ -1,4 +1,4 @@
-"""Data sets of the hub."""
+"""Data sets on the hub."""
 
 import gzip
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.reading import read_documents, read_unit
+from megatape.data.sources.reading import read_unit
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
 from tests.helpers.data.sources import json_lines, read, write_parquet
@@ -23,27 +23,33 @@ def test_hub_subset_and_bad_records(tmp_path: Path, no_hub: None) -> None:
         "- {config_name: de, data_files: [{split: train, path: de/*.json.gz}]}\n---\n"
     )
     for subset, text in (("en", "dog"), ("de", "Hund")):
-        (tmp_path / subset).mkdir()
         lines = json_lines(text) + b'{"text": null}\n' + json_lines(text + " 2")
-        (tmp_path / subset / "c4-train.00000-of-00001.json.gz").write_bytes(gzip.compress(lines))
+        path = tmp_path / subset / "c4-train.00000-of-00001.json.gz"
+        path.parent.mkdir()
+        path.write_bytes(gzip.compress(lines))
+
     texts, counts = read("hub", tmp_path, subset="de")
+
     assert texts == ["Hund", "Hund 2"]
-    assert counts.total.dropped == {"empty documents": 1} and not counts.bad
+    assert counts.total.dropped == {"empty documents": 1}
+    assert counts.bad == 0
     with pytest.raises(ValueError, match=r"subset fr, split train\) failed after 0 documents"):
         read("hub", tmp_path, subset="fr")
 
 
 def test_hub_failure_says_what_to_do(tmp_path: Path, no_hub: None) -> None:
-    (tmp_path / "c4-train.00000-of-00001.json").write_bytes(json_lines("one") + b'{"text": \n' + json_lines("two"))
+    content = json_lines("one") + b'{"text": \n' + json_lines("two")
+    (tmp_path / "c4-train.00000-of-00001.json").write_bytes(content)
+
     with pytest.raises(ValueError, match="source hub .* failed after 0 documents: .*`source` c4, jsonl or parquet"):
         read("hub", tmp_path)
 
 
-def test_hub_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch, no_hub: None) -> None:
+def test_a_missing_network_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch, no_hub: None) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        UserError, match=r"^source hub nobody/nothing .* failed .*: ConnectionError: .*`hf auth login` or HF_TOKEN.*$"
-    ):
+
+    message = r"^source hub nobody/nothing .* failed .*: ConnectionError: .*`hf auth login` or HF_TOKEN.*$"
+    with pytest.raises(UserError, match=message):
         Source("hub", ("nobody/nothing",)).units()
     with pytest.raises(UserError, match="^hf://datasets/nobody/nothing/x.jsonl: OfflineModeIsEnabled: "):
         Source("jsonl", ("hf://datasets/nobody/nothing/x.jsonl",)).units()
@@ -52,8 +58,9 @@ def test_hub_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch, no_hub
 TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
 
 
-def test_the_hub_by_files_split_and_field(tmp_path: Path, no_hub: None) -> None:
-    """A data set of its own schema: its files are units, which workers share."""
+@pytest.fixture
+def data_set(tmp_path: Path, no_hub: None) -> Path:
+    """A data set with a subset, a split and a text field of unusual names, in three files."""
     folder = tmp_path / "set"
     folder.mkdir()
     for number in range(3):
@@ -61,14 +68,30 @@ def test_the_hub_by_files_split_and_field(tmp_path: Path, no_hub: None) -> None:
     (folder / "README.md").write_text(
         "---\nconfigs:\n- {config_name: x, data_files: [{split: dev, path: dev-*.parquet}]}\n---\n"
     )
-    source = Source("hub", (str(folder),), "x", text_field="body", split="dev")
-    counts = CorpusCounts()
+    return folder
+
+
+def test_files_of_the_hub_are_units(data_set: Path) -> None:
+    """Workers share the files."""
+    source = Source("hub", (str(data_set),), "x", text_field="body", split="dev")
     units = source.units()
+    counts = CorpusCounts()
+
+    documents = []
+    for unit in units:
+        documents += list(read_unit(source, unit, counts))
+
     assert len(units) == 3
-    found = [document for unit in units for document in read_unit(source, unit, counts)]
-    assert [document.text for document in found] == TEXTS[:30]
-    assert read("hub", folder, subset="x", text_field="body", split="dev", max_record_bytes=40)[1].too_long == 6
-    assert (found[12].place, found[12].url) == (f"{folder} file 1 record 3", "http://host/2")
-    assert (
-        len(list(read_documents(Source("hub", (str(folder),), "x", 25, text_field="body", split="dev"), CorpusCounts()))) == 25
-    )
+    assert [document.text for document in documents] == TEXTS[:30]
+    assert documents[12].place == f"{data_set} file 1 record 3"
+    assert documents[12].url == "http://host/2"
+
+
+def test_limits_apply_to_the_hub(data_set: Path) -> None:
+    options = {"subset": "x", "text_field": "body", "split": "dev"}
+
+    _, counts = read("hub", data_set, **options, max_record_bytes=40)
+    texts, _ = read("hub", data_set, **options, max_documents=25)
+
+    assert counts.too_long == 6
+    assert len(texts) == 25

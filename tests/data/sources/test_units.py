@@ -16,43 +16,68 @@ from tests.helpers.data.preparation import NUM_FILES, UNIT_BYTES, text_of, write
 
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
-    """Six files of lines, some skipped for a reason, most of them two units."""
+    """Six files of lines, most of them two units."""
     return replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES)
 
 
 def test_every_line_belongs_to_one_unit(source: Source) -> None:
-    """Long files are divided at lines; nothing is lost or read twice, whatever the size of a unit."""
-    whole = [unit for unit in source.units() if unit.end is None]
-    divided = [unit for unit in source.units() if unit.end is not None]
-    assert not whole and len(divided) > NUM_FILES
+    """Files are split at lines, so that nothing is lost or read twice."""
+    units = source.units()
     counts = CorpusCounts()
-    texts = [document.text for unit in divided for document in read_unit(source, unit, counts)]
-    numbers = [5 if number == 9 else 100 * file + number for file in range(NUM_FILES) for number in range(30) if number != 7]
-    assert texts == [text_of(number) for number in numbers]
+
+    texts = []
+    for unit in units:
+        texts += [document.text for document in read_unit(source, unit, counts)]
+
+    expected = []
+    for file in range(NUM_FILES):
+        lines = [100 * file + line for line in range(30)]
+        lines[9] = 5  # the duplicate in every file
+        del lines[7]  # an empty text or a bad record
+        expected += [text_of(number) for number in lines]
+    assert len(units) > NUM_FILES
+    assert [unit for unit in units if unit.end is None] == []
+    assert texts == expected
     assert counts.total.dropped == {"empty documents": 2, "bad records": 4}
-    assert counts.read_bytes >= sum(unit.num_bytes for unit in divided)
-    path = Path(divided[0].inputs[0])
-    for size in (1, 2, 117, 118, 119, 5000):  # around the length of a line
-        ends = [*range(size, path.stat().st_size, size), path.stat().st_size]
-        units = [Unit((str(path),), 0, begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-        assert sum(len(list(read_unit(source, unit, CorpusCounts()))) for unit in units) == 29
+    assert counts.read_bytes >= sum(unit.num_bytes for unit in units)
 
 
-def test_a_length_that_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a server announces does not decide how much memory the list of units takes."""
+@pytest.mark.parametrize("unit_bytes", [1, 2, 117, 118, 119, 5000])
+def test_units_of_any_size_have_all_lines(source: Source, unit_bytes: int) -> None:
+    """A line has about 118 bytes."""
+    path = Path(source.units()[0].inputs[0])
+    num_bytes = path.stat().st_size
+
+    num_documents = 0
+    for begin in range(0, num_bytes, unit_bytes):
+        unit = Unit((str(path),), 0, begin, min(begin + unit_bytes, num_bytes))
+        num_documents += len(list(read_unit(source, unit, CorpusCounts())))
+
+    assert num_documents == 29
+
+
+def test_a_length_that_no_file_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The length announced by a server must not decide how much memory the list of units takes."""
     state = FileState(10**14, "")
     monkeypatch.setattr("megatape.data.sources.units.file_states", lambda names: [state for _ in names])
     (tmp_path / "a.jsonl").write_text("")
-    with pytest.raises(
-        UserError, match=r"a.jsonl: with its 100,000,000,000,000 bytes the source has more than 1,048,576 units"
-    ):
-        Source("jsonl", (str(tmp_path),)).units()
+    source = Source("jsonl", (str(tmp_path),))
+
+    message = r"a.jsonl: with its 100,000,000,000,000 bytes the source has more than 1,048,576 units"
+    with pytest.raises(UserError, match=message):
+        source.units()
 
 
-def test_default_sizes() -> None:
-    """Small sources stay whole; of others each worker gets several units, whose size no number of workers makes tiny."""
-    for num_bytes, workers in [(11 * 10**6, 8), (168 * 10**6, 1), (10**12, 64)]:
-        assert default_unit_bytes(num_bytes, workers) == 64 * 2**20
-    assert default_unit_bytes(168 * 10**6, 2) == 21 * 10**6  # of 16 files: two in a unit
-    assert default_unit_bytes(40 * 10**6, 2) == 5 * 10**6  # of 8 files: each a unit
-    assert default_unit_bytes(40 * 10**6, 128) == 4 * 2**20
+@pytest.mark.parametrize(
+    ("num_bytes", "num_workers", "expected"),
+    [
+        pytest.param(11 * 10**6, 8, 64 * 2**20, id="a small source stays whole"),
+        pytest.param(168 * 10**6, 1, 64 * 2**20, id="one worker has units of the maximum size"),
+        pytest.param(10**12, 64, 64 * 2**20, id="a large source has units of the maximum size"),
+        pytest.param(168 * 10**6, 2, 21 * 10**6, id="four units per worker"),
+        pytest.param(40 * 10**6, 2, 5 * 10**6, id="four units per worker of less data"),
+        pytest.param(40 * 10**6, 128, 4 * 2**20, id="many workers do not make units tiny"),
+    ],
+)
+def test_default_unit_size(num_bytes: int, num_workers: int, expected: int) -> None:
+    assert default_unit_bytes(num_bytes, num_workers) == expected
