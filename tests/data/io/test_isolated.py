@@ -1,4 +1,4 @@
-"""A process of its own: its answers, its errors, and its end."""
+"""A child process that answers requests: its answers, its errors, and its death."""
 
 import os
 import signal
@@ -11,8 +11,9 @@ from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from tests.helpers.processes.planted import planted_that_ran
 
 
-def answers(count: int, end: str) -> Iterator[int]:
-    yield from range(count)
+def count(number: int, end: str) -> Iterator[int]:
+    """Yield numbers. Then raise an error or die, if `end` says so."""
+    yield from range(number)
     if end == "error":
         raise ValueError("no more")
     if end == "signal":
@@ -20,18 +21,28 @@ def answers(count: int, end: str) -> Iterator[int]:
 
 
 @pytest.mark.timeout(60)
-def test_an_error_ends_a_request_and_a_signal_the_process() -> None:
-    """After an error the next request has its own answers."""
-    process = IsolatedProcess(answers)
+def test_an_error_ends_a_request_but_not_the_process() -> None:
+    """The next request has its own answers."""
+    process = IsolatedProcess(count)
     assert list(process.ask(3, "")) == [0, 1, 2]
-    asked = process.ask(2, "error")
-    assert [next(asked), next(asked)] == [0, 1]
+
+    answers = process.ask(2, "error")
+    assert next(answers) == 0
+    assert next(answers) == 1
     with pytest.raises(ValueError, match="no more"):
-        next(asked)
+        next(answers)
+
     assert list(process.ask(1, "")) == [0]
-    with pytest.raises(ProcessEnded, match="ended by SIGKILL") as ended:
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_process_is_an_error() -> None:
+    process = IsolatedProcess(count)
+
+    with pytest.raises(ProcessEnded, match="ended by SIGKILL") as error:
         list(process.ask(2, "signal"))
-    assert ended.value.status == -signal.SIGKILL
+
+    assert error.value.status == -signal.SIGKILL
 
 
 def safe_path() -> Iterator[str]:
@@ -39,8 +50,11 @@ def safe_path() -> Iterator[str]:
 
 
 def test_no_module_of_the_current_directory_runs(planted_folder: Path) -> None:
+    """The environment of the parent process stays as it is."""
     process = IsolatedProcess(safe_path)
+
     assert list(process.ask()) == ["1"]
+
     process.end()
     assert planted_that_ran(planted_folder) == ""
-    assert "PYTHONSAFEPATH" not in os.environ, "the environment of a program that uses the package stays as it is"
+    assert "PYTHONSAFEPATH" not in os.environ

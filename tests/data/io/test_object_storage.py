@@ -1,4 +1,4 @@
-"""S3 as moto serves it on this machine, with faults and without credentials, where moto and s3fs are installed."""
+"""S3, served by moto on this machine, with faults and without credentials. Needs moto and s3fs."""
 
 import json
 import threading
@@ -24,13 +24,20 @@ from tests.helpers.processes.command import Command
 
 TEXTS = [f"Document {number}" for number in range(300)]
 QUICK = Retries(count=2, wait=0.01)
-FAULTS: list[tuple[str, str]] = []  # status and code of the next answers
+# Status and code of the server's next answers.
+FAULTS: list[tuple[str, str]] = []
+
+
+def json_lines() -> bytes:
+    return "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """An S3 server with a bucket, which gives the answers in FAULTS first."""
-    s3fs, moto, serving = (pytest.importorskip(name) for name in ("s3fs", "moto.server", "werkzeug.serving"))
+    """Start an S3 server with a bucket. It gives the answers in FAULTS first."""
+    s3fs = pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    serving = pytest.importorskip("werkzeug.serving")
     storage = moto.DomainDispatcherApplication(moto.create_backend_app)
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -39,26 +46,32 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
         status, code = FAULTS.pop(0)
         start(status, [("Content-Type", "application/xml")])
         body = f"<Error><Code>{code}</Code><Message>{code}!</Message></Error>".encode()
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+        if environ["REQUEST_METHOD"] == "HEAD":
+            return []
+        return [body]
 
     server = serving.make_server("127.0.0.1", 0, answer, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+    address = f"http://127.0.0.1:{server.server_port}"
+    environment = {
+        "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_MAX_ATTEMPTS": "1",  # of the client itself, for seconds; ours count
+        # The client's own attempts take seconds. Ours count.
+        "AWS_MAX_ATTEMPTS": "1",
         "AWS_CONFIG_FILE": str(tmp_path / "none"),
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
-    }.items():
+    }
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/moto-api/reset", data=b"")  # the state of all servers
+    # Remove what earlier servers of this process have stored.
+    urllib.request.urlopen(f"{address}/moto-api/reset", data=b"")
     monkeypatch.setattr(retries, "RETRIES", QUICK)
-    once = {"config_kwargs": {"retries": {"max_attempts": 0}}}  # botocore's own attempts would hide ours
-    monkeypatch.setitem(fsspec.config.conf, "s3", once)
+    # Attempts of botocore would hide ours.
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"retries": {"max_attempts": 0}}})
     s3fs.S3FileSystem.clear_instance_cache()
     s3fs.S3FileSystem().mkdir("bucket")
     yield "s3://bucket"
@@ -69,72 +82,132 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
-def test_faults_that_pass_are_tried_again(bucket: str, caplog: pytest.LogCaptureFixture) -> None:
-    """While a file is found and while it is read; one failure too many is an error."""
-    fsspec.filesystem("s3").pipe_file("bucket/large", b"1" * 20_000_000)
-    FAULTS[:] = [("500 Error", "InternalError"), ("503 Busy", "ServiceUnavailable")]
-    assert find_files([f"{bucket}/large"]) == [f"{bucket}/large"]
-    with open_file(f"{bucket}/large") as file:
-        FAULTS[:] = [("500 Error", "InternalError"), ("503 Slow", "ServiceUnavailable")]
-        assert file.read() == b"1" * 20_000_000
-    assert not FAULTS and sum("trying again" in line for line in caplog.messages) == 4
-    with open_file(f"{bucket}/large") as file:
-        FAULTS[:] = [("500 Error", "InternalError")] * 3
+LARGE_BYTES = 20_000_000
+INTERNAL_ERROR = ("500 Error", "InternalError")
+UNAVAILABLE = ("503 Busy", "ServiceUnavailable")
+
+
+@pytest.fixture
+def large(bucket: str) -> str:
+    """The URL of a large object of ones."""
+    fsspec.filesystem("s3").pipe_file("bucket/large", b"1" * LARGE_BYTES)
+    return f"{bucket}/large"
+
+
+def test_passing_faults_are_tried_again(large: str, caplog: pytest.LogCaptureFixture) -> None:
+    """While finding and while reading a file."""
+    FAULTS[:] = [INTERNAL_ERROR, UNAVAILABLE]
+    assert find_files([large]) == [large]
+
+    with open_file(large) as file:
+        FAULTS[:] = [INTERNAL_ERROR, UNAVAILABLE]
+        assert file.read() == b"1" * LARGE_BYTES
+
+    assert FAULTS == []
+    assert sum("trying again" in message for message in caplog.messages) == 4
+
+
+def test_one_fault_too_many_is_an_error(large: str) -> None:
+    with open_file(large) as file:
+        FAULTS[:] = [INTERNAL_ERROR] * 3
         with pytest.raises(PathError, match=r"large: OSError: .* Server Error at byte 0 of 20,000,000, after 3 attempts"):
             file.read()
 
 
-@pytest.mark.parametrize("code", ["403 AccessDenied", "403 SignatureDoesNotMatch", "400 Malformed"])
-def test_what_does_not_pass_is_told_at_once(bucket: str, code: str, caplog: pytest.LogCaptureFixture) -> None:
-    FAULTS[:] = [(code, code.split()[1])] * 9
-    denied = "access denied .*: set AWS_ACCESS_KEY_ID" if code.startswith("403") else ""
-    with pytest.raises(PathError, match=f"^s3://bucket/x: {denied}"):
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        ("403 AccessDenied", "AccessDenied", "access denied .*: set AWS_ACCESS_KEY_ID"),
+        ("403 SignatureDoesNotMatch", "SignatureDoesNotMatch", "access denied .*: set AWS_ACCESS_KEY_ID"),
+        ("400 Malformed", "Malformed", ""),
+    ],
+)
+def test_lasting_errors_are_not_tried_again(
+    bucket: str, status: str, code: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    FAULTS[:] = [(status, code)] * 9
+
+    with pytest.raises(PathError, match=f"^s3://bucket/x: {message}"):
         open_file(f"{bucket}/x")
-    assert not any("trying again" in line for line in caplog.messages)
+
+    assert [line for line in caplog.messages if "trying again" in line] == []
 
 
-def test_without_credentials_or_network(bucket: str, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
-    """One line with a remedy, as a command shows it; a public bucket needs no credentials."""
+def clear_clients() -> None:
+    """Let s3fs read its settings again."""
     import s3fs
 
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
-    fsspec.filesystem("s3").pipe_file("bucket/a.jsonl", lines.encode(), ACL="public-read")
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_missing_credentials_are_an_error_with_a_remedy(bucket: str, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    """A command prints one line. With the remedy, a public bucket needs no credentials."""
+    fsspec.filesystem("s3").pipe_file("bucket/a.jsonl", json_lines(), ACL="public-read")
     words = ["prepare", "corpus", "--source", "jsonl", "--input", f"{bucket}/", "--dry-run"]
-    status, output, errors = command(*words)
-    assert status == 2 and errors.startswith("error: s3://bucket/: access denied (NoCredentialsError: Unable to locate credent")
-    assert "FSSPEC_S3_ANON=true" in errors and errors.count("\n") == 1
-    monkeypatch.setitem(fsspec.config.conf, "s3", {"anon": "true"})  # as that variable does when fsspec is imported
-    s3fs.S3FileSystem.clear_instance_cache()
-    status, output, errors = command(*words)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    clear_clients()
+
+    status, _, errors = command(*words)
+    assert status == 2
+    assert errors.startswith("error: s3://bucket/: access denied (NoCredentialsError: Unable to locate credent")
+    assert "FSSPEC_S3_ANON=true" in errors
+    assert errors.count("\n") == 1
+
+    # The variable FSSPEC_S3_ANON does this when fsspec is imported.
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"anon": "true"})
+    clear_clients()
+    status, printed, errors = command(*words)
     assert status == 0, errors
-    assert "of the first 300 documents 300 stay" in output
+    assert "of the first 300 documents 300 stay" in printed
+
+
+def test_a_missing_server_is_an_error_with_a_remedy(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"anon": "true"})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    s3fs.S3FileSystem.clear_instance_cache()
+    clear_clients()
+
     with pytest.raises(PathError, match="x: EndpointConnectionError: Could not connect .*, after 3 attempts: check the netw"):
         open_file(f"{bucket}/x")
 
 
-def test_sources_in_a_bucket(bucket: str, tmp_path: Path) -> None:
-    """Found in its folders, read, copied, and refused when an object changes while it is read."""
+def test_lines_in_folders_of_a_bucket_are_read(bucket: str) -> None:
     storage = fsspec.filesystem("s3")
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
-    storage.pipe_file("bucket/lines/a/0.jsonl", lines)
-    storage.pipe_file("bucket/lines/1.jsonl", lines)
+    storage.pipe_file("bucket/lines/a/0.jsonl", json_lines())
+    storage.pipe_file("bucket/lines/1.jsonl", json_lines())
+
+    documents = list(read_documents(Source("jsonl", (f"{bucket}/lines",)), CorpusCounts()))
+
+    assert [document.text for document in documents] == TEXTS * 2
+    assert documents[0].place.startswith(f"{bucket}/lines/")
+
+
+def test_parquet_files_in_a_bucket_are_read(bucket: str, tmp_path: Path) -> None:
     parquet.write_table(pa.table({"text": TEXTS}), tmp_path / "a.parquet", row_group_size=50)
-    storage.put_file(tmp_path / "a.parquet", "bucket/rows/a.parquet")
-    for kind, folder, texts in (("jsonl", "lines", TEXTS * 2), ("parquet", "rows", TEXTS)):
-        found = list(read_documents(Source(kind, (f"{bucket}/{folder}",)), CorpusCounts()))
-        assert [document.text for document in found] == texts and found[0].place.startswith(f"{bucket}/{folder}/")
-    copy_file(f"{bucket}/lines/1.jsonl", tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == lines
-    storage.pipe_file("bucket/large", b"1" * 20_000_000)
-    with open_file(f"{bucket}/large") as file:
+    fsspec.filesystem("s3").put_file(tmp_path / "a.parquet", "bucket/rows/a.parquet")
+
+    documents = list(read_documents(Source("parquet", (f"{bucket}/rows",)), CorpusCounts()))
+
+    assert [document.text for document in documents] == TEXTS
+    assert documents[0].place.startswith(f"{bucket}/rows/")
+
+
+def test_an_object_is_copied(bucket: str, tmp_path: Path) -> None:
+    fsspec.filesystem("s3").pipe_file("bucket/a.jsonl", json_lines())
+
+    copy_file(f"{bucket}/a.jsonl", tmp_path / "copy")
+
+    assert (tmp_path / "copy").read_bytes() == json_lines()
+
+
+def test_an_object_that_changes_while_being_read_is_refused(large: str) -> None:
+    with open_file(large) as file:
         file.read(10)
-        storage.pipe_file("bucket/large", b"2" * 20_000_000)
+        fsspec.filesystem("s3").pipe_file("bucket/large", b"2" * LARGE_BYTES)
         file.seek(15_000_000)
-        with pytest.raises(OSError, match=f"{bucket}/large: has changed since it was opened"):
+        with pytest.raises(OSError, match=f"{large}: has changed since it was opened"):
             file.read(10)
+
+
+def test_a_missing_object_is_named(bucket: str) -> None:
     with pytest.raises(FileNotFoundError, match="input s3://bucket/none: no such file or directory"):
         next(read_documents(Source("jsonl", (f"{bucket}/none",)), CorpusCounts()))
