@@ -10,7 +10,7 @@ from megatape.data.io.listing import Listing, summarize_skipped
 from megatape.errors import UserError
 
 # A British spelling that codespell would correct.
-LICENCE = "LICENSE".replace("S", "C")
+BRITISH_SPELLING = "LICENSE".replace("S", "C")
 
 
 def list_folder(folder: Path, recursive: bool = True) -> Listing:
@@ -98,7 +98,7 @@ def test_a_large_part_of_a_folder_is_not_skipped(tmp_path: Path, others: dict[st
     [
         pytest.param({"x.json": 10}, id="a small part"),
         pytest.param({"README.md": 900, "LICENSE": 900, "_SUCCESS": 900, "sha256sums.txt": 900}, id="accompanying files"),
-        pytest.param({LICENCE: 900}, id="British spelling"),
+        pytest.param({BRITISH_SPELLING: 900}, id="British spelling"),
     ],
 )
 def test_a_small_part_and_files_that_accompany_data_are_skipped(tmp_path: Path, others: dict[str, int]) -> None:
