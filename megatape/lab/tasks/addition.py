@@ -1,4 +1,4 @@
-"""Exact match of greedy answers to addition problems, for every pair of operand lengths."""
+"""Exact match on addition problems, for every pair of operand lengths."""
 
 import math
 import sys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Maximum number of prompts in a batch.
 BATCH_SIZE = 512
-# Row and column of the grid.
+# Row and column in the grid.
 Cell = tuple[int, int]
 
 
@@ -44,7 +44,7 @@ class AdditionGrid:
 
     @property
     def accuracy(self) -> list[list[float]]:
-        """Fraction of exact answers in each cell."""
+        """Fraction of exact answers by cell."""
         grid = []
         for correct, problems in zip(self.correct, self.problems, strict=True):
             grid.append([right / n for right, n in zip(correct, problems, strict=True)])

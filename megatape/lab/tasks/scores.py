@@ -15,7 +15,7 @@ Metric = Literal["f1", "exact_match", "rouge"]
 # Metric -> name in tables.
 METRICS: dict[Metric, str] = {"f1": "F1", "exact_match": "EM", "rouge": "ROUGE"}
 ROUGE = ("rouge1", "rouge2", "rougeL")
-# Name of the geometric mean of the three ROUGE means.
+# Name of the three ROUGE means' geometric mean.
 GEOMETRIC_MEAN = "rouge"
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -23,7 +23,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 class MeanScore(NamedTuple):
-    """Mean of a score over all answers, and its standard error, None if undefined."""
+    """A score's mean over all answers, and its standard error, None if undefined."""
 
     mean: float
     error: float | None
@@ -39,7 +39,7 @@ def score(metric: Metric, prediction: str, references: list[str]) -> dict[str, f
     """Score an answer.
 
     Args:
-        metric: Metric of the set.
+        metric: The set's metric.
         prediction: The answer.
         references: Right answers. Each score takes the best match.
 
@@ -71,7 +71,7 @@ def mean_scores(scores: list[dict[str, float]]) -> dict[str, MeanScore]:
     of the geometric mean is a first-order estimate.
 
     Args:
-        scores: Scores of each answer, by name.
+        scores: Each answer's scores by name.
 
     Returns:
         Name -> mean score.

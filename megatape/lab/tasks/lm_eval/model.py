@@ -23,7 +23,7 @@ class _Generation(NamedTuple):
     """A request for a greedy text.
 
     Attributes:
-        number: Index of the request.
+        number: Request index.
         prompt: Prompt ids.
         num_tokens: Maximum number of tokens to generate.
         until: Strings ending the text.
@@ -53,7 +53,7 @@ class LmEvalModel(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """Id of the token ending documents."""
+        """Id ending documents."""
         return int(self.model.tokenizer.eos_token_id)
 
     @property
@@ -181,7 +181,7 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
 
 @dataclass
 class NamedTasks(Group):
-    """A group aggregating metrics of tasks known only by name."""
+    """A group aggregating metrics of tasks known by name only."""
 
     names: list[str] = field(default_factory=list)
 

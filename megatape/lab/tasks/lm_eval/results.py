@@ -1,4 +1,4 @@
-"""Results of lm-eval's tasks and groups."""
+"""Results by lm-eval task and group."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ PERCENT = ("acc", "acc_norm", "exact_match")
 
 
 class Metric(NamedTuple):
-    """A metric of a task or group, with lm-eval's standard error.
+    """A task's or group's metric, with lm-eval's standard error.
 
     Attributes:
         name: Metric name, such as "acc".
@@ -50,7 +50,7 @@ class Metric(NamedTuple):
         return Measure(f"{label} (%)", 100 * self.value, error, self.n, self._interval())
 
     def _interval(self) -> Interval | None:
-        """Return Wilson's interval in percent, or None unless the standard error is that of a share of `n` documents."""
+        """Return Wilson's interval in percent, None unless the standard error is binomial over `n` documents."""
         if self.error is None:
             return None
         binomial = math.sqrt(self.value * (1 - self.value) / max(1, self.n - 1))
@@ -60,7 +60,7 @@ class Metric(NamedTuple):
 
 
 def parse_metrics(values: dict[str, Any]) -> Iterator[Metric]:
-    """Yield the numeric metrics in lm-eval's results of a task or group.
+    """Yield the numeric metrics in lm-eval's results for a task or group.
 
     Args:
         values: "acc,none", "acc_stderr,none" and so on -> value, and "sample_len" -> number of documents.
@@ -78,7 +78,7 @@ def parse_metrics(values: dict[str, Any]) -> Iterator[Metric]:
 
 @dataclass(frozen=True)
 class LmEvalScores:
-    """Results of all tasks and groups.
+    """Results for all tasks and groups.
 
     Attributes:
         metrics: Task or group -> results in lm-eval's format (see `parse_metrics`).

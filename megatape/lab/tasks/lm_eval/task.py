@@ -1,4 +1,4 @@
-"""Tasks of lm-eval (EleutherAI's harness), run in this process on an evaluation model."""
+"""The lm-eval task: EleutherAI's harness, run in this process on an evaluation model."""
 
 import json
 from collections import defaultdict
@@ -48,11 +48,11 @@ class Prediction:
         metrics: Filter -> metric -> score of the document.
         prompt: Arguments of lm-eval's requests.
         prediction: Filtered responses.
-        reference: Target of the document.
-        task_metrics: Results of the whole task from lm-eval.
+        reference: The document's target.
+        task_metrics: lm-eval's results for the whole task.
         groups: Groups containing the task, outermost first, as lm-eval configurations without tasks.
-        output_type: Type of the task's requests. Lines of earlier versions lack it, so they are computed again; those versions
-            scored ROLLING tasks by another rule.
+        output_type: The task's request type. Earlier versions scored ROLLING tasks by another rule. Their lines lack this
+            field, so they are computed again.
     """
 
     task: str
@@ -99,7 +99,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         check_names(self.tasks, self.include)
 
     def check_options(self) -> None:
-        """Check folders, and requirements of some tasks.
+        """Check folders, and some tasks' requirements.
 
         Raises:
             MissingPath: A folder is missing.
@@ -151,7 +151,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         loaded = self.load(model)
         task = loaded.tasks[name]
 
-        # Prefix of metric names -> results of lm-eval.
+        # Metric name prefix -> lm-eval's results.
         results = {"": self._evaluate(name, task, LmEvalModel(model))}
         if task.OUTPUT_TYPE == ROLLING:
             results[AS_IN_TRAINING] = self._evaluate(name, task, LmEvalModel(model, predicts_begin=False))
@@ -190,7 +190,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         return evaluate(model, {"tasks": {name: task}}, limit=self.max_examples, bootstrap_iters=BOOTSTRAPS)
 
     def result(self, predictions: list[Prediction]) -> LmEvalScores:
-        """Collect results of tasks, and let lm-eval aggregate them into results of groups."""
+        """Collect task results, and let lm-eval aggregate them by group."""
         from megatape.lab.tasks.lm_eval.model import NamedTasks
 
         tasks = {each.task: each for each in predictions}
@@ -246,7 +246,7 @@ def _metrics_by_filter(samples: Iterable[tuple[str, dict[str, Any]]]) -> dict[st
 
 
 def _configuration(group: Any) -> dict[str, Any]:
-    """Return the part of a group's configuration needed for aggregating its tasks."""
+    """Return the configuration needed for aggregating a group's tasks."""
     metrics = [asdict(metric) for metric in group.aggregate_metric_list or ()]
     for metric in metrics:
         # Drop an unused setting, which may be a function.

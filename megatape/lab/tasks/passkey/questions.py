@@ -43,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionGroup:
-    """Questions of one length and depth.
+    """Questions with equal length and depth.
 
     Attributes:
         length: Text length in tokens.
@@ -61,7 +61,7 @@ Lengths = tuple[int, ...] | None
 
 
 def count_tokens(model: ModelOutline, question: Question) -> int:
-    """Count the tokens of a question, including its answer."""
+    """Count the tokens in a question, including its answer."""
     return len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"])
 
 
@@ -86,7 +86,7 @@ def authors_question(length: int, seed: int) -> Question:
 
 
 def grid_questions(model: ModelOutline, lengths: Lengths, trials: int) -> Iterator[QuestionGroup]:
-    """Yield questions of exact lengths, `trials` for each length and depth."""
+    """Yield questions with exact lengths, `trials` for each length and depth."""
     for length in lengths or usual_lengths(model.max_positions):
         shortest = grid_tokens(model)
         if shortest > length:

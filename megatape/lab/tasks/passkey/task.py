@@ -22,7 +22,7 @@ class Prompt:
 
     Attributes:
         length: Text length chosen by the protocol.
-        depth: Depth of the number, None without depths.
+        depth: The number's depth, None without depths.
         text: Prompt as text.
         key: The number.
         tokens: Prompt ids, int32.
@@ -68,7 +68,7 @@ class Passkey(Task[Prompt, Prediction, PasskeyScores]):
     prediction = Prediction
 
     def batches(self, model: ModelOutline) -> list[list[Prompt]]:
-        """Make batches of prompts of equal length, so that nothing is padded.
+        """Make batches of equally long prompts, so that nothing is padded.
 
         Raises:
             UserError: A length leaves no room for the question, or prompts exceed the model's maximum positions.

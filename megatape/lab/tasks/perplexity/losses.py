@@ -18,10 +18,10 @@ class Prediction:
 
     Attributes:
         length: Context length in tokens.
-        begin: Index of the window's first token in the text.
+        begin: The window's first token as an index in the text.
         size: Number of predicted tokens.
         scored: Number of scored tokens, the last ones.
-        losses: Summed losses of scored tokens (nats), in up to NUM_POSITIONS ranges of positions.
+        losses: Summed losses (nats) by position range, up to NUM_POSITIONS ranges.
         text_bytes: See Window.
     """
 
@@ -34,7 +34,7 @@ class Prediction:
 
 
 def window_losses(model: EvaluationModel, batch: list[Window]) -> Iterator[np.ndarray]:
-    """Yield the losses of scored tokens in each window (nats), float64 [num_scored]."""
+    """Yield each window's losses at scored tokens (nats), float64 [num_scored]."""
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -24,9 +24,9 @@ class LengthScore:
         length: Context length in tokens.
         tokens: Number of scored tokens.
         nats: Mean loss per token.
-        error: Standard error of the loss, None for a single window or overlapping ones.
-        nats_per_byte: Mean loss per byte of text, None for overlapping windows.
-        positions: Middles of up to NUM_POSITIONS position ranges, in tokens before the scored token.
+        error: Standard error over windows, None for a single window or if any token is scored twice.
+        nats_per_byte: Mean loss per text byte, None if any token is scored twice.
+        positions: Middle positions of up to NUM_POSITIONS ranges, counting the tokens before the scored one.
         by_position: Mean loss in each range.
         errors_by_position: Standard error in each range, None if `error` is.
     """

@@ -1,4 +1,4 @@
-"""Windows of a text, and which of their tokens are scored."""
+"""Windows of a text. Their last tokens are scored."""
 
 from dataclasses import dataclass, field
 
@@ -16,14 +16,14 @@ BATCH_TOKENS = 2**12
 
 @dataclass(frozen=True)
 class Window:
-    """A window of the text. Only its last tokens are scored.
+    """A window of the text.
 
     Attributes:
         length: Context length in tokens.
-        begin: Index of the first token in the text.
+        begin: The first token's index in the text.
         tokens: Ids, int64 [N + 1]. The last N are predicted.
-        num_scored: Number of scored tokens.
-        text_bytes: Bytes of text scored by all windows of this length, None if windows score a token twice.
+        num_scored: Number of scored tokens, the last ones.
+        text_bytes: Number of bytes scored by all windows with this length, None if any token is scored twice.
     """
 
     length: int
@@ -40,7 +40,7 @@ def cut_windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride
         tokens: Text ids.
         mode: Mode of the task.
         length: Window length in tokens.
-        longest: Length of the longest windows on this text.
+        longest: Maximum window length on this text.
         stride: Number of tokens between windows, in mode "sliding".
 
     Raises:
@@ -57,7 +57,7 @@ def cut_windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride
     elif mode == "sliding":
         if not 1 <= stride <= length:
             raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
-        # At every length, windows end at longest, longest + stride, ..., so that all lengths score the same blocks of tokens.
+        # At every length, windows end at longest, longest + stride, ..., so that all lengths score the same tokens.
         begins = range(longest - length, tokens.size - length, stride)
         num_scored = stride
     else:
@@ -71,7 +71,7 @@ def cut_windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride
 
 
 def count_scored_bytes(model: ModelOutline, tokens: np.ndarray, windows: list[Window]) -> int | None:
-    """Count the bytes of text scored by the windows. Return None if any token is scored twice."""
+    """Count the bytes scored by the windows. Return None if any token is scored twice."""
     first = windows[0]
     last = windows[-1]
     begin = first.begin + first.tokens.size - first.num_scored

@@ -27,8 +27,8 @@ def check_coverage(predictions: dict[str, str], questions: list[Question], path:
 
     Args:
         predictions: Answers by id.
-        questions: Questions of the set.
-        path: File of predictions, for messages.
+        questions: The set's questions.
+        path: Predictions file, for messages.
 
     Raises:
         UserError: Predictions are missing, or belong to no question.

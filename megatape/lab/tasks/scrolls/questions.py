@@ -39,7 +39,7 @@ class Question:
 def read_set(
     data: Path, name: str, split: str, encode: Callable[[str], list[int]], max_questions: int | None = None
 ) -> list[Question]:
-    """Read the questions in a split, in the order of their first lines.
+    """Read a split's questions, ordered by their first lines.
 
     Args:
         data: Folder of the sets.
@@ -53,7 +53,7 @@ def read_set(
         UserError: A line is malformed, an id has two inputs, a question has no reference, or the set is empty.
     """
     questions: dict[str, Question] = {}
-    # Id -> location and hash of its first input.
+    # Id -> first location, and hash of the input there.
     inputs: dict[str, tuple[str, bytes]] = {}
     without_reference: list[str] = []
     path = data / name / f"{split}.jsonl"

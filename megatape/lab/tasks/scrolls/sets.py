@@ -20,7 +20,7 @@ SETS: dict[str, Metric] = {
 
 
 class TextSet(NamedTuple):
-    """A set and the metric of its answers.
+    """A set and its answers' metric.
 
     Attributes:
         name: Set name.

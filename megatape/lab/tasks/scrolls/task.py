@@ -81,7 +81,7 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
     prediction = Prediction
 
     def batches(self, model: ModelOutline) -> list[list[Example]]:
-        """Make batches of prompts of equal length, so that nothing is padded.
+        """Make batches of equally long prompts, so that nothing is padded.
 
         Raises:
             UserError: Lengths do not fit the model or leave no room for prompts, or `read_set` raised an error.
