@@ -5,12 +5,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from megatape.commands.generation import continuations
 from megatape.data.finetuning.chat import Chat
@@ -37,25 +37,42 @@ PROMPTS = ["The fox", "over", "and then\n    the dog jumps\n    over the quick b
 
 
 @pytest.mark.parametrize("encoding", ["tape", "rope"])
-def test_a_prompt(command: Command, tmp_path: Path, encoding: str) -> None:
-    """Prompt and continuation are those of transformers; a seed is a text."""
-    checkpoint, _ = memory_checkpoint(write_llama3(tmp_path / "llama3"), vocab_size=640, encoding=encoding)
-    export(checkpoint, tmp_path / "out")
-    status, printed, errors = command("generate", tmp_path / "out", "--prompt", "The fox", "--max-new-tokens", 20)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=encoding == "tape")
-    expected = model.generate(**tokenizer("The fox", return_tensors="pt"), max_new_tokens=20)[0]
-    assert (status, printed, errors) == (0, tokenizer.decode(expected, skip_special_tokens=True) + "\n", "")
+def test_a_prompt_continues_as_in_transformers(command: Command, tmp_path: Path, encoding: str) -> None:
+    folder = export_llama3(tmp_path, encoding)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=encoding == "tape")
+    tokens = model.generate(**tokenizer("The fox", return_tensors="pt"), max_new_tokens=20)[0]
+    expected = tokenizer.decode(tokens, skip_special_tokens=True)
+
+    status, printed, errors = command("generate", folder, "--prompt", "The fox", "--max-new-tokens", 20)
+
+    assert (status, printed, errors) == (0, f"{expected}\n", "")
     assert printed.startswith("The fox")
     assert len(printed) > 8
-    sample: tuple[Any, ...] = ("generate", tmp_path / "out", "--prompt", "The fox", "--max-new-tokens", 9)
-    sample += ("--temperature", 2, "--samples", 2, "--seed")
-    first, again, other = (command(*sample, seed)[1] for seed in (1, 1, 2))
-    assert first == again != other
-    texts = first.removeprefix("--- 1 ---\n").split("--- 2 ---\n")
-    assert len(texts) == 2
-    assert texts[0] != texts[1]
-    assert all(text.startswith("The fox") for text in texts)
+
+
+@pytest.mark.parametrize("encoding", ["tape", "rope"])
+def test_a_seed_determines_the_samples(command: Command, tmp_path: Path, encoding: str) -> None:
+    folder = export_llama3(tmp_path, encoding)
+
+    def sample(seed: int) -> str:
+        words = ("--prompt", "The fox", "--max-new-tokens", 9, "--temperature", 2, "--samples", 2, "--seed", seed)
+        _, printed, _ = command("generate", folder, *words)
+        return printed
+
+    printed = sample(seed=1)
+    assert sample(seed=1) == printed
+    assert sample(seed=2) != printed
+    first, second = printed.removeprefix("--- 1 ---\n").split("--- 2 ---\n")
+    assert first.startswith("The fox")
+    assert second.startswith("The fox")
+    assert first != second
+
+
+def export_llama3(tmp_path: Path, encoding: str) -> Path:
+    checkpoint, _ = memory_checkpoint(write_llama3(tmp_path / "llama3"), vocab_size=640, encoding=encoding)
+    export(checkpoint, tmp_path / "out")
+    return tmp_path / "out"
 
 
 @pytest.mark.parametrize("encoding", ["tape", "randpe"])
@@ -63,49 +80,76 @@ def test_a_file_gives_what_each_prompt_gives_alone(
     exported: Callable[..., Exported], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
     """With 60 new tokens some texts are longer than RandPE's training samples, and others are not."""
-    folder = exported("grouped", encoding).folder
     monkeypatch.setattr(continuations, "BATCH_TOKENS", 200)
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"prompt": text, "id": len(text)}) + "\n" for text in PROMPTS))
-    words = ("generate", folder, "--max-new-tokens", 60)
-    assert command(*words, "--prompts", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")[:2] == (0, "")
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [(line["prompt"], line["id"], line["sample"], line["end"]) for line in lines] == [
-        (text, len(text), 0, "length") for text in PROMPTS
-    ]
-    for line in lines:
-        assert command(*words, "--prompt", line["prompt"])[1] == line["prompt"] + line["continuation"] + "\n"
-    assert command(*words, "--prompts", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")[0] == 2
+    prompts = tmp_path / "in.jsonl"
+    output = tmp_path / "out.jsonl"
+    prompts.write_text(json_lines([{"prompt": text, "id": len(text)} for text in PROMPTS]))
+    words = ("generate", exported("grouped", encoding).folder, "--max-new-tokens", 60)
+
+    status, printed, _ = command(*words, "--prompts", prompts, "--output", output)
+
+    assert (status, printed) == (0, "")
+    for text, line in zip(PROMPTS, read_json_lines(output.read_text()), strict=True):
+        _, expected, _ = command(*words, "--prompt", text)
+        continuation = expected.removeprefix(text).removesuffix("\n")
+        assert line == {"prompt": text, "id": len(text), "sample": 0, "continuation": continuation, "end": "length"}
 
 
-def test_batches_hold_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuations, "BATCH_TOKENS", 40)
-    sampling = Sampling(max_new_tokens=4, temperature=1, samples=2)
-    for lengths, expected in (
+def test_an_output_is_not_overwritten(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    output.write_text("")
+    (tmp_path / "in.txt").write_text("over\n")
+    words = ("--prompts", tmp_path / "in.txt", "--output", output, "--max-new-tokens", 1)
+    assert command("generate", exported("plain").folder, *words)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
         ([6], [(0, 1)]),
         ([6, 6, 6, 7, 6], [(0, 2), (2, 3), (3, 4), (4, 5)]),
         ([50, 50], [(0, 1), (1, 2)]),
-    ):
-        assert list(continuations.batches(lengths, sampling)) == expected
+    ],
+)
+def test_batches_have_a_maximum_number_of_tokens(
+    lengths: list[int], expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuations, "BATCH_TOKENS", 40)
+    sampling = Sampling(max_new_tokens=4, temperature=1, samples=2)
+    assert list(continuations.batches(lengths, sampling)) == expected
 
 
-def test_samples_of_a_file(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
-    """Top-k 1 and a tiny top-p leave the likeliest token only; without them samples differ."""
-    folder = exported("plain").folder
+@pytest.fixture
+def sampling_words(exported: Callable[..., Exported], tmp_path: Path) -> tuple[object, ...]:
+    """Return words of a command that continues two prompts of a file."""
     (tmp_path / "in.txt").write_text("The fox\nover\n")
-    words = ("generate", folder, "--prompts", tmp_path / "in.txt", "--max-new-tokens", 20)
-    greedy = command(*words)[1]
-    likeliest = [json.loads(line)["continuation"] for line in greedy.splitlines()]
-    sample = (*words, "--temperature", 5, "--samples", 3)
-    for options in (("--top-k", 1), ("--top-p", 1e-6), ()):
-        lines = [json.loads(line) for line in command(*sample, *options)[1].splitlines()]
-        assert [(line["prompt"], line["sample"]) for line in lines] == [
-            (text, number) for text in ("The fox", "over") for number in range(3)
-        ]
-        found = [line["continuation"] for line in lines]
-        if options:
-            assert found == [likeliest[0]] * 3 + [likeliest[1]] * 3
-        else:
-            assert len(set(found)) == 6
+    return ("generate", exported("plain").folder, "--prompts", tmp_path / "in.txt", "--max-new-tokens", 20)
+
+
+def test_samples_of_a_file_differ(command: Command, sampling_words: tuple[object, ...]) -> None:
+    _, printed, _ = command(*sampling_words, "--temperature", 5, "--samples", 3)
+    lines = read_json_lines(printed)
+    prompts_and_samples = [(line["prompt"], line["sample"]) for line in lines]
+    assert prompts_and_samples == [(text, number) for text in ("The fox", "over") for number in range(3)]
+    assert len({line["continuation"] for line in lines}) == 6
+
+
+@pytest.mark.parametrize("option", [("--top-k", 1), ("--top-p", 1e-6)], ids=["top-k", "top-p"])
+def test_top_k_and_top_p_can_leave_only_the_likeliest_token(
+    command: Command, sampling_words: tuple[object, ...], option: tuple[str, float]
+) -> None:
+    _, greedy, _ = command(*sampling_words)
+    first, second = (line["continuation"] for line in read_json_lines(greedy))
+    _, printed, _ = command(*sampling_words, "--temperature", 5, "--samples", 3, *option)
+    assert [line["continuation"] for line in read_json_lines(printed)] == [first] * 3 + [second] * 3
+
+
+def json_lines(records: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def read_json_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
 
 
 class Script:
@@ -120,106 +164,163 @@ class Script:
     def generate(self, tokens: Tensor, stopping_criteria: list[Any], max_new_tokens: int, **options: Any) -> Tensor:
         done = torch.zeros(len(self.rows), dtype=torch.bool)
         for step in range(max_new_tokens):
-            column = torch.tensor([row[step] if step < len(row) else 5 for row in self.rows])
-            tokens = torch.cat([tokens, column.where(~done, options["pad_token_id"])[:, None]], dim=1)
+            column = torch.tensor([self._token(row, step) for row in self.rows])
+            column = column.where(~done, options["pad_token_id"])
+            tokens = torch.cat([tokens, column[:, None]], dim=1)
             done |= stopping_criteria[0](tokens, None)
             if done.all():
                 break
         return tokens
 
+    def _token(self, row: list[int], step: int) -> int:
+        if step < len(row):
+            return row[step]
+        return 5
 
-@pytest.mark.parametrize("own", [True, False], ids=["exported", "llama2"])
-def test_characters_after_a_stray_byte_are_shown_as_they_come(
-    exported: Callable[..., Exported], tmp_path: Path, own: bool
-) -> None:
-    """The tokenizers library alone would hold these characters back and then replace all of them."""
-    folder = exported("plain").folder if own else FAMILIES["llama2"](tmp_path / "llama2")
-    tokenizer = read_tokenizer(folder)
-    row = tokenizer.convert_tokens_to_ids([f"<0x{byte:02X}>" for byte in b"\xe4" + "你好".encode()])
+
+class Streamed(NamedTuple):
+    """A continuation, and the pieces of its text as they were shown, without empty ones."""
+
+    continuation: Continuation
+    pieces: list[str]
+
+
+def stream(tokenizer: PreTrainedTokenizerBase, row: list[int], stop: tuple[str, ...] = (), end: int | None = None) -> Streamed:
+    """Continue a prompt with scripted ids, and then with the token `end`."""
+    if end is not None:
+        row = [*row, end]
+    model = LoadedModel("a script", Script([row], end), tokenizer)
     pieces: list[str] = []
-    sampling = Sampling(max_new_tokens=len(row))
-    model = LoadedModel("a script", Script([row], None), tokenizer)
-    ((found,),) = continue_prompts(model, [Prompt([7, 8])], sampling, pieces.append)
-    assert found.text == "\ufffd你好"
-    assert [piece for piece in pieces if piece] == ["\ufffd你", "好"]
+    sampling = Sampling(max_new_tokens=len(row), stop=stop)
+    ((continuation,),) = continue_prompts(model, [Prompt([7, 8])], sampling, pieces.append)
+    assert "".join(pieces) == continuation.text
+    return Streamed(continuation, [piece for piece in pieces if piece])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_text_is_shown_as_it_comes(family: str, tmp_path: Path) -> None:
-    """Never a part of a character, nor of a stop string; the pieces are the text."""
-    tokenizer = read_tokenizer(FAMILIES[family](tmp_path / family))
-    letter = tokenizer("a", add_special_tokens=False).input_ids
-
-    def ids(text: str) -> list[int]:
-        """Those after another text, so that a space at the beginning stays."""
-        found: list[int] = tokenizer("a" + text, add_special_tokens=False).input_ids
-        assert found[: len(letter)] == letter
-        return found[len(letter) :]
-
-    def run(row: list[int], stop: tuple[str, ...] = (), end: int | None = None) -> tuple[list[str], Continuation]:
-        model = Script([row if end is None else [*row, end]], end)
-        sampling = Sampling(max_new_tokens=len(model.rows[0]), stop=stop)
-        pieces: list[str] = []
-        ((found,),) = continue_prompts(LoadedModel("a script", model, tokenizer), [Prompt([7, 8])], sampling, pieces.append)
-        assert "".join(pieces) == found.text
-        return [piece for piece in pieces if piece], found
-
-    text = " statement\n漢字 \U0001f600 é, the end"
-    pieces, found = run(ids(text))
-    assert found == (text, "length")
-    assert len(pieces) > 5
-    assert not any("\ufffd" in piece for piece in pieces)
-    assert run(ids(text), end=3)[1] == (text, "end token")
-    special = tokenizer.eos_token_id  # the model goes on after it, and it is no text
-    assert run([*ids(" over"), special, *ids(" the")])[1] == (" over the", "length")
-    cuts = {("the e",): text[: text.index("the e")], ("é", "字"): " statement\n漢", ("t", "s"): " ", ("not there",): text}
-    for stop, cut in cuts.items():
-        assert run(ids(text), stop, end=3)[1] == (cut, "end token" if cut == text else "stop string")
-    pieces, found = run(ids(" an ENd, an ENDX"), ("END",))  # what only begins a stop string is shown later
-    assert found == (" an ENd, an ", "stop string")
+def ids_after_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return the ids of a text that follows another text, so that a leading space stays."""
+    letter: list[int] = tokenizer("a", add_special_tokens=False).input_ids
+    ids: list[int] = tokenizer(f"a{text}", add_special_tokens=False).input_ids
+    assert ids[: len(letter)] == letter
+    return ids[len(letter) :]
 
 
-def test_stop_strings_end_each_text_of_a_batch(tmp_path: Path) -> None:
-    tokenizer = read_tokenizer(FAMILIES["qwen"](tmp_path / "qwen"))
-    model = Script([tokenizer(text).input_ids for text in ("one. two", "and more than that", "1.")], None)
-    (first,), (second,), (third,) = continue_prompts(
-        LoadedModel("a script", model, tokenizer), [Prompt([7]), Prompt([7, 8]), Prompt([9])], Sampling(stop=(".", "than"))
-    )
-    assert (first, second, third) == (("one", "stop string"), ("and more ", "stop string"), ("1", "stop string"))
+@pytest.fixture(params=["exported", "llama2"])
+def byte_tokenizer(
+    request: pytest.FixtureRequest, exported: Callable[..., Exported], tmp_path: Path
+) -> PreTrainedTokenizerBase:
+    """Return a tokenizer with a token for each byte."""
+    if request.param == "exported":
+        return read_tokenizer(exported("plain").folder)
+    return read_tokenizer(FAMILIES["llama2"](tmp_path / "llama2"))
 
 
-def test_each_text_of_a_batch_ends_at_its_own_tokens(tmp_path: Path) -> None:
+def test_characters_after_a_stray_byte_are_shown_as_they_come(byte_tokenizer: PreTrainedTokenizerBase) -> None:
+    """The tokenizers library alone would hold these characters back and then replace all of them."""
+    content = b"\xe4" + "你好".encode()
+    row = byte_tokenizer.convert_tokens_to_ids([f"<0x{byte:02X}>" for byte in content])
+    assert isinstance(row, list)
+    streamed = stream(byte_tokenizer, row)
+    assert streamed.continuation.text == "\ufffd你好"
+    assert streamed.pieces == ["\ufffd你", "好"]
+
+
+TEXT = " statement\n漢字 \U0001f600 é, the end"
+# Stop strings -> the text before the first one
+STOPPED = {("the e",): TEXT[: TEXT.index("the e")], ("é", "字"): " statement\n漢", ("t", "s"): " "}
+
+
+@pytest.fixture(params=FAMILIES)
+def family_tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> PreTrainedTokenizerBase:
+    return read_tokenizer(FAMILIES[request.param](tmp_path / request.param))
+
+
+def test_text_is_shown_by_whole_characters(family_tokenizer: PreTrainedTokenizerBase) -> None:
+    streamed = stream(family_tokenizer, ids_after_text(family_tokenizer, TEXT))
+    assert streamed.continuation == (TEXT, "length")
+    assert len(streamed.pieces) > 5
+    assert [piece for piece in streamed.pieces if "\ufffd" in piece] == []
+
+
+def test_an_end_token_ends_the_text(family_tokenizer: PreTrainedTokenizerBase) -> None:
+    streamed = stream(family_tokenizer, ids_after_text(family_tokenizer, TEXT), end=3)
+    assert streamed.continuation == (TEXT, "end token")
+
+
+def test_special_tokens_that_end_nothing_are_not_shown(family_tokenizer: PreTrainedTokenizerBase) -> None:
+    over = ids_after_text(family_tokenizer, " over")
+    the = ids_after_text(family_tokenizer, " the")
+    special = family_tokenizer.eos_token_id
+    assert isinstance(special, int)
+    assert stream(family_tokenizer, [*over, special, *the]).continuation == (" over the", "length")
+
+
+def test_the_first_stop_string_ends_the_text(family_tokenizer: PreTrainedTokenizerBase) -> None:
+    row = ids_after_text(family_tokenizer, TEXT)
+    for stop, text in STOPPED.items():
+        assert stream(family_tokenizer, row, stop, end=3).continuation == (text, "stop string")
+    assert stream(family_tokenizer, row, ("not there",), end=3).continuation == (TEXT, "end token")
+
+
+def test_the_start_of_a_stop_string_is_shown_later(family_tokenizer: PreTrainedTokenizerBase) -> None:
+    row = ids_after_text(family_tokenizer, " an ENd, an ENDX")
+    assert stream(family_tokenizer, row, ("END",)).continuation == (" an ENd, an ", "stop string")
+
+
+@pytest.fixture
+def qwen_tokenizer(tmp_path: Path) -> PreTrainedTokenizerBase:
+    return read_tokenizer(FAMILIES["qwen"](tmp_path / "qwen"))
+
+
+def test_stop_strings_end_each_text_of_a_batch(qwen_tokenizer: PreTrainedTokenizerBase) -> None:
+    rows = [qwen_tokenizer(text).input_ids for text in ("one. two", "and more than that", "1.")]
+    model = LoadedModel("a script", Script(rows, None), qwen_tokenizer)
+    prompts = [Prompt([7]), Prompt([7, 8]), Prompt([9])]
+    (first,), (second,), (third,) = continue_prompts(model, prompts, Sampling(stop=(".", "than")))
+    assert first == ("one", "stop string")
+    assert second == ("and more ", "stop string")
+    assert third == ("1", "stop string")
+
+
+def test_each_text_of_a_batch_ends_at_its_own_tokens(qwen_tokenizer: PreTrainedTokenizerBase) -> None:
     """The token after an answer ends a conversation's answer, not the text of a prompt beside it."""
-    tokenizer = read_tokenizer(FAMILIES["qwen"](tmp_path / "qwen"))
-    (over,) = tokenizer("x").input_ids
-    model = Script([[over, 602, over], [over, 602, over]], 600)
-    (first,), (second,) = continue_prompts(
-        LoadedModel("a script", model, tokenizer), [Prompt([7]), Prompt([7], frozenset({602}))], Sampling(max_new_tokens=3)
-    )
-    assert (first, second) == (("xx", "length"), ("x", "end token"))
+    turn_end = 602
+    (x,) = qwen_tokenizer("x").input_ids
+    row = [x, turn_end, x]
+    model = LoadedModel("a script", Script([row, row], 600), qwen_tokenizer)
+    prompts = [Prompt([7]), Prompt([7], frozenset({turn_end}))]
+    (text,), (answer,) = continue_prompts(model, prompts, Sampling(max_new_tokens=3))
+    assert text == ("xx", "length")
+    assert answer == ("x", "end token")
 
 
 def test_an_empty_prompt(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
     """An empty prompt is the token that texts begin with, also in a file of prompts."""
     folder = exported("plain").folder
-    loaded = load_exported(folder)
-    ((expected,),) = continue_prompts(loaded, [Prompt([1])], Sampling(max_new_tokens=9))
+    ((expected,),) = continue_prompts(load_exported(folder), [Prompt([1])], Sampling(max_new_tokens=9))
     words = ("generate", folder, "--max-new-tokens", 9)
+    files = {"in.txt": "over\n\nover", "in.jsonl": '{"prompt": "over"}\n{"prompt": ""}\n'}
     assert command(*words, "--prompt", "") == (0, f"{expected.text}\n", "")
-    for name, content in (("in.txt", "over\n\nover"), ("in.jsonl", '{"prompt": "over"}\n{"prompt": ""}\n')):
+    for name, content in files.items():
         (tmp_path / name).write_text(content)
-        lines = command(*words, "--prompts", tmp_path / name)[1].splitlines()
-        assert json.loads(lines[1])["continuation"] == expected.text
+        _, printed, _ = command(*words, "--prompts", tmp_path / name)
+        assert read_json_lines(printed)[1]["continuation"] == expected.text
 
 
-def test_an_empty_prompt_without_a_token_before_texts(command: Command, tmp_path: Path) -> None:
-    """The declared beginning token is used. Without one the model has nothing to start from."""
+def test_an_empty_prompt_needs_a_token_to_begin_with(command: Command, tmp_path: Path) -> None:
     folder = save_model(write_qwen(tmp_path / "qwen"))
+    (tmp_path / "in.txt").write_text("a\n\nb\n")
+
     status, _, errors = command("generate", folder, "--prompt", "")
+    _, _, file_errors = command("generate", folder, "--prompts", tmp_path / "in.txt")
+
     assert status == 2
     assert errors.endswith(f"--prompt is empty, and {folder} has no token to begin with: give at least one character\n")
-    (tmp_path / "in.txt").write_text("a\n\nb\n")
-    assert f"in.txt:2: prompt is empty, and {folder}" in command("generate", folder, "--prompts", tmp_path / "in.txt")[2]
+    assert f"in.txt:2: prompt is empty, and {folder}" in file_errors
+
+
+def test_an_empty_prompt_is_the_declared_beginning_token(tmp_path: Path) -> None:
+    folder = save_model(write_qwen(tmp_path / "qwen"))
     config = folder / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token": "<|im_start|>"}))
     assert read_prompt(load_exported(folder), "").ids == [601]
@@ -235,79 +336,155 @@ def test_special_tokens_in_a_prompt_are_text(family: str, remote: bool, tmp_path
     text = "".join(["a", *tokenizer.special_texts, " b"])  # type: ignore[attr-defined]
     ids = read_prompt(loaded, text).ids[len(tokenizer.begin) :]
     assert not {*ids} & {*load_exported(folder).tokenizer.all_special_ids}
-    assert ids == tokenizer.encode(text) or remote  # transformers normalizes by the class of the model
+    if not remote:  # otherwise transformers normalizes by the class of the model
+        assert ids == tokenizer.encode(text)
 
 
-def test_messages_in_a_file(command: Command, tmp_path: Path) -> None:
-    """Conversations continue from the template's tokens. They may be mixed with prompts in any order."""
+MESSAGE_RECORDS: list[dict[str, Any]] = [
+    {"prompt": "over"},
+    {"messages": MESSAGES[:2], "id": 7},
+    {"messages": MESSAGES[:4]},
+]
+
+
+class MessagesCase(NamedTuple):
+    """A model with a chat template, and words of a command that continues a file of messages."""
+
+    folder: Path
+    prompts: Path
+    words: tuple[object, ...]
+
+
+@pytest.fixture
+def messages_case(tmp_path: Path) -> MessagesCase:
     folder = save_model(adopted({"qwen": write_qwen(tmp_path / "source")}, tmp_path, PLAIN))
-    records: list[dict[str, Any]] = [{"prompt": "over"}, {"messages": MESSAGES[:2], "id": 7}, {"messages": MESSAGES[:4]}]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    words = ("generate", folder, "--max-new-tokens", 12, "--prompts")
-    status, printed, errors = command(*words, tmp_path / "in.jsonl")
-    assert (status, errors) == (0, "")
-    theirs = PreTrainedTokenizerFast.from_pretrained(folder)
-    loaded = load_exported(folder)
+    prompts = tmp_path / "in.jsonl"
+    prompts.write_text(json_lines(MESSAGE_RECORDS))
+    return MessagesCase(folder, prompts, ("generate", folder, "--max-new-tokens", 12, "--prompts", prompts))
+
+
+def test_messages_in_a_file(command: Command, messages_case: MessagesCase) -> None:
+    """Conversations continue from the template's tokens. They may be mixed with prompts in any order."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(messages_case.folder)
+    loaded = load_exported(messages_case.folder)
     turn_end = frozenset({602})
-    for record, line in zip(records, map(json.loads, printed.splitlines()), strict=True):
+
+    status, printed, errors = command(*messages_case.words)
+
+    assert (status, errors) == (0, "")
+    for record, line in zip(MESSAGE_RECORDS, read_json_lines(printed), strict=True):
         assert line.items() >= record.items()
         assert line["sample"] == 0
         if "messages" in record:
-            ids = theirs.apply_chat_template(record["messages"], add_generation_prompt=True, return_dict=False)
+            ids = tokenizer.apply_chat_template(record["messages"], add_generation_prompt=True, return_dict=False)
         else:
-            ids = theirs("over").input_ids
+            ids = tokenizer("over").input_ids
         ((expected,),) = continue_prompts(loaded, [Prompt(ids, turn_end)], Sampling(max_new_tokens=12))
         assert (line["continuation"], line["end"]) == expected
-    (folder / "chat_template.jinja").write_text("{{ raise_exception('no system') if messages[0].role == 'system' }}" + PLAIN)
-    message = f"error: --prompts {tmp_path}/in.jsonl:2: the chat template fails: TemplateError: no system\n"
-    assert command(*words, tmp_path / "in.jsonl") == (2, "", message)
-    (folder / "chat_template.jinja").unlink()
-    status, _, errors = command(*words, tmp_path / "in.jsonl")
+
+
+def test_messages_that_the_template_refuses(command: Command, messages_case: MessagesCase) -> None:
+    template = "{{ raise_exception('no system') if messages[0].role == 'system' }}" + PLAIN
+    (messages_case.folder / "chat_template.jinja").write_text(template)
+    message = f"error: --prompts {messages_case.prompts}:2: the chat template fails: TemplateError: no system\n"
+    assert command(*messages_case.words) == (2, "", message)
+
+
+def test_messages_without_a_template_are_a_warning(command: Command, messages_case: MessagesCase) -> None:
+    (messages_case.folder / "chat_template.jinja").unlink()
+    status, _, errors = command(*messages_case.words)
     assert status == 0
-    assert errors.count("\n") == errors.count(f"{folder} has no chat template: conversations are written") == 1
+    assert errors.count("\n") == 1
+    assert errors.count(f"{messages_case.folder} has no chat template: conversations are written") == 1
 
 
 def save_model(folder: Path) -> Path:
     """Add a model with random weights to the folder of a tokenizer. Its config declares no end token."""
     generation = folder / "generation_config.json"
-    kept = generation.read_bytes() if generation.exists() else b"{}"
+    content = b"{}"
+    if generation.exists():
+        content = generation.read_bytes()
     save_tiny("qwen2", folder, vocab_size=640)
-    generation.write_bytes(kept)
+    generation.write_bytes(content)
     return folder
 
 
-def test_interactive(exported: Callable[..., Exported], command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("typed", "error_start"),
+    [(b"The fox\n\nover", ""), (b"The fox\n\xff\nover", "error: a line '\\udcff' is not valid UTF-8")],
+    ids=["UTF-8", "a line that is not UTF-8"],
+)
+def test_interactive(
+    exported: Callable[..., Exported],
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: bytes,
+    error_start: str,
+) -> None:
     """Lines are continued until the end of the input. A line that is not UTF-8 is skipped."""
     words = ("generate", exported("plain").folder, "--max-new-tokens", 30)
-    expected = [command(*words, "--prompt", text)[1].removeprefix(text) for text in ("The fox", "over")]
-    for typed, num_errors in ((b"The fox\n\nover", 0), (b"The fox\n\xff\nover", 1)):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
-        status, printed, errors = command(*words, "--interactive")
-        assert (status, printed, errors.count("\n")) == (0, "".join(expected), num_errors)
-        assert errors.startswith("error: a line '\\udcff' is not valid UTF-8"[: 999 * num_errors])
+    expected = ""
+    for text in ("The fox", "over"):
+        _, printed, _ = command(*words, "--prompt", text)
+        expected += printed.removeprefix(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
+
+    status, printed, errors = command(*words, "--interactive")
+
+    assert (status, printed) == (0, expected)
+    if error_start:
+        assert errors.startswith(error_start)
+        assert errors.count("\n") == 1
+    else:
+        assert errors == ""
 
 
-def test_a_terminal_without_the_texts_letters(
-    exported: Callable[..., Exported], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Text is escaped, JSON stays JSON, and fields of a prompt file are returned."""
-    folder = exported("plain").folder
-    words = ("--max-new-tokens", 1)
+class AsciiCase(NamedTuple):
+    """Words of a command that continues a prompt with an umlaut, and the record of a file with the same prompt."""
+
+    words: tuple[object, ...]
+    prompts: Path
+    record: dict[str, Any]
+
+
+@pytest.fixture
+def ascii_case(exported: Callable[..., Exported], tmp_path: Path) -> AsciiCase:
     record = {"prompt": "für", "key": "\ud800"}
-    (tmp_path / "in.jsonl").write_text(json.dumps(record))
-    for source in (["--prompt", "für"], ["--prompts", tmp_path / "in.jsonl"]):
-        shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-        monkeypatch.setattr(sys, "stdout", shown)
-        assert command("generate", folder, *source, *words)[0] == 0
-        text = cast(io.BytesIO, shown.buffer).getvalue().decode()
-        if source[0] == "--prompt":
-            assert text.startswith("f\\xfcr")
-        else:
-            assert json.loads(text).items() >= record.items()
-    assert command("generate", folder, *source, *words, "--output", tmp_path / "out.jsonl")[0] == 0
-    written = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
-    assert "für" in written
-    assert json.loads(written).items() >= record.items()
+    prompts = tmp_path / "in.jsonl"
+    prompts.write_text(json.dumps(record))
+    return AsciiCase(("generate", exported("plain").folder, "--max-new-tokens", 1), prompts, record)
+
+
+class AsciiTerminal:
+    """Standard output that only shows ASCII. Not a fixture, because pytest sets the standard output after the fixtures."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.content = io.BytesIO()
+        self.stream = io.TextIOWrapper(self.content, encoding="ascii")  # closes the content when it is deleted
+        monkeypatch.setattr(sys, "stdout", self.stream)
+
+
+def test_text_on_an_ascii_terminal_is_escaped(command: Command, ascii_case: AsciiCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = AsciiTerminal(monkeypatch)
+    assert command(*ascii_case.words, "--prompt", "für")[0] == 0
+    assert terminal.content.getvalue().startswith(b"f\\xfcr")
+
+
+def test_json_on_an_ascii_terminal_stays_json(command: Command, ascii_case: AsciiCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = AsciiTerminal(monkeypatch)
+    assert command(*ascii_case.words, "--prompts", ascii_case.prompts)[0] == 0
+    assert json.loads(terminal.content.getvalue()).items() >= ascii_case.record.items()
+
+
+def test_an_output_file_is_utf_8_on_any_terminal(
+    command: Command, ascii_case: AsciiCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _terminal = AsciiTerminal(monkeypatch)
+    output = tmp_path / "out.jsonl"
+    assert command(*ascii_case.words, "--prompts", ascii_case.prompts, "--output", output)[0] == 0
+    content = output.read_text(encoding="utf-8")
+    assert "für" in content
+    assert json.loads(content).items() >= ascii_case.record.items()
 
 
 def test_beyond_the_positions_that_are_drawn(exported: Callable[..., Exported], command: Command) -> None:
@@ -323,18 +500,29 @@ def test_beyond_the_positions_that_are_drawn(exported: Callable[..., Exported], 
         loaded.logits(torch.zeros(1, 129, dtype=torch.long))
 
 
-def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
+def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], command: Command) -> None:
     folder = exported("plain").folder
-    num_tokens = len(load_exported(folder).tokenizer("The fox").input_ids)
-    fits, more = (command("generate", folder, "--prompt", "The fox", "--max-new-tokens", 64 - num_tokens + by) for by in (0, 1))
-    assert fits[2] == ""
-    assert more[0] == 0
-    assert more[2] == (
-        f"warning: a prompt of {num_tokens} tokens and --max-new-tokens {65 - num_tokens} make 65, but {folder} is made for 64 "
-        "(max_positions): what comes after them may be worthless\n"
+    num_prompt_tokens = len(load_exported(folder).tokenizer("The fox").input_ids)
+    num_free = 64 - num_prompt_tokens
+    words = ("generate", folder, "--prompt", "The fox", "--max-new-tokens")
+
+    _, _, errors_of_fitting = command(*words, num_free)
+    status, _, errors = command(*words, num_free + 1)
+
+    assert errors_of_fitting == ""
+    assert status == 0
+    assert errors == (
+        f"warning: a prompt of {num_prompt_tokens} tokens and --max-new-tokens {num_free + 1} make 65, but {folder} is made "
+        "for 64 (max_positions): what comes after them may be worthless\n"
     )
+
+
+def test_a_file_has_one_warning_beyond_the_positions(
+    exported: Callable[..., Exported], command: Command, tmp_path: Path
+) -> None:
     (tmp_path / "in.txt").write_text("over\n" + "The fox " * 40)
-    assert command("generate", folder, "--prompts", tmp_path / "in.txt")[2].count("warning") == 1
+    _, _, errors = command("generate", exported("plain").folder, "--prompts", tmp_path / "in.txt")
+    assert errors.count("warning") == 1
 
 
 @pytest.mark.parametrize(
@@ -371,7 +559,7 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
         (["--prompts", "in.csv"], "--prompts in.csv: give a .jsonl file"),
     ],
 )
-def test_bad_input(
+def test_invalid_options_are_refused(
     exported: Callable[..., Exported],
     command: Command,
     tmp_path: Path,
@@ -416,7 +604,7 @@ def test_bad_input(
         ("in.jsonl", b"{prompt\n", "in.jsonl:1: not JSON"),
     ],
 )
-def test_files_that_are_refused(command: Command, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_invalid_files_are_refused(command: Command, tmp_path: Path, name: str, content: bytes, message: str) -> None:
     """Files are checked before the model is loaded."""
     (tmp_path / name).write_bytes(content)
     status, printed, errors = command("generate", "nowhere", "--prompts", tmp_path / name)
@@ -451,19 +639,18 @@ def test_models_without_a_template(
     exported: Callable[..., Exported], sentencepiece_model: Path, tmp_path: Path, family: str
 ) -> None:
     """These models get fine-tuning's own format, whose answers are separately tokenized."""
-    source = folder = write_qwen(tmp_path / "qwen")
+    folder = write_qwen(tmp_path / "qwen")
+    source = folder
     if family == "sentencepiece":
         source = sentencepiece_model
         folder = exported("plain").folder
+    tokenizer = load_tokenizer(source)
     prompts = ConversationPrompts(texts_of(folder))
     for index, expected in zip((2, 4), learned_prompts(source, MESSAGES), strict=True):
         assert prompts.prompt(Conversation(MESSAGES[:index])).ids == expected
-    typed = [{"role": "user", "content": "</s><s><|im_end|>"}]
-    tokenizer = load_tokenizer(source)
-    assert prompts.prompt(Conversation(typed)).ids == [
-        *tokenizer.begin,
-        *tokenizer.encode("User: </s><s><|im_end|>\nAssistant:"),
-    ]
+    special_texts = Conversation([{"role": "user", "content": "</s><s><|im_end|>"}])
+    encoded = tokenizer.encode("User: </s><s><|im_end|>\nAssistant:")
+    assert prompts.prompt(special_texts).ids == [*tokenizer.begin, *encoded]
 
 
 def test_a_template_beside_an_export(exported: Callable[..., Exported], sentencepiece_model: Path, tmp_path: Path) -> None:
@@ -475,16 +662,20 @@ def test_a_template_beside_an_export(exported: Callable[..., Exported], sentence
     )
     prompts = ConversationPrompts(texts_of(tmp_path / "out"))
     tokenizer = load_tokenizer(sentencepiece_model)
-    found = prompts.prompt(Conversation([{"role": "user", "content": "<s>over</s>"}]))
-    assert found.ids == [tokenizer.bos_id, *tokenizer.encode("[<s>over</s>]"), tokenizer.eos_id]
-    assert found.ends == {tokenizer.eos_id}
+    prompt = prompts.prompt(Conversation([{"role": "user", "content": "<s>over</s>"}]))
+    assert prompt.ids == [tokenizer.bos_id, *tokenizer.encode("[<s>over</s>]"), tokenizer.eos_id]
+    assert prompt.ends == {tokenizer.eos_id}
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_a_template_that_raises_an_error_refuses_the_conversation(tmp_path: Path) -> None:
     folder = adopted({"qwen": write_qwen(tmp_path / "source")}, tmp_path, PLAIN)
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
     with pytest.raises(RecordError, match="the chat template fails: TemplateError: no"):
         ConversationPrompts(texts_of(folder)).prompt(Conversation(MESSAGES[:2]))
+
+
+def test_a_template_that_is_not_jinja_is_refused(tmp_path: Path) -> None:
+    folder = adopted({"qwen": write_qwen(tmp_path / "source")}, tmp_path, PLAIN)
     (folder / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(UserError, match="a model/chat_template.jinja: the chat template is not Jinja"):
         ConversationPrompts(LoadedModel("a model", None, None, folder))

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from megatape.config import load_config, parse_model
@@ -21,8 +23,12 @@ from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.tiny_models import MODELS, VOCAB_SIZE, save_tiny
 from tests.helpers.processes.command import Command
+from tests.helpers.runs.run_folders import flip_byte
 
 NORM = "model.norm.weight"
+INDEX = "model.safetensors.index.json"
+# Settings that the configuration of an import lacks
+DATA_AND_STEPS = ["data.path=data", "training.steps=3"]
 # Precision of the weights of some models. The others are in bfloat16.
 DTYPES = {"llama": torch.float16, "mistral": torch.float32}
 
@@ -42,71 +48,102 @@ def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> N
     """The command writes a reference to the source, and a configuration that only lacks data and steps."""
     folder, _ = tiny("mistral")
     out = tmp_path / "out"
-    code, printed, errors = command("import", folder, out, "--encoding", "tape", "--length", 128)
-    assert code == 0, errors
+
+    status, printed, errors = command("import", folder, out, "--encoding", "tape", "--length", 128)
+
+    assert status == 0, errors
     assert "mistral: logits differ from transformers' own by" in printed
     assert f"--config {out}/config.json" in printed
     assert {path.name for path in out.iterdir()} == {"config.json", "import.json"}
-    config = load_config(out / "config.json", ["data.path=data", "training.steps=3"])
+    config = load_config(out / "config.json", DATA_AND_STEPS)
     assert (config.model.encoding, config.data.sequence_length, config.model.max_positions) == ("tape", 128, 256)
     assert (config.training.init_from, config.export.family, config.export.dtype) == (str(out), None, "float32")
     assert config.run.directory == str(out / "run")  # out itself holds a config.json, as a run does
     with pytest.raises(ValueError, match=r"data path and mixture are both missing(?s:.*)training.steps: Field required"):
         load_config(out / "config.json")
-    assert command("import", folder, out)[0] == 2
-    record = read_record(out)
-    assert record.files.keys() == {"config.json", "generation_config.json", "model.safetensors"}
-
-    rope = tmp_path / "rope"
-    import_model(folder, rope, "rope", None)
-    assert load_config(rope / "config.json", ["data.path=data", "training.steps=3"]).export.family == "mistral"
+    assert read_record(out).files.keys() == {"config.json", "generation_config.json", "model.safetensors"}
 
 
-def test_windows_instructions_and_tokenizers(command: Command, sentencepiece_model: Path, tmp_path: Path) -> None:
-    """A window as long as the samples is accepted, instructions to transformers are ignored, and texts use the tokenizer's
-    ids.
-    """
+def test_an_import_is_not_overwritten(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> None:
+    folder, _ = tiny("mistral")
+    import_model(folder, tmp_path / "out", "rope", None)
+    assert command("import", folder, tmp_path / "out")[0] == 2
+
+
+def test_an_import_with_rotary_positions_keeps_its_family(tiny: Callable[..., Any], tmp_path: Path) -> None:
+    folder, _ = tiny("mistral")
+    import_model(folder, tmp_path / "out", "rope", None)
+    assert load_config(tmp_path / "out" / "config.json", DATA_AND_STEPS).export.family == "mistral"
+
+
+@pytest.fixture
+def windowed_mistral(sentencepiece_model: Path, tmp_path: Path) -> Path:
+    """Save a mistral with an attention window of 32 and a tokenizer."""
     folder = tmp_path / "mistral"
     save_tiny("mistral", folder, sliding_window=32)
-    change(folder / "config.json", attn_implementation="somebody/kernel", _attn_implementation="somebody/kernel")
     tokenizer = build_tokenizer(read_proto(load_tokenizer(sentencepiece_model)))
     tokenizer.save(str(folder / "tokenizer.json"))
-    assert command("import", folder, tmp_path / "out", "--length", 32)[0] == 0
-    model = load_config(tmp_path / "out" / "config.json", ["data.path=data", "training.steps=3"]).model
+    return folder
+
+
+def test_a_window_as_long_as_the_samples_is_accepted(windowed_mistral: Path, command: Command, tmp_path: Path) -> None:
+    """Settings that would make transformers load other code are ignored."""
+    change(windowed_mistral / "config.json", attn_implementation="somebody/kernel", _attn_implementation="somebody/kernel")
+    out = tmp_path / "out"
+    assert command("import", windowed_mistral, out, "--length", 32)[0] == 0
+    model = load_config(out / "config.json", DATA_AND_STEPS).model
     assert (model.max_positions, model.sliding_window) == (256, 32)
-    assert read_record(tmp_path / "out").tokenizer[0] == "tokenizer.json"
-    change(folder / "config.json", vocab_size=100)
-    for path in folder.glob("*.safetensors"):
+    assert read_record(out).tokenizer[0] == "tokenizer.json"
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(windowed_mistral: Path, command: Command, tmp_path: Path) -> None:
+    change(windowed_mistral / "config.json", vocab_size=100)
+    for path in windowed_mistral.glob("*.safetensors"):
         tensors = load_file(path)
-        save_file({name: value[:100] if len(value) == VOCAB_SIZE else value for name, value in tensors.items()}, path)
-    code, _, errors = command("import", folder, tmp_path / "small", "--length", 32)
-    assert code == 2
+        for name, tensor in tensors.items():
+            if len(tensor) == VOCAB_SIZE:
+                tensors[name] = tensor[:100]
+        save_file(tensors, path)
+    status, _, errors = command("import", windowed_mistral, tmp_path / "out", "--length", 32)
+    assert status == 2
     assert "tokenizer.json gives a text the id" in errors
-    (folder / "tokenizer.json").write_text("{}")
-    code, _, errors = command("import", folder, tmp_path / "small", "--length", 32)
-    assert code == 2
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(windowed_mistral: Path, command: Command, tmp_path: Path) -> None:
+    (windowed_mistral / "tokenizer.json").write_text("{}")
+    status, _, errors = command("import", windowed_mistral, tmp_path / "out", "--length", 32)
+    assert status == 2
     assert "tokenizer.json: not a tokenizer" in errors
 
 
-def test_a_changed_source_is_refused(llama: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def imported(llama: Path, tmp_path: Path) -> Path:
     import_model(llama, tmp_path / "out", "rope", None)
-    source = open_import(tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_a_changed_source_is_refused(llama: Path, imported: Path) -> None:
+    source = open_import(imported)
     source.verify()
     path = sorted(llama.glob("*.safetensors"))[1]
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_byte(path)
     with pytest.raises(ValueError, match=f"{path.name} has changed since it was imported"):
         source.verify()
     path.unlink()
     with pytest.raises(FileNotFoundError, match=f"{path.name}: missing, but this folder was imported"):
         source.verify()
+
+
+def test_a_moved_source_is_refused(llama: Path, imported: Path, tmp_path: Path) -> None:
     llama.rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError, match="refers to .*llama, which is not there"):
-        open_import(tmp_path / "out")
-    change(tmp_path / "out" / "import.json", tensors={"x": {"file": 3}})
+        open_import(imported)
+
+
+def test_a_damaged_import_is_refused(imported: Path) -> None:
+    change(imported / "import.json", tensors={"x": {"file": 3}})
     with pytest.raises(ValueError, match="import.json: not what `megatape import` writes"):
-        open_import(tmp_path / "out")
+        open_import(imported)
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e4}
@@ -160,11 +197,33 @@ def test_configurations_that_are_refused(tmp_path: Path, name: str, fields: dict
     assert not (tmp_path / "out").exists()
 
 
-def _edit_index(folder: Path, edit: Callable[[dict[str, str]], Any]) -> None:
-    path = folder / "model.safetensors.index.json"
-    content = json.loads(path.read_text())
-    edit(content["weight_map"])
-    path.write_text(json.dumps(content))
+def _read_index(folder: Path) -> dict[str, str]:
+    """Return the file of each tensor."""
+    index: dict[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
+    return index
+
+
+def _drop_norm_from_index(folder: Path) -> None:
+    index = _read_index(folder)
+    del index[NORM]
+    change(folder / INDEX, weight_map=index)
+
+
+def _name_a_missing_file(folder: Path) -> None:
+    change(folder / INDEX, weight_map=_read_index(folder) | {NORM: "gone.safetensors"})
+
+
+def _name_a_missing_tensor(folder: Path) -> None:
+    index = _read_index(folder)
+    change(folder / INDEX, weight_map=index | {"other": index[NORM]})
+
+
+def _add_a_single_file(folder: Path) -> None:
+    save_file({NORM: torch.ones(3)}, folder / "model.safetensors")
+
+
+def _remove_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
 
 
 def _move_norm(folder: Path) -> None:
@@ -179,15 +238,17 @@ def _truncate(folder: Path) -> None:
 
 
 def _replace_weights(folder: Path, name: str) -> None:
-    for path in [*folder.glob("*.safetensors"), folder / "model.safetensors.index.json"]:
+    for path in [*folder.glob("*.safetensors"), folder / INDEX]:
         path.unlink()
     (folder / name).write_bytes(b"x")
 
 
-def _retype(folder: Path) -> None:
+def _store_norm_as_int8(folder: Path) -> None:
     for path in folder.glob("*.safetensors"):
         tensors = load_file(path)
-        save_file({name: value.to(torch.int8 if name == NORM else value.dtype) for name, value in tensors.items()}, path)
+        if NORM in tensors:
+            tensors[NORM] = tensors[NORM].to(torch.int8)
+        save_file(tensors, path)
 
 
 @pytest.mark.parametrize(
@@ -195,19 +256,16 @@ def _retype(folder: Path) -> None:
     [
         (_truncate, "safetensors: not a safetensors file"),
         (_move_norm, f"(tensor {NORM} is in .* and in|holds tensor {NORM}, which .* has in)"),
-        (lambda folder: _edit_index(folder, lambda index: index.pop(NORM)), f"holds tensor {NORM}, which .* has in no file"),
-        (
-            lambda folder: _edit_index(folder, lambda index: index.update({NORM: "gone.safetensors"})),
-            "no gone.safetensors, which",
-        ),
-        (lambda folder: _edit_index(folder, lambda index: index.update(other=index[NORM])), "no tensor other, which"),
-        (lambda folder: save_file({NORM: torch.ones(3)}, folder / "model.safetensors"), "holds model.safetensors and"),
-        (lambda folder: _replace_weights(folder, "pytorch_model.bin"), "pytorch_model.bin holds pickled weights.*convert"),
-        (lambda folder: _replace_weights(folder, "consolidated.00.pth"), "Meta's layout: convert"),
-        (lambda folder: _replace_weights(folder, "adapter_config.json"), "an adapter, no model"),
-        (lambda folder: _replace_weights(folder, "other"), "neither model.safetensors nor"),
-        (lambda folder: (folder / "config.json").unlink(), "no config.json"),
-        (_retype, f"tensor {NORM} is stored as I8; only"),
+        (_drop_norm_from_index, f"holds tensor {NORM}, which .* has in no file"),
+        (_name_a_missing_file, "no gone.safetensors, which"),
+        (_name_a_missing_tensor, "no tensor other, which"),
+        (_add_a_single_file, "holds model.safetensors and"),
+        (partial(_replace_weights, name="pytorch_model.bin"), "pytorch_model.bin holds pickled weights.*convert"),
+        (partial(_replace_weights, name="consolidated.00.pth"), "Meta's layout: convert"),
+        (partial(_replace_weights, name="adapter_config.json"), "an adapter, no model"),
+        (partial(_replace_weights, name="other"), "neither model.safetensors nor"),
+        (_remove_config, "no config.json"),
+        (_store_norm_as_int8, f"tensor {NORM} is stored as I8; only"),
     ],
 )
 def test_weights_that_are_refused(llama: Path, tmp_path: Path, damage: Callable[[Path], Any], message: str) -> None:
@@ -231,83 +289,116 @@ def test_values_that_are_not_finite_are_refused(llama: Path, tmp_path: Path) -> 
 def source(sentencepiece_model: Path, tmp_path: Path) -> Callable[..., Path]:
     """Return a function: source("qwen2") is a folder with that model and a tokenizer."""
 
-    def make(name: str, **changes: Any) -> Path:
-        save_tiny(name, tmp_path / name, DTYPES.get(name, torch.bfloat16), **changes)
+    def save(name: str, **changes: Any) -> Path:
+        folder = tmp_path / name
+        save_tiny(name, folder, DTYPES.get(name, torch.bfloat16), **changes)
         tokenizer = build_tokenizer(read_proto(load_tokenizer(sentencepiece_model)))
-        tokenizer.save(str(tmp_path / name / "tokenizer.json"))
-        names = {f"{role}_token": token for role, token in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>"))}
-        (tmp_path / name / "tokenizer_config.json").write_text(json.dumps(names))
-        return tmp_path / name
+        tokenizer.save(str(folder / "tokenizer.json"))
+        tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
+        return folder
 
-    return make
+    return save
+
+
+# Settings that may differ in an export: special tokens are the tokenizer's, and yarn's factor of attention is one number.
+REWRITTEN = {"bos_token_id", "eos_token_id", "pad_token_id", "rope_parameters"}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_import_returns_bit_for_bit(command: Command, source: Callable[..., Path], tmp_path: Path, name: str) -> None:
     """Every tensor and setting is unchanged, except special tokens, which come from the tokenizer."""
     folder = source(name)
-    for words in (("import", folder, tmp_path / "import"), ("export", tmp_path / "import", tmp_path / "out")):
-        assert command(*words)[0] == 0
-    ours, theirs = (load_file(each / "model.safetensors") for each in (tmp_path / "out", folder))
-    assert ours.keys() == theirs.keys()
-    for key, tensor in theirs.items():
-        assert ours[key].dtype == tensor.dtype, key
-        assert torch.equal(ours[key].view(torch.uint8), tensor.view(torch.uint8)), key
-    written, given = (json.loads((each / "config.json").read_text()) for each in (tmp_path / "out", folder))
-    assert {key for key in written | given if written.get(key) != given.get(key)} <= {
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "rope_parameters",
-    }
-    with torch.no_grad():  # yarn's factor of attention is written as one number
-        models = [AutoModelForCausalLM.from_pretrained(each).eval() for each in (tmp_path / "out", folder)]
-        logits = [model(torch.arange(200)[None]).logits for model in models]
-    assert torch.equal(*logits)
+    out = tmp_path / "out"
+
+    assert command("import", folder, tmp_path / "import")[0] == 0
+    assert command("export", tmp_path / "import", out)[0] == 0
+
+    weights = load_file(out / "model.safetensors")
+    expected_weights = load_file(folder / "model.safetensors")
+    assert weights.keys() == expected_weights.keys()
+    for key, expected in expected_weights.items():
+        assert weights[key].dtype == expected.dtype, key
+        assert torch.equal(weights[key].view(torch.uint8), expected.view(torch.uint8)), key
+    config = json.loads((out / "config.json").read_text())
+    expected_config = json.loads((folder / "config.json").read_text())
+    for key in (config.keys() | expected_config.keys()) - REWRITTEN:
+        assert config.get(key) == expected_config.get(key), key
+    assert torch.equal(logits_of(out), logits_of(folder))
+
+
+@torch.no_grad()
+def logits_of(folder: Path) -> Tensor:
+    """Return transformers' logits of 200 tokens."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    logits: Tensor = model(torch.arange(200)[None]).logits
+    return logits
 
 
 @pytest.mark.numerics
-def test_with_another_encoding(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
-    """New position weights are those at the start of training, other weights are the source's, in any chosen precision."""
-    folder = source("mistral")
-    import_model(folder, tmp_path / "import", "tape", None)
-    for dtype in ("float32", "bfloat16"):
-        assert command("export", tmp_path / "import", tmp_path / dtype, "--dtype", dtype)[0] == 0
+def test_another_encoding_starts_as_in_training(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
+    import_model(source("mistral"), tmp_path / "import", "tape", None)
     checkpoint = ImportCheckpoint(tmp_path / "import")
     model = build_model(parse_model(checkpoint.config.model.model_dump(), "import"))
     model.load_state_dict({name: checkpoint.tensor(name) for name in checkpoint.names()})
-    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "float32", trust_remote_code=True)
+
+    assert command("export", tmp_path / "import", tmp_path / "out", "--dtype", "float32")[0] == 0
+
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
     tokens = torch.arange(60)[None]
     with torch.no_grad():
         assert_close(exported(tokens).logits, model(tokens, tokens), bounds.EXPORTED)
-    weights = load_file(tmp_path / "bfloat16" / "model.safetensors")
+
+
+def test_other_weights_are_the_sources_in_the_chosen_precision(
+    command: Command, source: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = source("mistral")
+    import_model(folder, tmp_path / "import", "tape", None)
+    assert command("export", tmp_path / "import", tmp_path / "out", "--dtype", "bfloat16")[0] == 0
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    expected_head = load_file(folder / "model.safetensors")["lm_head.weight"].bfloat16()
     assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
-    assert torch.equal(weights["lm_head.weight"], load_file(folder / "model.safetensors")["lm_head.weight"].bfloat16())
+    assert torch.equal(weights["lm_head.weight"], expected_head)
     assert any(tensor.any() for name, tensor in weights.items() if ".position." in name)
 
 
-def test_a_window_is_kept(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
-    """The window shortens the samples, as the command says, and is exported again. No other encoding supports it."""
+def test_a_window_shortens_the_samples(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
     folder = source("mistral", sliding_window=32)
+
     status, printed, _ = command("import", folder, tmp_path / "import")
+    assert command("export", tmp_path / "import", tmp_path / "out")[0] == 0
+
     assert status == 0
     assert "attention window of 32 tokens: samples have 32, not 256" in printed
-    assert command("export", tmp_path / "import", tmp_path / "out")[0] == 0
-    written = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (written["sliding_window"], written["max_position_embeddings"]) == (32, 256)
-    status, printed, _ = command("import", folder, tmp_path / "tape", "--encoding", "tape", "--length", 16)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["sliding_window"], config["max_position_embeddings"]) == (32, 256)
+
+
+def test_another_encoding_has_no_window(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
+    folder = source("mistral", sliding_window=32)
+    status, printed, _ = command("import", folder, tmp_path / "import", "--encoding", "tape", "--length", 16)
     assert status == 0
     assert "the attention window is not kept" in printed
     assert "samples have" not in printed
-    assert command("export", tmp_path / "tape", tmp_path / "tape_out")[0] == 0
-    plan = ["plan", "--config", tmp_path / "import" / "config.json", "--set", "data.path=D", "--set", "training.steps=9"]
-    for setting, message in (
+    assert command("export", tmp_path / "import", tmp_path / "out")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
         ("data.sequence_length=64", "64 is longer than model.sliding_window 32"),
         ("model.encoding=tape", "model.sliding_window 32 is for models that are exported as Mistral"),
-    ):
-        status, _, errors = command(*plan, "--set", setting)
-        assert status == 2
-        assert message in errors
+    ],
+)
+def test_settings_that_contradict_a_window(
+    command: Command, source: Callable[..., Path], tmp_path: Path, setting: str, message: str
+) -> None:
+    import_model(source("mistral", sliding_window=32), tmp_path / "import", "rope", None)
+    settings = ("--set", "data.path=D", "--set", "training.steps=9", "--set", setting)
+    status, _, errors = command("plan", "--config", tmp_path / "import" / "config.json", *settings)
+    assert status == 2
+    assert message in errors
 
 
 def test_scaling_is_not_kept_where_nothing_rotates(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
@@ -317,36 +408,62 @@ def test_scaling_is_not_kept_where_nothing_rotates(command: Command, source: Cal
     assert load_config(tmp_path / "import" / "config.json", ["data.path=D", "training.steps=1"]).model.scaling is None
 
 
-def test_imports_that_are_refused(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
-    """Weights missing in the source are never drawn at random, and a changed source is not exported."""
-    folder = source("llama")
-    import_model(folder, tmp_path / "import", "rope", None)
-    out = tmp_path / "out"
-    for words, message in ((["--adapter"], "--adapter: "), (["--base", folder], "--base: ")):
-        status, _, errors = command("export", tmp_path / "import", out, *words)
-        assert status == 2
-        assert f"{message}{tmp_path / 'import'} is an import" in errors
-    assert f"{folder} is in transformers' format already: `megatape import` it" in command("export", folder, out)[2]
-    path = tmp_path / "import" / "config.json"
-    raw = json.loads(path.read_text())
-    path.write_text(json.dumps(raw | {"model": raw["model"] | {"num_layers": 3}}))
-    assert "it lacks blocks.2" in command("export", tmp_path / "import", out)[2]
-    path.write_text(json.dumps(raw | {"model": raw["model"] | {"lora": {"rank": 2, "alpha": 2.0}}}))
-    assert "training.trainable" in command("export", tmp_path / "import", out)[2]
-    path.write_text(json.dumps(raw))
-    content = bytearray((folder / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (folder / "model.safetensors").write_bytes(content)
-    assert "model.safetensors has changed since it was imported" in command("export", tmp_path / "import", out)[2]
+@pytest.fixture
+def imported_llama(source: Callable[..., Path], tmp_path: Path) -> Path:
+    import_model(source("llama"), tmp_path / "import", "rope", None)
+    return tmp_path / "import"
+
+
+def export_errors(command: Command, folder: Path, out: Path, *options: object) -> str:
+    """Return the errors of an export that must fail without writing anything."""
+    status, _, errors = command("export", folder, out, *options)
+    assert status == 2
     assert not out.exists()
+    return errors
+
+
+def test_an_import_is_not_exported_as_an_adapter(command: Command, imported_llama: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert f"--adapter: {imported_llama} is an import" in export_errors(command, imported_llama, out, "--adapter")
+    errors = export_errors(command, imported_llama, out, "--base", tmp_path / "llama")
+    assert f"--base: {imported_llama} is an import" in errors
+
+
+def test_a_source_is_not_exported(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
+    folder = source("llama")
+    errors = export_errors(command, folder, tmp_path / "out")
+    assert f"{folder} is in transformers' format already: `megatape import` it" in errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"num_layers": 3}, "it lacks blocks.2"), ({"lora": {"rank": 2, "alpha": 2.0}}, "training.trainable")],
+    ids=["more layers", "lora"],
+)
+def test_weights_missing_in_the_source_are_not_drawn(
+    command: Command, imported_llama: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = imported_llama / "config.json"
+    raw = json.loads(path.read_text())
+    change(path, model=raw["model"] | changes)
+    assert message in export_errors(command, imported_llama, tmp_path / "out")
+
+
+def test_an_import_of_a_changed_source_is_not_exported(command: Command, imported_llama: Path, tmp_path: Path) -> None:
+    flip_byte(tmp_path / "llama" / "model.safetensors")
+    errors = export_errors(command, imported_llama, tmp_path / "out")
+    assert "model.safetensors has changed since it was imported" in errors
 
 
 def test_an_encoding_of_ones_own(command: Command, source: Callable[..., Path], tmp_path: Path, own_modules: None) -> None:
     """The encoding's module is recorded, so that an export asks for it instead of failing on an unknown encoding."""
     module = Path(__file__).parents[3] / "examples" / "forgetting.py"
-    given = ("--import", module)
-    status, printed, errors = command("import", source("llama"), tmp_path / "import", "--encoding", "forgetting", *given)
+    module_words = ("--import", module)
+    words = (source("llama"), tmp_path / "import", "--encoding", "forgetting", *module_words)
+
+    status, printed, errors = command("import", *words)
+
     assert status == 0, errors
     assert "with forgetting the model starts with other logits than the source's" in printed, errors
-    assert command("export", tmp_path / "import", tmp_path / "out", *given)[0] == 0
+    assert command("export", tmp_path / "import", tmp_path / "out", *module_words)[0] == 0
     assert json.loads((tmp_path / "out" / "config.json").read_text())["imports"] == [str(module)]
