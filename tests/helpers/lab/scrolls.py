@@ -15,17 +15,19 @@ OFFICIAL = {
 
 
 def lines(references: list[list[Any]] = REFERENCES) -> list[dict[str, Any]]:
-    """The lines of a set: those of a question do not follow each other."""
-    rows = [
-        {"id": f"q{number}", "pid": f"q{number}_{place}", "input": f"Question {number}\n\ntext", "output": text}
-        for number, texts in enumerate(references)
-        for place, text in enumerate(texts)
-    ]
+    """Return the lines of a set. The lines of a question do not follow each other."""
+    rows = []
+    for number, texts in enumerate(references):
+        for index, text in enumerate(texts):
+            rows.append(
+                {"id": f"q{number}", "pid": f"q{number}_{index}", "input": f"Question {number}\n\ntext", "output": text}
+            )
     return sorted(rows, key=lambda row: row["pid"][-1])
 
 
-def write_set(data: Path, name: str, rows: list[dict[str, Any]], split: str = "validation") -> Path:
-    (data / name).mkdir(parents=True, exist_ok=True)
+def write_set(data: Path, name: str, rows: list[Any], split: str = "validation") -> Path:
+    """Write a split of a set, and return its file."""
     path = data / name / f"{split}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -10,15 +10,23 @@ from tests.helpers.processes.command import Command
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
-def test_the_official_examples(name: str, command: Command, tmp_path: Path) -> None:
+def test_predictions_have_the_official_scores(name: str, command: Command, tmp_path: Path) -> None:
+    """The predictions are in another order than the questions."""
     write_set(tmp_path / "sets", name, lines())
-    predictions = tmp_path / "predictions.json"
-    predictions.write_text(json.dumps({f"q{number}": text for number, text in reversed(list(enumerate(PREDICTIONS)))}))
-    status, printed, errors = command("scores", predictions, "--scrolls", tmp_path / "sets", "--set", name)
+    file = tmp_path / "predictions.json"
+    predictions = {"q2": PREDICTIONS[2], "q1": PREDICTIONS[1], "q0": PREDICTIONS[0]}
+    file.write_text(json.dumps(predictions))
+
+    status, printed, errors = command("scores", file, "--scrolls", tmp_path / "sets", "--set", name)
+
     assert status == 0, errors
-    first, *rows = printed.splitlines()
-    assert first == f"{name}, validation: 3 questions"
-    assert {row.split()[0]: float(row.split()[1]) for row in rows} == OFFICIAL[name]
+    title, *rows = printed.splitlines()
+    assert title == f"{name}, validation: 3 questions"
+    scores = {}
+    for row in rows:
+        metric, value = row.split()[:2]
+        scores[metric] = float(value)
+    assert scores == OFFICIAL[name]
 
 
 @pytest.mark.parametrize(
@@ -39,9 +47,13 @@ def test_the_official_examples(name: str, command: Command, tmp_path: Path) -> N
         ('{"q0": ', "no object {id: answer} of one text for each id (Expecting value"),
     ],
 )
-def test_bad_predictions(content: str, message: str, command: Command, tmp_path: Path) -> None:
+def test_bad_predictions_are_refused(content: str, message: str, command: Command, tmp_path: Path) -> None:
     write_set(tmp_path / "sets", "qasper", lines())
     path = tmp_path / "predictions.json"
     path.write_text(content)
+
     status, printed, errors = command("scores", path, "--scrolls", tmp_path / "sets", "--set", "qasper")
-    assert (status, printed) == (2, "") and f"{path}: {message}" in errors
+
+    assert status == 2
+    assert printed == ""
+    assert f"{path}: {message}" in errors

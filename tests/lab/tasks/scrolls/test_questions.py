@@ -1,7 +1,7 @@
 """Questions of SCROLLS' sets: the layout of files, and errors in them."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -9,22 +9,53 @@ from megatape.lab.tasks.scrolls.questions import read_set
 from tests.helpers.lab.scrolls import REFERENCES, lines, write_set
 
 
-def read(data: Path, split: str = "validation", **options: Any) -> list[tuple[str, list[int], list[str]]]:
-    found = read_set(data, "qasper", split, lambda text: [len(text)], **options)
-    return [(each.id, list(each.prompt), each.references) for each in found]
+class ReadQuestion(NamedTuple):
+    """Question with the number of characters of its prompt."""
+
+    id: str
+    prompt_size: int
+    references: list[str]
 
 
-def test_layout(tmp_path: Path) -> None:
-    """References are grouped."""
-    expected = [("q0", [16], REFERENCES[0]), ("q1", [16], REFERENCES[1]), ("q2", [16], REFERENCES[2])]
+EXPECTED = [
+    ReadQuestion("q0", 16, REFERENCES[0]),
+    ReadQuestion("q1", 16, REFERENCES[1]),
+    ReadQuestion("q2", 16, REFERENCES[2]),
+]
+
+
+def read(data: Path, split: str = "validation", **options: Any) -> list[ReadQuestion]:
+    questions = read_set(data, "qasper", split, lambda text: [len(text)], **options)
+    return [ReadQuestion(question.id, question.prompt[0], question.references) for question in questions]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The example of the official scorer, with an empty line at its end."""
     path = write_set(tmp_path / "folder", "qasper", lines())
     path.write_text(path.read_text() + "\n")
-    assert read(tmp_path / "folder") == expected
-    assert read(tmp_path / "folder", max_questions=2) == expected[:2]
+    return tmp_path / "folder"
+
+
+def test_references_are_grouped_by_question(data: Path) -> None:
+    assert read(data) == EXPECTED
+
+
+def test_first_questions_are_read(data: Path) -> None:
+    assert read(data, max_questions=2) == EXPECTED[:2]
+
+
+def test_missing_split_is_refused(data: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"expected qasper/train.jsonl in it: unpack SCROLLS' qasper.zip there"):
-        read(tmp_path / "folder", "train")
+        read(data, "train")
+
+
+def test_folder_of_one_set_is_refused(data: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"folder/qasper: expected qasper/validation.jsonl in it"):
-        read(tmp_path / "folder" / "qasper")
+        read(data / "qasper")
+
+
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere: expected .* in it"):
         read(tmp_path / "nowhere")
 
@@ -45,17 +76,24 @@ def test_layout(tmp_path: Path) -> None:
         ([["a"]], "jsonl:1: ['a'] is not an object"),
     ],
 )
-def test_bad_sets(rows: list[Any], message: str, tmp_path: Path) -> None:
+def test_bad_sets_are_refused(rows: list[Any], message: str, tmp_path: Path) -> None:
     write_set(tmp_path, "qasper", rows)
-    with pytest.raises(ValueError) as raised:
+
+    with pytest.raises(ValueError) as error:
         read(tmp_path)
-    assert message in str(raised.value)
+    assert message in str(error.value)
 
 
-def test_the_published_test_split_has_no_references(tmp_path: Path) -> None:
+def test_published_test_split_has_no_references(tmp_path: Path) -> None:
     write_set(tmp_path, "qasper", [{"id": "a", "input": "b", "output": None}], "test")
+
     with pytest.raises(ValueError, match="the published test split has none, use the validation split"):
         read(tmp_path, "test")
-    (tmp_path / "qasper" / "test.jsonl").write_text("{")
+
+
+def test_malformed_line_is_refused(tmp_path: Path) -> None:
+    path = write_set(tmp_path, "qasper", [], "test")
+    path.write_text("{")
+
     with pytest.raises(ValueError, match=r"test.jsonl:1: malformed JSON"):
         read(tmp_path, "test")

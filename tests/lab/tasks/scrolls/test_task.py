@@ -1,4 +1,4 @@
-"""SCROLLS: sets are read in their published layout, prompted as in fine-tuning, scored as by the official scorer."""
+"""SCROLLS: prompts equal those of fine-tuning, and scores equal those of the official scorer."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,6 +19,7 @@ from megatape.lab.paper import SCROLLS
 from megatape.lab.tasks.engine.evaluation import Evaluation
 from megatape.lab.tasks.engine.lengths import BATCH_TOKENS
 from megatape.lab.tasks.engine.record import ModelOrigin
+from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.scores import rouge_scorer
 from megatape.lab.tasks.scrolls.prompt_tokenizer import PromptTokenizer
@@ -29,11 +30,12 @@ from tests.helpers.models.imported import FAMILIES
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.workers import Workers
 
+BEGIN = 2
 END = 3
 
 
 class Letters:
-    """A tokenizer with an id for each character; 2 begins a text and 3 ends it."""
+    """Tokenizer with an id for each character, BEGIN and END."""
 
     eos_token_id = END
 
@@ -41,15 +43,29 @@ class Letters:
         return 0x110000
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        return {"input_ids": [2] * add_special_tokens + [*map(ord, text)]}
+        ids = [ord(character) for character in text]
+        if add_special_tokens:
+            ids = [BEGIN, *ids]
+        return {"input_ids": ids}
 
     def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
         assert skip_special_tokens
         return "".join(chr(token) for token in ids if token > END)
 
 
+class AnsweredBatch(NamedTuple):
+    """Prompts that were answered together, and the room for their answers in tokens."""
+
+    prompts: list[str]
+    num_tokens: int
+
+
 class Reader:
-    """A model that answers by `answer`, from the text of the prompt, after the separator."""
+    """Model that answers by a function of the prompt's text.
+
+    Attributes:
+        batches: Batches that were answered.
+    """
 
     name = "a model"
     tokenizer = Letters()
@@ -58,7 +74,7 @@ class Reader:
     def __init__(self, answer: Callable[[str], str], max_positions: int = 1300) -> None:
         self.answer = answer
         self.max_positions = max_positions
-        self.prompts: list[tuple[list[str], int]] = []
+        self.batches: list[AnsweredBatch] = []
 
     def logits(self, tokens: Any) -> Any:
         raise NotImplementedError
@@ -66,9 +82,13 @@ class Reader:
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         assert len({len(prompt) for prompt in prompts}) == 1
         texts = [self.tokenizer.decode(prompt, skip_special_tokens=True) for prompt in prompts]
-        self.prompts.append((texts, num_tokens))
-        found = [[2, *map(ord, self.answer(text)), END] for text in texts]
-        return [[*ids, *[0] * (num_tokens - len(ids))][:num_tokens] for ids in found]
+        self.batches.append(AnsweredBatch(texts, num_tokens))
+        continuations = []
+        for text in texts:
+            ids = [BEGIN, *map(ord, self.answer(text)), END]
+            padding = [0] * (num_tokens - len(ids))
+            continuations.append([*ids, *padding][:num_tokens])
+        return continuations
 
 
 @pytest.fixture
@@ -79,49 +99,96 @@ def sets(tmp_path: Path) -> Path:
     return tmp_path / "sets"
 
 
-def official(prompt: str) -> str:
-    (number,) = (int(character) for character in prompt if character.isdecimal())
+def official_answer(prompt: str) -> str:
+    """Return the official scorer's example of an answer to the question with the prompt's number."""
+    (number,) = [int(character) for character in prompt if character.isdecimal()]
     return f" {PREDICTIONS[number]} "
 
 
-def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
-    """Results are those of the official scorer, also from the predictions that are written; the paper has the same columns."""
-    model = Reader(official)
-    task = Scrolls(sets)
-    folder = tmp_path / "out"
-    evaluation = Evaluation(folder, "scrolls", task, model)
+# Official scores of the example by metric, the scored one last.
+OFFICIAL_OF_METRIC = {
+    "f1": OFFICIAL["narrative_qa"],
+    "exact_match": OFFICIAL["contract_nli"],
+    "rouge": OFFICIAL["gov_report"],
+}
+MEASURES = {
+    "qasper": "qasper F1",
+    "contract_nli": "contract_nli EM",
+    "narrative_qa": "narrative_qa F1",
+    "quality": "quality EM",
+    "qmsum": "qmsum ROUGE",
+    "summ_screen_fd": "summ_screen_fd ROUGE",
+    "gov_report": "gov_report ROUGE",
+}
+
+
+class Evaluated(NamedTuple):
+    """Evaluation of all sets.
+
+    Attributes:
+        folder: Folder with the results.
+        measures: Measures by name.
+    """
+
+    folder: Path
+    measures: dict[str, Measure]
+
+
+@pytest.fixture
+def evaluated(sets: Path, tmp_path: Path) -> Evaluated:
+    model = Reader(official_answer)
+    evaluation = Evaluation(tmp_path / "out", "scrolls", Scrolls(sets), model)
     evaluation.open(ModelOrigin("model", [], training_code=False, tp=1))
     measures = evaluation.run(model).measures
-    expected = {name: OFFICIAL[{"f1": "narrative_qa", "exact_match": "contract_nli", "rouge": "gov_report"}[metric]]
-                for name, metric in SETS.items()}  # fmt: skip
-    names = [
-        "qasper F1",
-        "contract_nli EM",
-        "narrative_qa F1",
-        "quality EM",
-        "qmsum ROUGE",
-        "summ_screen_fd ROUGE",
-        "gov_report ROUGE",
-    ]
-    assert [(measure.name, measure.n) for measure in measures] == [(name, 3) for name in names]
-    assert [measure.value for measure in measures] == pytest.approx(
-        [expected[name][metric] for name, metric in SETS.items()], abs=1e-4
-    )
-    assert set(task.paper()) == {f"{name}, 155M" for name in SCROLLS} and all(
-        list(row) == names for row in task.paper().values()
-    )
-    results = json.loads((folder / "results.json").read_text())
+    return Evaluated(tmp_path / "out", {measure.name: measure for measure in measures})
+
+
+def test_measures_equal_the_official_scores(evaluated: Evaluated) -> None:
+    assert list(evaluated.measures) == list(MEASURES.values())
+    for name, metric in SETS.items():
+        measure = evaluated.measures[MEASURES[name]]
+        assert measure.n == 3
+        assert measure.value == pytest.approx(OFFICIAL_OF_METRIC[metric][metric], abs=1e-4)
+
+
+def test_paper_has_the_same_columns(sets: Path) -> None:
+    paper = Scrolls(sets).paper()
+
+    assert set(paper) == {f"{name}, 155M" for name in SCROLLS}
+    for row in paper.values():
+        assert list(row) == list(MEASURES.values())
+
+
+def test_results_file_equals_the_official_scores(evaluated: Evaluated) -> None:
+    results = json.loads((evaluated.folder / "results.json").read_text())
+
     assert results["settings"]["sets"] == list(SETS)
-    for name, scores in expected.items():
-        found = results["details"][name]
-        assert found["questions"] == 3
-        assert {key: value["mean"] for key, value in found["scores"].items()} == pytest.approx(scores, abs=1e-4)
-        _, printed, _ = command("scores", folder / f"predictions_{name}.json", "--scrolls", sets, "--set", name)
-        proportion = SETS[name] == "exact_match"
-        assert (" to " in printed, "± " in printed) == (proportion, not proportion)
-        assert all(f"{value:.4f}" in printed for value in scores.values())
-    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    assert samples[1] == {
+    for name, metric in SETS.items():
+        details = results["details"][name]
+        means = {score: value["mean"] for score, value in details["scores"].items()}
+        assert details["questions"] == 3
+        assert means == pytest.approx(OFFICIAL_OF_METRIC[metric], abs=1e-4)
+    assert (evaluated.folder / "scrolls.png").stat().st_size > 5000
+
+
+def test_predictions_file_has_the_official_scores(evaluated: Evaluated, sets: Path, command: Command) -> None:
+    """Proportions have an interval, and means an error."""
+    for name, metric in SETS.items():
+        predictions = evaluated.folder / f"predictions_{name}.json"
+        _, printed, _ = command("scores", predictions, "--scrolls", sets, "--set", name)
+        is_proportion = metric == "exact_match"
+        assert (" to " in printed) == is_proportion
+        assert ("± " in printed) == (not is_proportion)
+        for value in OFFICIAL_OF_METRIC[metric].values():
+            assert f"{value:.4f}" in printed
+
+
+def test_samples_have_prompts_answers_and_scores(evaluated: Evaluated) -> None:
+    samples = [json.loads(line) for line in (evaluated.folder / "samples.jsonl").read_text().splitlines()]
+
+    sample = samples[1]
+    del sample["sha256"]
+    assert sample == {
         "example": 1,
         "set": "qasper",
         "id": "q1",
@@ -129,49 +196,90 @@ def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
         "prediction": "hello there",
         "references": REFERENCES[1],
         "scores": {"f1": pytest.approx(200 / 3)},
-        "sha256": samples[1]["sha256"],
     }
-    assert (folder / "scrolls.png").stat().st_size > 5000
 
 
+class PromptCase(NamedTuple):
+    """Lengths of prompts in tokens.
+
+    Attributes:
+        positions: Positions of the model.
+        sequence_length: Length to use, None for all positions.
+        max_answer: Room for answers, None for the default.
+    """
+
+    positions: int
+    sequence_length: int | None = None
+    max_answer: int | None = None
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        PromptCase(1300),
+        PromptCase(1300, sequence_length=1050),
+        PromptCase(70, max_answer=20),
+        PromptCase(1300, sequence_length=64, max_answer=7),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize(("name", "form"), [("quality", Answering), ("qmsum", Summarizing)])
-def test_prompts_are_those_of_fine_tuning(name: str, form: type[scrolls.Scrolls], sets: Path) -> None:
-    """In batches of one length; N is the model's maximum or given, and so is the room for answers."""
+def test_prompts_equal_those_of_fine_tuning(name: str, form: type[scrolls.Scrolls], sets: Path, case: PromptCase) -> None:
     tokenizer = PromptTokenizer(Letters(), "letters")
-    for positions, length, room in ((1300, None, None), (1300, 1050, None), (70, None, 20), (1300, 64, 7)):
-        model = Reader(lambda prompt: "answer", positions)
-        limits = Limits(length or positions, max_answer=room)
-        evaluate(Scrolls(sets, (name,), sequence_length=length, max_answer_tokens=room), model)
-        prompts = []
-        for record in lines()[:3]:
-            example = form(tokenizer, limits).example(record | {"output": "a" * 2000})
-            ((begin, end),) = example.answers
-            prompts.append(tokenizer.decode(example.ids[:begin]))
-        assert model.prompts == [(prompts, end - begin - 1)]
+    limits = Limits(case.sequence_length or case.positions, max_answer=case.max_answer)
+    expected_prompts = []
+    for record in lines()[:3]:
+        example = form(tokenizer, limits).example(record | {"output": "a" * 2000})
+        ((begin, end),) = example.answers
+        expected_prompts.append(tokenizer.decode(example.ids[:begin]))
+    model = Reader(lambda prompt: "answer", case.positions)
+    task = Scrolls(sets, (name,), sequence_length=case.sequence_length, max_answer_tokens=case.max_answer)
+
+    evaluate(task, model)
+
+    assert model.batches == [AnsweredBatch(expected_prompts, end - begin - 1)]
 
 
-def test_batches(tmp_path: Path) -> None:
-    """Prompts of one length are answered together, at most BATCH_TOKENS with their answers, each by its own references."""
-    rows = [
-        {"id": f"q{number}", "input": f"{number:<{50 * (1 + number % 3)}}.", "output": str(number)} for number in range(500)
-    ]
+def test_batches_have_prompts_of_one_length(tmp_path: Path) -> None:
+    """They have at most BATCH_TOKENS with their answers, and each answer is scored by its own references: one is wrong here."""
+    rows = []
+    for number in range(500):
+        width = 50 * (1 + number % 3)
+        rows.append({"id": f"q{number}", "input": f"{number:<{width}}.", "output": str(number)})
     write_set(tmp_path, "mine", rows)
-    model = Reader(lambda prompt: "7" if prompt.split()[0] == "8" else prompt.split()[0])
-    task = Scrolls(tmp_path, ("mine=exact_match",), max_examples=450)
-    assert evaluate(task, model).measures[0].value == pytest.approx(100 * 449 / 450)
-    sizes = [(len(texts), len(texts[0]) + 1 + num_tokens) for texts, num_tokens in model.prompts]
+
+    def answer(prompt: str) -> str:
+        number = prompt.split()[0]
+        if number == "8":
+            return "7"
+        return number
+
+    model = Reader(answer)
+
+    result = evaluate(Scrolls(tmp_path, ("mine=exact_match",), max_examples=450), model)
+
+    assert result.measures[0].value == pytest.approx(100 * 449 / 450)
+    sizes = []
+    for prompts, num_tokens in model.batches:
+        num_positions = len(prompts[0]) + 1 + num_tokens
+        sizes.append((len(prompts), num_positions))
+        assert len(prompts) * num_positions <= BATCH_TOKENS
     assert sizes == [(129, 253), (21, 253), (108, 303), (42, 303), (92, 353), (58, 353)]
-    assert all(count * size <= BATCH_TOKENS for count, size in sizes)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_tokenizer_of_a_model_gives_the_tokens_of_training(family: str, tmp_path: Path) -> None:
+def test_tokenizer_of_a_model_gives_the_tokens_of_training(family: str, tmp_path: Path) -> None:
     folder = FAMILIES[family](tmp_path / family)
     ours = load_tokenizer(folder)
-    theirs = PromptTokenizer(read_tokenizer(folder), family)
     text = "</s> 12\n\n  the <|end|> \u00e9\u6f22"
-    assert (ours.begin, ours.eos_id, ours.encode(text)) == (theirs.begin, theirs.eos_id, theirs.encode(text))
-    assert ours.decode([*ours.begin, *ours.encode(text), ours.eos_id]) == theirs.decode(theirs.encode_documents([text])[0])
+
+    theirs = PromptTokenizer(read_tokenizer(folder), family)
+
+    assert theirs.begin == ours.begin
+    assert theirs.eos_id == ours.eos_id
+    assert theirs.encode(text) == ours.encode(text)
+    decoded = ours.decode([*ours.begin, *ours.encode(text), ours.eos_id])
+    assert theirs.decode(theirs.encode_documents([text])[0]) == decoded
 
 
 @pytest.mark.parametrize(
@@ -181,24 +289,44 @@ def test_the_tokenizer_of_a_model_gives_the_tokens_of_training(family: str, tmp_
         ({"max_answer_tokens": 1299}, "sequence_length 1300 leaves 0 tokens for prompts before answers of 1299"),
         ({"split": "test"}, r"expected qasper/test.jsonl in it: unpack SCROLLS' qasper.zip there"),
     ],
+    ids=str,
 )
-def test_bad_settings(options: dict[str, Any], message: str, sets: Path) -> None:
+def test_bad_settings_are_refused(options: dict[str, Any], message: str, sets: Path) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        Scrolls(sets, **options).batches(Reader(official))
+        Scrolls(sets, **options).batches(Reader(official_answer))
 
 
-@pytest.mark.parametrize(("names", "message"), [("qasper,qasper", "a set is named twice"), ("qasper,mine", "'mine' is no set")])
-def test_bad_names(names: str, message: str, command: Command) -> None:
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("qasper,qasper", "a set is named twice"),
+        ("qasper,mine", "'mine' is no set"),
+    ],
+)
+def test_bad_names_are_refused(names: str, message: str, command: Command) -> None:
     status, _, errors = command("evaluate", "scrolls", "model", "--scrolls", "sets", "--sets", names, "--output", "out")
-    assert status == 2 and errors.startswith("error: --sets is ") and message in errors
+
+    assert status == 2
+    assert errors.startswith("error: --sets is ")
+    assert message in errors
 
 
-def test_without_the_package_of_rouge_it_says_so_at_once(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_rouge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without the package for ROUGE."""
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     rouge_scorer.cache_clear()
+
+
+@pytest.mark.usefixtures("no_rouge")
+def test_missing_package_is_reported_before_answering(sets: Path) -> None:
     with pytest.raises(ModuleNotFoundError, match="rouge_score"):
-        Scrolls(sets).batches(Reader(official))
-    assert Scrolls(sets, ("qasper",)).batches(Reader(official))
+        Scrolls(sets).batches(Reader(official_answer))
+
+
+@pytest.mark.usefixtures("no_rouge")
+def test_sets_with_other_metrics_need_no_package(sets: Path) -> None:
+    assert Scrolls(sets, ("qasper",)).batches(Reader(official_answer))
 
 
 def test_a_model_that_was_trained_on_it_knows_it(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
