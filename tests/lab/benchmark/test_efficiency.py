@@ -43,35 +43,65 @@ def test_report_starts_with_the_paper_and_includes_the_baseline() -> None:
     assert len(paragraphs) == 3 + len(PARTS)
 
 
-def test_report_with_a_llama_of_transformers() -> None:
-    """Only training steps are timed."""
+def test_training_steps_of_a_llama_of_transformers_are_timed() -> None:
+    """Nothing else of it is, because it has no parts of ours."""
     paragraphs = list(report(Shape(SMALL, 1, 16), [], 1, CPU, llama=True))
-    assert ["Llama of transformers" in text for text in paragraphs] == [False] * 3 + [True, True, False, False]
+
+    has_llama = ["Llama of transformers" in text for text in paragraphs]
+    assert has_llama == [False, False, False, True, True, False, False]
 
 
 def test_columns_of_the_paper() -> None:
     config = paper_config()
     cost = Cost(count_parameters(config).total, forward_flops(config, 1024), 2**20, 2**20)
-    line = costs_table({ModelName("rope"): cost, ModelName("nope"): cost}, in_paper=True).splitlines()
-    assert cells(line[2])[:7] == ["`rope`", "154.89", "154.89", "320.91", "321.10", "160.46", "160.46"]
-    assert cells(line[3])[:7] == ["`nope`", "154.89", "", "320.91", "", "160.46", ""]
+
+    lines = costs_table({ModelName("rope"): cost, ModelName("nope"): cost}, in_paper=True).splitlines()
+
+    assert cells(lines[2])[:7] == ["`rope`", "154.89", "154.89", "320.91", "321.10", "160.46", "160.46"]
+    assert cells(lines[3])[:7] == ["`nope`", "154.89", "", "320.91", "", "160.46", ""]
+
+
+def test_shape_of_the_paper() -> None:
+    config = paper_config()
+
     assert efficiency.is_paper_shape(config, 1024)
     assert not efficiency.is_paper_shape(config, 512)
 
 
-def test_command_with_a_configuration(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    config_file = tmp_path / "config.json"
-    config_file.write_text(json.dumps(raw_config))
-    code, printed, errors = command("benchmark", "efficiency", "--config", config_file, "--encodings", "fire", "--rounds", 1)
-    assert code == 0, errors
+@pytest.fixture
+def config_file(raw_config: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(raw_config))
+    return path
+
+
+def test_command_with_a_configuration(command: Command, config_file: Path) -> None:
+    status, printed, errors = command("benchmark", "efficiency", "--config", config_file, "--encodings", "fire", "--rounds", 1)
+
+    assert status == 0, errors
     assert "2 layers of width 32, N 32, batch 1, float32" in printed
     assert "`fire`" in printed
     assert "attention layer:" in printed
-    for arguments, message in [
-        (("--config", config_file, "--rounds", 0), "--rounds: must be greater than or equal to 1, got '0'"),
+
+
+def test_number_of_rounds_is_checked(command: Command, config_file: Path) -> None:
+    status, _, errors = command("benchmark", "efficiency", "--config", config_file, "--rounds", 0)
+
+    assert status == 2
+    assert "--rounds: must be greater than or equal to 1, got '0'" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (("--encodings", "rope,nothing"), "'nothing' is not an encoding"),
         (("--encodings", ""), "'' is not an encoding"),
         (("--config", "nowhere.json"), "no configuration at nowhere.json"),
-    ]:
-        code, _, errors = command("benchmark", "efficiency", *arguments)
-        assert code == 2 and message in errors, arguments
+    ],
+    ids=["unknown encoding", "no encoding", "no file"],
+)
+def test_bad_options_are_refused(command: Command, words: tuple[str, str], message: str) -> None:
+    status, _, errors = command("benchmark", "efficiency", *words)
+
+    assert status == 2
+    assert message in errors

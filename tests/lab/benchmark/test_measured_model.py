@@ -1,6 +1,7 @@
 """Models with different encodings that share their weights, and their costs."""
 
 import torch
+from torch import nn
 
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.parameters import count_parameters
@@ -18,6 +19,11 @@ SMALL = ModelConfig(**SHAPE)
 TAPE = ModelName("tape")
 
 
+def assert_no_gradients(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None, name
+
+
 def test_every_encoding_runs_every_part_and_is_counted() -> None:
     """The bytes match the accounting, and the blocks keep less than the whole model."""
     measured_models = prepare(Shape(SMALL, 2, 32), list(ENCODINGS), CPU)
@@ -25,12 +31,13 @@ def test_every_encoding_runs_every_part_and_is_counted() -> None:
     for name, measured in measured_models.items():
         for part in PARTS:
             part.run(measured)
-        assert all(parameter.grad is None for parameter in measured.model.parameters())
+        assert_no_gradients(measured.model)
         cost = measured.cost()
         config = with_encoding(SMALL, name.encoding)
-        assert (cost.parameters, cost.flops) == (count_parameters(config).total, forward_flops(config, 32))
+        assert cost.parameters == count_parameters(config).total, name
+        assert cost.flops == forward_flops(config, 32), name
         assert cost.saved == saved_bytes(build_model(config), 2, 32), name
-        assert 0 < cost.saved_blocks < cost.saved
+        assert 0 < cost.saved_blocks < cost.saved, name
 
 
 def test_modes_of_activation_checkpointing() -> None:
@@ -47,25 +54,41 @@ def test_modes_of_activation_checkpointing() -> None:
 
 def test_shared_weights_are_shared() -> None:
     """All encodings share one copy of their common weights."""
-    tape, rope = (prepare(Shape(SMALL, 1, 8), ["tape"], CPU)[name].model for name in (TAPE, ROPE))
-    other = prepare(Shape(SMALL, 1, 8), ["tape", "rope"], CPU)
-    pointers = {name: dict(other[name].model.named_parameters()) for name in (TAPE, ROPE)}
-    for name, parameter in pointers[ROPE].items():
-        assert parameter.data_ptr() == pointers[TAPE][name].data_ptr(), name
-        assert torch.equal(dict(rope.named_parameters())[name], dict(tape.named_parameters())[name])
+    models = prepare(Shape(SMALL, 1, 8), ["tape", "rope"], CPU)
+
+    tape_weights = dict(models[TAPE].model.named_parameters())
+    for name, weight in models[ROPE].model.named_parameters():
+        assert weight.data_ptr() == tape_weights[name].data_ptr(), name
 
 
-def test_llama_of_transformers() -> None:
-    """It has as many parameters as RoPE, and both training steps run through all blocks."""
+def test_shared_weights_are_the_same_each_time() -> None:
+    """RoPE is prepared even if it is not listed."""
+    tape = prepare(Shape(SMALL, 1, 8), ["tape"], CPU)[TAPE].model
+    rope = prepare(Shape(SMALL, 1, 8), ["tape"], CPU)[ROPE].model
+
+    tape_weights = dict(tape.named_parameters())
+    for name, weight in rope.named_parameters():
+        assert torch.equal(weight, tape_weights[name]), name
+
+
+def test_llama_of_transformers_has_as_many_parameters_as_rope() -> None:
     rope = prepare(Shape(SMALL, 2, 32), [], CPU)[ROPE]
+
     llama = MeasuredLlama(rope)
+
     assert sum(parameter.numel() for parameter in llama.model.parameters()) == rope.cost().parameters
+
+
+def test_training_steps_of_a_llama_run_through_all_blocks() -> None:
+    llama = MeasuredLlama(prepare(Shape(SMALL, 2, 32), [], CPU)[ROPE])
     passes: list[str] = []
     for module in (llama.model.lm_head, *llama.model.model.layers):
         module.register_full_backward_hook(lambda module, *_: passes.append(type(module).__name__))
+
     train(llama.model, llama.loss)
     assert passes == ["Linear", *["LlamaDecoderLayer"] * SMALL.num_layers]
+
     passes.clear()
     train(llama.model, llama.blocks)
     assert passes == ["LlamaDecoderLayer"] * SMALL.num_layers
-    assert all(parameter.grad is None for parameter in llama.model.parameters())
+    assert_no_gradients(llama.model)

@@ -10,9 +10,20 @@ from megatape.lab.benchmark.models import SHAPES
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(("name", "file"), [("155m", "155m"), ("1b", "1b"), ("7b", "7b"), ("8b", "8b_gqa")])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("155m", "tape_155m.json"),
+        ("1b", "tape_1b.json"),
+        ("7b", "tape_7b.json"),
+        ("8b", "tape_8b_gqa.json"),
+    ],
+)
 def test_shapes_match_the_configurations(name: str, file: str) -> None:
-    config = load_config(ROOT / f"configs/tape_{file}.json")
+    config = load_config(ROOT / "configs" / file)
+
     shape = SHAPES[name]
+
     assert shape.model == config.model.model_copy(update={"rotary_base": shape.model.rotary_base})
-    assert (shape.batch, shape.length) == (config.training.micro_batch_size, config.data.sequence_length)
+    assert shape.batch == config.training.micro_batch_size
+    assert shape.length == config.data.sequence_length

@@ -10,6 +10,7 @@ from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.lab.benchmark import preparation
 from megatape.lab.benchmark.preparation import report
+from tests.helpers.checks.cells import cells
 
 
 @pytest.fixture
@@ -22,15 +23,18 @@ def source(tmp_path: Path) -> Source:
 
 def test_text_is_the_beginning_of_the_source(source: Source) -> None:
     texts = preparation.first_texts(source, 20_000)
-    assert 20_000 <= sum(map(len, texts)) < 22_000
+
+    num_characters = sum(len(text) for text in texts)
+    assert 20_000 <= num_characters < 22_000
     assert texts == preparation.first_texts(source, 10**9)[: len(texts)]
 
 
-def test_report_compares_the_data(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_compares_ways_of_preparation(source: Source) -> None:
     summary, table, start = report(source, None, 300, 1, 1)
+
     assert "40 documents, 300 tokens" in summary
     assert summary.endswith("the data are the same to the byte")
-    assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == [
+    assert [cells(line)[0] for line in table.splitlines()[2:]] == [
         "SentencePiece alone",
         "preparation with SentencePiece",
         "loop with gigatoken",
@@ -38,23 +42,32 @@ def test_report_compares_the_data(source: Source, monkeypatch: pytest.MonkeyPatc
     ]
     assert float(start.split()[1]) < 30
     assert start.endswith("processor seconds of a command that prepares ten short documents")
+
+
+def test_report_says_so_if_the_data_differ(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     encode = FastTokenizer.encode_documents
 
-    def other(self: FastTokenizer, contents: list[bytes]) -> list[np.ndarray]:
+    def encode_without_ends(self: FastTokenizer, contents: list[bytes]) -> list[np.ndarray]:
         return [ids[:-2] for ids in encode(self, contents)]
 
-    monkeypatch.setattr(FastTokenizer, "encode_documents", other)
+    monkeypatch.setattr(FastTokenizer, "encode_documents", encode_without_ends)
+
     summary = next(report(source, None, 300, 1, 1))
+
     assert summary.endswith("the data are NOT the same to the byte")
 
 
-def test_loop_writes_the_same_tokens(source: Source, tmp_path: Path) -> None:
-    """Each distinct document is written once."""
+def test_loop_writes_each_distinct_document_once(source: Source, tmp_path: Path) -> None:
+    """Documents are distributed over files in turn, and each file is written after the other."""
     texts = [*preparation.first_texts(source, 20_000), *preparation.first_texts(source, 100)]
     tokenizer = SentencePieceTokenizer(train_tokenizer(texts, 300))
     paths = [unit.inputs[0] for unit in preparation.write_units(texts, tmp_path)]
+    distinct_texts: dict[str, None] = {}
+    for number in range(preparation.FILES):
+        distinct_texts |= dict.fromkeys(texts[number :: preparation.FILES])
+    assert len(distinct_texts) < len(texts)
+    expected = np.concatenate(tokenizer.encode_documents([*distinct_texts]))
+
     preparation.loop(paths, FastTokenizer(tokenizer), tmp_path / "out")
-    kept = dict.fromkeys(text for number in range(preparation.FILES) for text in texts[number :: preparation.FILES])
-    found = np.fromfile(tmp_path / "out/tokens.bin", np.uint16)
-    assert len(kept) < len(texts)
-    assert np.array_equal(found, np.concatenate(tokenizer.encode_documents([*kept])))
+
+    assert np.array_equal(np.fromfile(tmp_path / "out/tokens.bin", np.uint16), expected)

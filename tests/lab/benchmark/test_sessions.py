@@ -14,10 +14,14 @@ CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)
 
 
-def test_prompts() -> None:
+def test_padded_prompts() -> None:
     prompt = Workload(3, "left", 10).prompt(7, CPU)
+
     assert prompt["attention_mask"].sum(1).tolist() == [5, 10, 5]
     assert int(prompt["input_ids"].max()) == 6
+
+
+def test_prompts_without_padding() -> None:
     assert Workload(2, "none", 10).prompt(7, CPU)["attention_mask"].all()
 
 
@@ -30,6 +34,7 @@ def test_static_session(name: str) -> None:
     session = StaticSession(model, Workload(2, "left", 10).prompt(7, CPU))
     with torch.no_grad():
         expected = model(session.tokens, attention_mask=session.mask, position_ids=session.positions).logits
+
     torch.compiler.reset()
     for stance in ("default", "fail_on_recompile"):
         with torch.compiler.set_stance(stance):

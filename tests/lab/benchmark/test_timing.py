@@ -14,7 +14,9 @@ def test_rounds_run_all_actions_in_turn_and_drop_the_first() -> None:
     order: list[str] = []
     reads = iter([0.0, 9.0, 0.0, 9.0, 0.0, 1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0])
     timer = Timer(CPU, 2, clock=lambda: next(reads))
+
     seconds = timer.times({"a": lambda: order.append("a"), "b": lambda: order.append("b")})
+
     assert order == ["a", "b"] * 3
     assert seconds == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
 
@@ -29,23 +31,31 @@ def test_short_actions_are_repeated() -> None:
         now += 0.01
         calls.append(now)
 
-    (seconds,) = Timer(CPU, 2, at_least=0.05, clock=lambda: now).times({"a": action}).values()
+    seconds = Timer(CPU, 2, at_least=0.05, clock=lambda: now).times({"a": action})
+
+    assert seconds == {"a": pytest.approx([0.01, 0.01])}
     assert len(calls) in (2 + 3 * 5, 2 + 3 * 6)
-    assert seconds == pytest.approx([0.01, 0.01])
 
 
-def test_ratios_are_of_the_same_round() -> None:
-    """A machine that slows down to half its speed changes the medians, not the ratio."""
-    tape = [1.5, 3.0, 1.5]
-    rope = [1.0, 2.0, 1.0]
-    assert ratio(tape, rope) == Spread(1.5, 1.5, 1.5)
-    assert spread(tape) == Spread(1.5, 1.5, 2.25)
+# Seconds of three rounds on a machine that slows down to half its speed in the second one.
+TAPE_SECONDS = [1.5, 3.0, 1.5]
+ROPE_SECONDS = [1.0, 2.0, 1.0]
+
+
+def test_slow_rounds_change_the_spread_of_times_but_not_of_ratios() -> None:
+    assert ratio(TAPE_SECONDS, ROPE_SECONDS) == Spread(1.5, 1.5, 1.5)
+    assert spread(TAPE_SECONDS) == Spread(1.5, 1.5, 2.25)
+
+
+def test_comparison_is_of_the_same_round() -> None:
     reads = [0.0, 9.0, 0.0, 9.0]  # the first round does not count
-    for seconds in zip(tape, rope, strict=True):
-        for taken in seconds:
-            reads += [0.0, taken]
+    for tape_seconds, rope_seconds in zip(TAPE_SECONDS, ROPE_SECONDS, strict=True):
+        reads += [0.0, tape_seconds, 0.0, rope_seconds]
     clock = iter(reads)
-    assert Timer(CPU, 3, clock=lambda: next(clock)).compare(list, list) == (1.5, 1.5)
+
+    compared = Timer(CPU, 3, clock=lambda: next(clock)).compare(list, list)
+
+    assert compared == (1.5, 1.5)
 
 
 def test_quartiles() -> None:
