@@ -1,4 +1,4 @@
-"""Muon's arithmetic is torch.optim.Muon's."""
+"""Muon: the same arithmetic as torch.optim.Muon, the weights it updates, and options that are refused."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ PROJECTIONS = ("query", "key", "value", "output")
 
 
 class OneRank:
-    """Whole matrices of a process that holds all of them."""
+    """Matrices of a single process, which holds all of them."""
 
     def __init__(self, weights: dict[str, nn.Parameter]) -> None:
         self.weights = weights
@@ -43,99 +43,107 @@ class OneRank:
 
 @pytest.mark.numerics
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_equals_torch(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare three steps. torch always iterates in bfloat16: for float32 its cast is removed; for bfloat16 ours has it, too.
+def test_three_steps_equal_those_of_torch(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scale of max(1, rows / columns), momentum without Nesterov, or decay after the update would fail.
 
-    A scale of max(1, rows / columns), momentum without Nesterov, or decay after the update would fail.
+    torch always iterates in bfloat16. For float32 its cast is removed, and for bfloat16 ours is added.
     """
     if precision == torch.float32:
         monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)
     else:
         monkeypatch.setattr(muon, "orthogonalize", lambda matrix, _: orthogonalize(matrix, torch.bfloat16))
     generator = torch.Generator().manual_seed(0)
-    ours = {str(shape): nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES}
-    theirs = [nn.Parameter(weight.detach().clone()) for weight in ours.values()]
-    groups = [
-        {
-            "params": list(ours.values()),
-            "names": list(ours),
-            "whole": True,
-            "lr": RATE,
-            "weight_decay": DECAY,
-        }
-    ]
-    optimizer = Muon(groups, MuonOptions(kind="muon", learning_rate=RATE))
-    matrices = OneRank(ours)
-    reference = torch.optim.Muon(theirs, lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
+    weights = {str(shape): nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES}
+    reference_weights = {name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()}
+    group = {
+        "params": list(weights.values()),
+        "names": list(weights),
+        "whole": True,
+        "lr": RATE,
+        "weight_decay": DECAY,
+    }
+    optimizer = Muon([group], MuonOptions(kind="muon", learning_rate=RATE))
+    matrices = OneRank(weights)
+    reference = torch.optim.Muon(reference_weights.values(), lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
     for _ in range(3):
-        for weight, other in zip(ours.values(), theirs, strict=True):
+        for name, weight in weights.items():
             weight.grad = torch.randn(weight.shape, generator=generator) / 100
-            other.grad = weight.grad.clone()
+            reference_weights[name].grad = weight.grad.clone()
         optimizer.step(matrices.update)
         reference.step()
-        for (name, weight), other in zip(ours.items(), theirs, strict=True):
-            assert_close(weight, other, bounds.MUON_STEP, what=name)
+        for name, weight in weights.items():
+            assert_close(weight, reference_weights[name], bounds.MUON_STEP, what=name)
             assert not torch.equal(weight, matrices.states[name]["momentum_buffer"])
 
 
-def test_orthogonalizes() -> None:
-    """Singular values are near 1, for tall and wide matrices, and singular vectors stay. A matrix of zeros stays zero."""
+@pytest.mark.parametrize("transpose", [False, True], ids=["tall", "wide"])
+def test_an_orthogonalized_matrix_keeps_its_singular_vectors(transpose: bool) -> None:
+    """Its singular values are near 1."""
     matrix = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
+    if transpose:
+        matrix = matrix.T
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    orthogonal = left @ right
-    for given, expected in ((matrix, orthogonal), (matrix.T, orthogonal.T)):
-        found = orthogonalize(given, torch.float32)
-        singular_values = torch.linalg.svdvals(found)
-        assert 0.6 < float(singular_values.min())
-        assert float(singular_values.max()) < 1.25
-        assert float((found - expected).norm() / expected.norm()) < 0.35
+    expected = left @ right
+
+    orthogonal = orthogonalize(matrix, torch.float32)
+    singular_values = torch.linalg.svdvals(orthogonal)
+    assert float(singular_values.min()) > 0.6
+    assert float(singular_values.max()) < 1.25
+    relative_error = float((orthogonal - expected).norm() / expected.norm())
+    assert relative_error < 0.35
+
+
+def test_a_matrix_of_zeros_stays_zero() -> None:
     assert not orthogonalize(torch.zeros(3, 5), torch.float32).any()
 
 
 def test_bfloat16_differs_by_its_rounding() -> None:
-    """Relative difference of norms between an update in bfloat16 and in float32."""
+    """Compares norms of an update in bfloat16 and in float32. No difference at all would mean that it is not rounded."""
     generator = torch.Generator().manual_seed(0)
     for shape in [(128, 128), (384, 128), (512, 2048)]:
         matrix = torch.randn(shape, generator=generator)
         exact = orthogonalize(matrix, torch.float32)
         rounded = orthogonalize(matrix, torch.bfloat16)
-        difference = float((rounded.float() - exact).norm() / exact.norm())
-        assert 1e-3 < difference < 2e-2
+        relative_error = float((rounded.float() - exact).norm() / exact.norm())
+        assert relative_error > 1e-3, shape
+        assert relative_error < 2e-2, shape
 
 
-def test_flops_equal_those_of_the_products() -> None:
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_flops_equal_those_of_the_products(shape: tuple[int, int]) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    for shape in SHAPES:
-        with FlopCounterMode(display=False) as counter:
-            orthogonalize(torch.randn(shape), torch.float32)
-        assert counter.get_total_flops() == matrix_flops(shape)
+    with FlopCounterMode(display=False) as counter:
+        orthogonalize(torch.randn(shape), torch.float32)
+    assert counter.get_total_flops() == matrix_flops(shape)
+
+
+def _is_hidden_matrix(name: str) -> bool:
+    """Whether a weight is a matrix of attention or of the MLP."""
+    is_mlp = ".mlp." in name and name.endswith(".weight")
+    is_projection = ".attention." in name and name.split(".")[-2] in PROJECTIONS
+    return is_mlp or is_projection
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_roles(encoding: str) -> None:
-    """By default Muon updates only the matrices of attention and MLP. `orthogonalized` adds others."""
+def test_muon_updates_matrices_of_the_chosen_roles(encoding: str) -> None:
+    """By default those are only the matrices of attention and MLP. `orthogonalized` adds others."""
     model = random_model(encoding=encoding)
-    hidden = set()
-    tables = set()
-    for name, _ in model.named_parameters():
-        is_mlp = ".mlp." in name and name.endswith(".weight")
-        is_projection = ".attention." in name and name.split(".")[-2] in PROJECTIONS
-        if is_mlp or is_projection:
-            hidden.add(name)
-        if name.endswith("bias.table"):
-            tables.add(name)
-    assert _whole(model, ()) == hidden
+    names = [name for name, _ in model.named_parameters()]
+    hidden = {name for name in names if _is_hidden_matrix(name)}
+    tables = {name for name in names if name.endswith("bias.table")}
     embeddings = {"embedding.weight", "head.weight"} | tables
-    assert _whole(model, ("matrix", "embedding")) == hidden | embeddings
-    position = _whole(model, ("matrix", "position")) - hidden
-    own = ("bias.outer_weight", "bias.embedding", "gate.weight", "strength.weight", ".down", ".up")
+    assert _updated_by_muon(model, ()) == hidden
+    assert _updated_by_muon(model, ("matrix", "embedding")) == hidden | embeddings
+
+    position = _updated_by_muon(model, ("matrix", "position")) - hidden
+    endings = ("bias.outer_weight", "bias.embedding", "gate.weight", "strength.weight", ".down", ".up")
     for name in position:
-        assert ".position." in name or name.endswith(own)
+        assert ".position." in name or name.endswith(endings)
         assert "gain" not in name
 
 
-def _whole(model: nn.Module, roles: tuple[str, ...]) -> set[str]:
+def _updated_by_muon(model: nn.Module, roles: tuple[str, ...]) -> set[str]:
     """Return the names of the weights that Muon updates as whole matrices.
 
     Args:
@@ -156,20 +164,24 @@ def _whole(model: nn.Module, roles: tuple[str, ...]) -> set[str]:
     return whole
 
 
-def test_muon_needs_a_matrix() -> None:
+def test_muon_without_a_matrix_is_refused() -> None:
     """Otherwise AdamW would train under the name of Muon."""
     model = random_model(encoding="rope")
     with pytest.raises(UserError, match="optimizer.kind muon has no matrix to update"):
-        _whole(model, ("position",))
+        _updated_by_muon(model, ("position",))
 
 
-def test_bad_options(raw_config: dict[str, Any]) -> None:
-    for changed, message in (
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
         ({"orthogonalized": ["vector"]}, r"optimizer.orthogonalized.0: .*'matrix', 'position' or 'embedding'"),
         ({"orthogonalized": []}, r"optimizer.orthogonalized: .*at least 1"),
         ({"momentum": 1.0}, r"optimizer.momentum: .*less than 1"),
         ({"nesterov": True}, r"optimizer.nesterov: unknown key; .*allowed: kind, .*momentum, orthogonalized"),
-    ):
-        raw_config["optimizer"] = {"kind": "muon", "learning_rate": 0.01} | changed
-        with pytest.raises(ValueError, match=message):
-            parse_config(raw_config, "test")
+    ],
+    ids=str,
+)
+def test_unfit_options_are_refused(raw_config: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    raw_config["optimizer"] = {"kind": "muon", "learning_rate": 0.01} | changes
+    with pytest.raises(ValueError, match=message):
+        parse_config(raw_config, "test")

@@ -1,4 +1,4 @@
-"""Parameter groups."""
+"""Parameter groups: which weights decay, and which learn faster."""
 
 import pytest
 from torch import nn
@@ -22,18 +22,24 @@ def groups_of(model: nn.Module) -> list[Group]:
     return groups
 
 
-def test_groups() -> None:
-    """Matrices decay; norms, gains and the unused last position update do not; gains learn L times faster."""
-    groups = groups_of(random_model(num_kv_heads=2))
-    assert [(group["weight_decay"], group["scale"]) for group in groups] == [(0.1, 1.0), (0.0, 1.0), (0.0, 2.0)]
-    decayed, kept, gains = (group["names"] for group in groups)
-    assert "embedding.weight" in decayed
-    assert "blocks.0.position.up" in decayed
-    assert gains == [f"blocks.{layer}.position.gain" for layer in range(3)]
-    norms = [name for name in kept if name.endswith("norm.weight")]
+def test_matrices_decay_and_gains_learn_faster() -> None:
+    """Norms, gains and the unused last position update do not decay. Gains learn L = 2 times faster."""
+    decaying, constant, gains = groups_of(random_model(num_kv_heads=2))
+    assert decaying["weight_decay"] == 0.1
+    assert decaying["scale"] == 1.0
+    assert "embedding.weight" in decaying["names"]
+    assert "blocks.0.position.up" in decaying["names"]
+
+    assert constant["weight_decay"] == 0.0
+    assert constant["scale"] == 1.0
+    norms = [name for name in constant["names"] if name.endswith("norm.weight")]
     assert len(norms) == 7
-    others = sorted(set(kept) - set(norms))
-    assert others == ["blocks.2.position.content", "blocks.2.position.down", "blocks.2.position.up"]
+    last_update = sorted(set(constant["names"]) - set(norms))
+    assert last_update == ["blocks.2.position.content", "blocks.2.position.down", "blocks.2.position.up"]
+
+    assert gains["weight_decay"] == 0.0
+    assert gains["scale"] == 2.0
+    assert gains["names"] == [f"blocks.{layer}.position.gain" for layer in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -48,22 +54,19 @@ def test_groups() -> None:
         ("tape_vector", ["position.content", "position.up", "position.down"], 8.0),
     ],
 )
-def test_groups_of_the_encodings(encoding: str, decayed: list[str], gain_scale: float | None) -> None:
-    """Matrices that an encoding adds decay; its gains, biases, scalars and T5's tables do not."""
-    first, *others = groups_of(random_model(encoding=encoding))
-    assert first["weight_decay"] == 0.1
-    assert [group["weight_decay"] for group in others] == [0.0] * len(others)
+def test_matrices_of_an_encoding_decay(encoding: str, decayed: list[str], gain_scale: float | None) -> None:
+    """Gains, biases, scalars and the tables of T5 do not decay."""
+    groups = groups_of(random_model(encoding=encoding))
+    decays = [group["weight_decay"] for group in groups]
+    assert decays == [0.1] + [0.0] * (len(groups) - 1)
 
-    own = []
-    for name in first["names"]:
+    added = []
+    for name in groups[0]["names"]:
         if name.startswith(("blocks.0.position", "blocks.0.attention.bias")):
-            own.append(name.removeprefix("blocks.0."))
-    assert own == decayed
+            added.append(name.removeprefix("blocks.0."))
+    assert added == decayed
 
-    scales = []
-    for group in (first, *others):
-        if any(name.endswith("gain") for name in group["names"]):
-            scales.append(group["scale"])
+    scales = [group["scale"] for group in groups if any(name.endswith("gain") for name in group["names"])]
     expected = []
     if gain_scale is not None:
         expected.append(gain_scale)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules."""
+"""Learning-rate schedules: rates at each step, exact lengths, and lengths that are refused."""
 
 from typing import Any
 
@@ -26,8 +26,8 @@ ROOT = 0.5**0.5
         (WsdOptions(kind="wsd", decay_fraction=0.8), {4: 1.0, 12: 0.5}),
     ],
 )
-def test_schedules(config: ScheduleConfig, expected: dict[int, float]) -> None:
-    """20 steps with a warm-up of 4."""
+def test_learning_rates_follow_the_schedule(config: ScheduleConfig, expected: dict[int, float]) -> None:
+    """The run has 20 steps, 4 of them warm-up. `expected` has the fraction of the peak at some steps."""
     config = config.model_copy(update={"warmup_fraction": 0.2})
     for step, factor in expected.items():
         assert learning_rate(step, 20, 3e-4, config) == pytest.approx(3e-4 * factor), step
@@ -38,49 +38,58 @@ def test_no_warmup_starts_at_the_peak() -> None:
 
 
 @pytest.mark.parametrize("steps", [7, 30, 97, 1000])
-def test_decays_begin_at_their_step(steps: int) -> None:
-    """Exactly at the peak, and lower after it, though fractions are rounded: a step too early or late would fail."""
+def test_decays_start_exactly_at_their_step(steps: int) -> None:
+    """Fractions of the run are rounded: a decay starting a step early would be below the peak, one a step late would not fall."""
     for length in range(1, steps - 3):
-        tokens = {"warmup_tokens": 3, "decay_tokens": length}
-        wsd = WsdOptions(kind="wsd", decay_shape="sqrt", **tokens).in_fractions(steps)
+        options = WsdOptions(kind="wsd", decay_shape="sqrt", warmup_tokens=3, decay_tokens=length).in_fractions(steps)
         begin = steps - length
-        assert learning_rate(begin, steps, 1.0, wsd) == 1.0 == learning_rate(begin - 1, steps, 1.0, wsd)
-        assert begin == steps - 1 or learning_rate(begin + 1, steps, 1.0, wsd) == pytest.approx(1 - length**-0.5)
+        assert learning_rate(begin - 1, steps, 1.0, options) == 1.0, length
+        assert learning_rate(begin, steps, 1.0, options) == 1.0, length
+        if begin + 1 < steps:
+            assert learning_rate(begin + 1, steps, 1.0, options) == pytest.approx(1 - length**-0.5), length
 
 
 def test_lengths_in_tokens_do_not_depend_on_the_end() -> None:
-    """A run whose training.steps grow keeps the learning rates of its warm-up; in fractions they would change."""
+    """A run keeps the rates of its warm-up when training.steps grows. With lengths in fractions they would change."""
     options = ScheduleConfig(kind="constant", warmup_tokens=4 * 256)
-    short, long = (options.in_fractions(steps * 256) for steps in (20, 50))
+    short = options.in_fractions(20 * 256)
+    long = options.in_fractions(50 * 256)
     for step in range(20):
-        assert learning_rate(step, 20, 1.0, short) == pytest.approx(learning_rate(step, 50, 1.0, long))
+        expected = learning_rate(step, 50, 1.0, long)
+        assert learning_rate(step, 20, 1.0, short) == pytest.approx(expected), step
 
 
 @pytest.mark.parametrize("steps", [12, 30, 40, 100])
-def test_lengths_count_from_whole_steps_of_the_warm_up(steps: int) -> None:
-    """A warm-up that is no whole number of steps is rounded for all, to none in a run of 12 steps."""
-    wsd = WsdOptions(kind="wsd", warmup_fraction=0.0333, decay_tokens=5, final_fraction=0.0).in_fractions(steps)
-    decay = [learning_rate(steps - 5 + step, steps, 1.0, wsd) for step in range(5)]
+def test_lengths_count_from_whole_steps_of_the_warmup(steps: int) -> None:
+    """A warm-up of a fractional number of steps is rounded, to none in a run of 12 steps."""
+    options = WsdOptions(kind="wsd", warmup_fraction=0.0333, decay_tokens=5, final_fraction=0.0).in_fractions(steps)
+    decay = [learning_rate(step, steps, 1.0, options) for step in range(steps - 5, steps)]
     assert decay == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
 
 
-def test_legacy_schedules_are_not_offered(raw_config: dict[str, Any]) -> None:
-    """No error lists them, and a new run that names one is told what to use."""
+def test_an_unknown_kind_lists_no_legacy_schedules(raw_config: dict[str, Any]) -> None:
     raw_config["schedule"] = {"kind": "cosine_restart"}
     with pytest.raises(ValueError, match="schedule.kind is 'cosine_restart': did you mean .*\\? choose one of .*, wsd$"):
         parse_config(raw_config, "test")
-    for kind in ("cosine_restarts", "inverse_sqrt"):
-        raw_config["schedule"] = {"kind": kind}
-        config = parse_config(raw_config, "test")
-        with pytest.raises(UserError, match=f"schedule.kind {kind} is only for resuming runs .*: set it to wsd or cosine"):
-            check_new_run(config.schedule)
-    for kind in SCHEDULES:
-        check_new_run(ScheduleConfig(kind=kind))
 
 
-def test_bad_lengths(raw_config: dict[str, Any]) -> None:
-    """The run has 4 steps of 8 samples of 32 tokens."""
-    for schedule, message in (
+@pytest.mark.parametrize("kind", ["cosine_restarts", "inverse_sqrt"])
+def test_a_new_run_with_a_legacy_schedule_is_refused(raw_config: dict[str, Any], kind: str) -> None:
+    """The message names schedules to use instead."""
+    raw_config["schedule"] = {"kind": kind}
+    config = parse_config(raw_config, "test")
+    with pytest.raises(UserError, match=f"schedule.kind {kind} is only for resuming runs .*: set it to wsd or cosine"):
+        check_new_run(config.schedule)
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_a_new_run_may_have_any_schedule_in_the_registry(kind: str) -> None:
+    check_new_run(ScheduleConfig(kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
         (
             {"kind": "wsd", "warmup_tokens": 512, "decay_tokens": 513},
             r"warmup_tokens 512 and decay_tokens 513 are more .* 1024 tok",
@@ -92,10 +101,17 @@ def test_bad_lengths(raw_config: dict[str, Any]) -> None:
         ({"kind": "linear", "warmup_tokens": 2000}, r"schedule.warmup_tokens 2000 are more than the run"),
         ({"kind": "wsd", "decay_tokens": 0}, r"schedule.decay_tokens: .*greater than 0"),
         ({"kind": "cosine", "decay_tokens": 5}, r"schedule.decay_tokens: not a key of kind cosine, but of wsd"),
-    ):
-        raw_config["schedule"] = schedule
-        with pytest.raises(ValueError, match=message):
-            parse_config(raw_config, "test")
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(raw_config: dict[str, Any], schedule: dict[str, Any], message: str) -> None:
+    """The run has 4 steps of 8 samples of 32 tokens."""
+    raw_config["schedule"] = schedule
+    with pytest.raises(ValueError, match=message):
+        parse_config(raw_config, "test")
+
+
+def test_lengths_that_fill_the_run_are_accepted(raw_config: dict[str, Any]) -> None:
+    """Rounding of fractions must not make their sum exceed 1."""
     for steps in range(2, 200):
         raw_config["training"]["steps"] = steps
         raw_config["schedule"] = {"kind": "wsd", "warmup_tokens": 256, "decay_tokens": 256 * (steps - 1)}
