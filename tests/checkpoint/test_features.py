@@ -30,7 +30,8 @@ def save(folder: Path, *features: Feature) -> dict[str, Any]:
 
 def test_a_checkpoint_without_features_is_one_that_earlier_versions_read(tmp_path: Path) -> None:
     written = save(tmp_path)
-    assert (written["format"], written["features"]) == (PLAIN_FORMAT, [])
+    assert written["format"] == PLAIN_FORMAT
+    assert written["features"] == []
     assert load_manifest(tmp_path).tensors == {"weight": {"w": "a"}}
 
 
@@ -38,8 +39,9 @@ def test_a_checkpoint_without_features_is_one_that_earlier_versions_read(tmp_pat
 def test_features_are_listed_and_keep_earlier_versions_out(tmp_path: Path, features: list[Feature]) -> None:
     """Earlier versions read the formats 1 to 5, and refuse every other number."""
     written = save(tmp_path, *features)
+    assert max(EARLIER_FORMATS) < FEATURES_FORMAT
+    assert written["format"] == FEATURES_FORMAT
     assert written["features"] == sorted(features)
-    assert written["format"] == FEATURES_FORMAT > max(EARLIER_FORMATS)
     assert load_manifest(tmp_path).features == tuple(sorted(features))
 
 
@@ -56,13 +58,13 @@ def test_features_are_listed_and_keep_earlier_versions_out(tmp_path: Path, featu
 def test_an_unknown_feature_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], error: str) -> None:
     written = save(tmp_path)
     rewrite(tmp_path / MANIFEST, written | changes)
-    with pytest.raises(CheckpointError, match=error) as caught:
+    with pytest.raises(CheckpointError, match=error) as raised:
         load_manifest(tmp_path)
-    assert "use the version that wrote the checkpoint, or a newer one" in str(caught.value)
+    assert "use the version that wrote the checkpoint, or a newer one" in str(raised.value)
 
 
 @pytest.mark.parametrize("version", EARLIER_FORMATS)
-def test_formats_of_earlier_versions(tmp_path: Path, version: int) -> None:
+def test_formats_of_earlier_versions_are_read(tmp_path: Path, version: int) -> None:
     written = save(tmp_path, *EARLIER_FORMATS[version])
     del written["features"]
     rewrite(tmp_path / MANIFEST, written | {"format": version})
@@ -91,6 +93,8 @@ def test_formats_of_earlier_versions_must_fit_their_content(
 
 
 def test_later_formats_could_have_a_base() -> None:
-    assert earlier_features(2, has_base=False) == earlier_features(2, has_base=True) == {Feature.BASE}
+    """Format 2 always has one."""
+    assert earlier_features(2, has_base=False) == {Feature.BASE}
+    assert earlier_features(2, has_base=True) == {Feature.BASE}
     assert earlier_features(3, has_base=False) == {Feature.SKIPPED_STEPS}
     assert earlier_features(4, has_base=True) == {Feature.EMA, Feature.BASE}

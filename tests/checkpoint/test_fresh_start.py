@@ -1,4 +1,4 @@
-"""Folders in which a run may or may not start from step 0, with files that nobody meant."""
+"""Run directories in which a run may start from step 0, although some of their files are malformed."""
 
 import os
 from contextlib import suppress
@@ -11,7 +11,7 @@ from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 
 
-def test_events_of_a_wrong_type(tmp_path: Path) -> None:
+def test_events_of_a_wrong_type_record_no_save(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.events.write_text('{"event": []}\n{"event": "started"}\n')
     assert records_no_save(folder)

@@ -7,7 +7,7 @@ import pytest
 from megatape.checkpoint.hashed_files import hash_file, write_file
 
 
-def test_record_of_a_written_file(tmp_path: Path) -> None:
+def test_a_written_file_has_the_record_of_the_stored_one(tmp_path: Path) -> None:
     record = write_file(tmp_path / "a", [b"fir", memoryview(b"st")])
     assert record == hash_file(tmp_path / "a")
     assert record.bytes == 5

@@ -10,6 +10,7 @@ import pytest
 
 from megatape.checkpoint.hashed_files import write_file
 from megatape.checkpoint.manifest import MANIFEST, check_hashes, load_manifest, save_manifest
+from tests.helpers.data.json_edits import REMOVED, set_file_entry
 from tests.helpers.runs.manifests import BASE, rewrite
 
 FILES = {"a": b"first", "b": b"second", "c": b"third"}
@@ -24,40 +25,52 @@ def checkpoint(tmp_path: Path) -> Path:
     return directory
 
 
-def test_round_trip(checkpoint: Path) -> None:
+def test_a_saved_manifest_is_loaded(checkpoint: Path) -> None:
     manifest = load_manifest(checkpoint)
     assert manifest.tensors == {"weight": {"w": "a"}}
     assert {name: record.bytes for name, record in manifest.files.items()} == {"a": 5, "b": 6, "c": 5}
     check_hashes(checkpoint, manifest)
 
 
-def test_folders_that_are_no_checkpoint(checkpoint: Path) -> None:
+def test_a_missing_folder_is_refused(checkpoint: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such folder"):
         load_manifest(checkpoint / "missing")
+
+
+def test_a_run_directory_is_refused_with_its_newest_checkpoint(checkpoint: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is a run, not a checkpoint; its newest checkpoint is .*step-00000002"):
         load_manifest(checkpoint.parents[1])
+
+
+def test_a_checkpoint_without_a_manifest_is_incomplete(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).unlink()
     with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
         load_manifest(checkpoint)
 
 
-def test_faults_of_files(checkpoint: Path) -> None:
-    """Opening compares sizes, hashing compares contents."""
+def test_hashing_refuses_a_file_with_other_content(checkpoint: Path) -> None:
+    """Opening compares sizes only."""
     (checkpoint / "b").write_bytes(b"secant")
     manifest = load_manifest(checkpoint)
     with pytest.raises(ValueError, match="b: its sha256 is not the one in the manifest"):
         check_hashes(checkpoint, manifest)
+
+
+def test_opening_refuses_a_truncated_file(checkpoint: Path) -> None:
     (checkpoint / "b").write_bytes(b"sec")
     with pytest.raises(ValueError, match="b: 3 bytes instead of 6; the checkpoint is truncated"):
         load_manifest(checkpoint)
+
+
+def test_opening_refuses_a_missing_file(checkpoint: Path) -> None:
     (checkpoint / "b").unlink()
     with pytest.raises(ValueError, match="b: missing"):
         load_manifest(checkpoint)
 
 
 @pytest.mark.parametrize("name", ["exp_avg-00000.safetensors", "tokenizer.json", "state.json"])
-def test_unlisted_files(checkpoint: Path, name: str) -> None:
-    """An unlisted part is refused: it may be from another checkpoint, and a tokenizer.json would replace tokenizer.model."""
+def test_an_unlisted_part_is_refused(checkpoint: Path, name: str) -> None:
+    """It may be from another checkpoint, and a tokenizer.json would replace tokenizer.model. Other files are accepted."""
     (checkpoint / "notes.txt").write_text("no part of any checkpoint")
     load_manifest(checkpoint)
     (checkpoint / name).write_text("{}")
@@ -82,8 +95,8 @@ def test_a_pipe_and_a_device_are_no_files(checkpoint: Path) -> None:
         check_hashes(checkpoint, manifest)
 
 
-def test_ranks_divide_the_hashing(checkpoint: Path) -> None:
-    """Of two ranks, one hashes files 0 and 2, the other file 1."""
+def test_hashing_is_distributed_over_ranks(checkpoint: Path) -> None:
+    """Of two ranks, the first hashes files 0 and 2, and the second hashes file 1."""
     manifest = load_manifest(checkpoint)
     (checkpoint / "b").write_bytes(b"secant")
     check_hashes(checkpoint, manifest, share=0, shares=2)
@@ -91,15 +104,21 @@ def test_ranks_divide_the_hashing(checkpoint: Path) -> None:
         check_hashes(checkpoint, manifest, share=1, shares=2)
 
 
-def test_corrupted_manifests(checkpoint: Path) -> None:
-    path = checkpoint / MANIFEST
-    content = json.loads(path.read_text())
-    without_hash = {key: value for key, value in content.items() if key != "sha256"}
-    for corrupted in ("{", "[]", json.dumps(without_hash)):
-        path.write_text(corrupted)
-        with pytest.raises(ValueError, match="corrupted"):
-            load_manifest(checkpoint)
-    path.write_text(json.dumps(content | {"tensors": {}}))
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_manifest_that_is_no_object_is_refused(checkpoint: Path, content: str) -> None:
+    (checkpoint / MANIFEST).write_text(content)
+    with pytest.raises(ValueError, match="corrupted"):
+        load_manifest(checkpoint)
+
+
+def test_a_manifest_without_its_hash_is_refused(checkpoint: Path) -> None:
+    set_file_entry(checkpoint / MANIFEST, "sha256", REMOVED)
+    with pytest.raises(ValueError, match="corrupted"):
+        load_manifest(checkpoint)
+
+
+def test_a_changed_manifest_is_refused(checkpoint: Path) -> None:
+    set_file_entry(checkpoint / MANIFEST, "tensors", {})
     with pytest.raises(ValueError, match="sha256 is not the one it records"):
         load_manifest(checkpoint)
 
@@ -130,6 +149,7 @@ def test_corrupted_manifests(checkpoint: Path) -> None:
     ],
 )
 def test_faults_of_the_manifest(checkpoint: Path, forged: dict[str, Any], error: str) -> None:
+    """The hash of the forged manifest is correct, so only its content can be refused."""
     path = checkpoint / MANIFEST
     rewrite(path, json.loads(path.read_text()) | forged)
     with pytest.raises(ValueError, match=re.escape(error)):

@@ -1,6 +1,9 @@
-"""Removal of old checkpoints."""
+"""Removing old checkpoints."""
 
+from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
 
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.hashed_files import write_file
@@ -13,27 +16,41 @@ from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
 
 
-def test_newest_complete_checkpoints_stay(tmp_path: Path) -> None:
-    """A corrupted one is neither counted nor removed. Of the others one may be spared, but none that a rollback moved aside."""
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run directory with checkpoints of the steps 1 to 5."""
     folder = RunFolder(tmp_path)
     for step in range(1, 6):
-        directory = folder.checkpoint(step)
-        directory.mkdir(parents=True)
-        save_manifest(directory, {"file": write_file(directory / "file", [b"%d" % step])}, {})
+        checkpoint = folder.checkpoint(step)
+        checkpoint.mkdir(parents=True)
+        record = write_file(checkpoint / "file", [b"%d" % step])
+        save_manifest(checkpoint, {"file": record}, {})
+    return folder
+
+
+def spare_oldest(steps: Iterable[int], step: int) -> list[int]:
+    """Spare the oldest checkpoint when pruning after step 5."""
+    if step == 5:
+        return [min(steps)]
+    return []
+
+
+def spare_none(steps: Iterable[int], step: int) -> list[int]:
+    return []
+
+
+def test_newest_complete_checkpoints_stay(folder: RunFolder) -> None:
+    """A corrupted checkpoint is neither counted nor removed. One that a rollback moved aside is removed, even if it is old."""
     (folder.checkpoint(4) / "file").write_text("longer")
     folder.checkpoint(2).with_name("step-00000002.rewound").mkdir()
-    prune(_environment(folder), folder.checkpoint(5), 2, lambda found, step: [min(found)] if step == 5 else [])
+    prune(_environment(folder), folder.checkpoint(5), 2, spare_oldest)
     assert sorted(folder.checkpoints.iterdir()) == [folder.checkpoint(step) for step in (1, 3, 4, 5)]
 
 
-def test_the_one_just_written_stays(tmp_path: Path) -> None:
-    """Also when others have higher numbers."""
-    folder = RunFolder(tmp_path)
-    for step in (1, 2, 3):
-        folder.checkpoint(step).mkdir(parents=True)
-        save_manifest(folder.checkpoint(step), {}, {})
-    prune(_environment(folder), folder.checkpoint(1), 1, lambda *_: [])
-    assert folder.list_checkpoints() == [folder.checkpoint(3), folder.checkpoint(1)]
+def test_the_checkpoint_just_written_stays(folder: RunFolder) -> None:
+    """Others may have higher numbers."""
+    prune(_environment(folder), folder.checkpoint(1), 1, spare_none)
+    assert folder.list_checkpoints() == [folder.checkpoint(5), folder.checkpoint(1)]
 
 
 def _environment(folder: RunFolder) -> RunEnvironment:

@@ -1,4 +1,4 @@
-"""State of the random number generators."""
+"""State of random number generators."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Reports about saves, and how many may fail in a row."""
+"""Reports about saves, and how many consecutive saves may fail."""
 
 from pathlib import Path
 from typing import Any

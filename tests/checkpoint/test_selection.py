@@ -39,8 +39,8 @@ def corrupt(environment: RunEnvironment, name: str) -> None:
     flip_byte(environment.folder.checkpoints / name / "weight-00000.safetensors")
 
 
-def test_the_newest_valid_checkpoint(environment: RunEnvironment) -> None:
-    """A newer one that is corrupted is moved aside, unless the run is refused."""
+def test_the_newest_valid_checkpoint_is_selected(environment: RunEnvironment) -> None:
+    """A newer corrupted checkpoint is moved aside, unless the run is refused."""
     corrupt(environment, LAST)
 
     def refuse(reader: CheckpointReader) -> None:
@@ -56,39 +56,54 @@ def test_the_newest_valid_checkpoint(environment: RunEnvironment) -> None:
     assert names(environment) == [FIRST, f"{LAST}.corrupted"]
 
 
-def test_no_valid_checkpoint(environment: RunEnvironment) -> None:
+def test_a_run_without_a_valid_checkpoint_is_refused(environment: RunEnvironment) -> None:
+    """Its corrupted checkpoints stay where they are."""
     for name in (FIRST, LAST):
         corrupt(environment, name)
     with pytest.raises(UserError, match="none of the 2 checkpoints is valid"):
         find_newest(environment, accept)
     assert names(environment) == [FIRST, LAST]
+
+
+def test_a_run_without_checkpoints_selects_none(environment: RunEnvironment) -> None:
     shutil.rmtree(environment.folder.checkpoints)
     assert find_newest(environment, accept) is None
 
 
-def test_a_named_checkpoint(environment: RunEnvironment) -> None:
-    last = environment.folder.checkpoints / LAST
-    reader = open_named(last, environment, accept)
+def test_a_named_checkpoint_is_opened(environment: RunEnvironment) -> None:
+    reader = open_named(environment.folder.checkpoints / LAST, environment, accept)
     assert reader is not None
     assert reader.step == 4
+
+
+def test_a_named_checkpoint_with_newer_ones_is_refused(environment: RunEnvironment) -> None:
+    """Training on would mix two histories in one run directory."""
     with pytest.raises(UserError, match=f"holds checkpoints newer than .*{FIRST} .*up to {LAST}"):
         open_named(environment.folder.checkpoints / FIRST, environment, accept)
+
+
+def test_a_corrupted_named_checkpoint_is_refused(environment: RunEnvironment) -> None:
     corrupt(environment, LAST)
     with pytest.raises(UserError, match=f"{LAST} is corrupted"):
-        open_named(last, environment, accept)
+        open_named(environment.folder.checkpoints / LAST, environment, accept)
 
 
-def test_the_main_rank_looks_for_all(tmp_path: Path) -> None:
-    """Another rank's view of newer checkpoints does not count, and what the main rank refuses every rank refuses."""
+def test_the_main_rank_selects_for_all(tmp_path: Path) -> None:
+    """Another rank's view of newer checkpoints does not count. Every rank refuses what the main rank refuses."""
     results = run_workers("tests.checkpoint.test_selection:open_with_unlike_views", 2, str(tmp_path), tmp_path / "workers")
-    assert results[0]["opened"] == results[1]["opened"] == 2
+    assert len(results) == 2
     for result in results:
+        assert result["opened"] == 2
         assert "no such folder" in result["missing"]
         assert f"up to {LAST}" in result["newer"]
 
 
 def open_with_unlike_views(folder: str, topology: Topology) -> dict[str, Any]:
-    """Open checkpoints by ranks that have copies of a run, of which only one has the newer checkpoint."""
+    """Open checkpoints on two ranks, whose copies of a run differ: only one of them has the newer checkpoint.
+
+    Returns:
+        Errors for a checkpoint missing on the main rank and for one with newer checkpoints there, and the step opened.
+    """
     copy = Path(folder) / f"rank{topology.rank}" / "run"
     shutil.copytree(FIXTURE, copy)
     run = RunFolder(copy)
@@ -96,7 +111,7 @@ def open_with_unlike_views(folder: str, topology: Topology) -> dict[str, Any]:
     environment = RunEnvironment(run, lease, topology, RunLog(run, lease, topology), Pace())
     first = run.checkpoints / FIRST
     last = run.checkpoints / LAST
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def error_of(directory: Path) -> str:
         with pytest.raises((UserError, FileNotFoundError)) as raised:
@@ -105,14 +120,14 @@ def open_with_unlike_views(folder: str, topology: Topology) -> dict[str, Any]:
 
     if topology.is_main:
         shutil.move(last, copy / LAST)
-    found["missing"] = error_of(last)
-    found["opened"] = open_named(first, environment, accept).step
+    results["missing"] = error_of(last)
+    results["opened"] = open_named(first, environment, accept).step
     if topology.is_main:
         shutil.move(copy / LAST, last)
     else:
         shutil.rmtree(last)
-    found["newer"] = error_of(first)
-    return found
+    results["newer"] = error_of(first)
+    return results
 
 
 def test_a_rollback_moves_newer_checkpoints_aside(environment: RunEnvironment) -> None:
@@ -126,6 +141,6 @@ def test_a_rollback_moves_newer_checkpoints_aside(environment: RunEnvironment) -
     assert environment.folder.latest.read_text().strip().endswith(FIRST)
 
 
-def test_a_rollback_without_a_stable_checkpoint(environment: RunEnvironment) -> None:
+def test_a_rollback_without_a_stable_checkpoint_moves_nothing(environment: RunEnvironment) -> None:
     assert find_stable_checkpoint(environment, lambda steps: []) is None
     assert names(environment) == [FIRST, LAST]

@@ -1,4 +1,4 @@
-"""Our own safetensors files."""
+"""Writing safetensors files: the same bytes as the library, and hashes of the given content."""
 
 import hashlib
 import os
@@ -24,19 +24,22 @@ def test_the_library_writes_the_same_bytes(tmp_path: Path, dtype: torch.dtype) -
     written = (tmp_path / "file").read_bytes()
     assert written == save(content, metadata={"format": "pt"})
     assert record == FileRecord(bytes=len(written), sha256=hashlib.sha256(written).hexdigest())
-    assert all(torch.equal(tensor, content[name]) for name, tensor in load_file(tmp_path / "file").items())
+    loaded = load_file(tmp_path / "file")
+    assert loaded.keys() == content.keys()
+    for name, tensor in loaded.items():
+        assert torch.equal(tensor, content[name]), name
 
 
-def test_what_was_altered_while_it_was_written_is_not_blessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hash is of what was given."""
+def test_a_file_altered_while_it_is_written_has_another_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorded hash is that of the given tensors, so verification finds the altered file."""
     path = tmp_path / "file"
     expected = save_tensors({"a": torch.ones(3)}, path)
-    good = path.read_bytes()
+    correct = path.read_bytes()
 
-    def altered(descriptor: int) -> None:
+    def alter(descriptor: int) -> None:
         os.pwrite(descriptor, b"\xff", 0)
 
     path.unlink()
-    monkeypatch.setattr(os, "fsync", altered)
+    monkeypatch.setattr(os, "fsync", alter)
     assert save_tensors({"a": torch.ones(3)}, path) == expected
-    assert path.read_bytes() != good
+    assert path.read_bytes() != correct

@@ -39,7 +39,7 @@ def test_no_warmup_starts_at_the_peak() -> None:
 
 @pytest.mark.parametrize("steps", [7, 30, 97, 1000])
 def test_decays_start_exactly_at_their_step(steps: int) -> None:
-    """Fractions of the run are rounded: a decay starting a step early would be below the peak, one a step late would not fall."""
+    """Fractions of the run are rounded: a decay starting a step early would be below the peak, a late one would not fall."""
     for length in range(1, steps - 3):
         options = WsdOptions(kind="wsd", decay_shape="sqrt", warmup_tokens=3, decay_tokens=length).in_fractions(steps)
         begin = steps - length
