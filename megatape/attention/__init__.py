@@ -1,1 +1,12 @@
-"""Causal attention over content and position state: backends, rotation and biases."""
+"""Causal attention over content and position state: backends, rotation and biases.
+
+Where to look:
+
+* attend.py: the operation, and selecting its backend; backend.py: interface of backends.
+* backends/: the backends, a file each. blocked/ computes attention by blocks of rows in plain PyTorch, also around a ring.
+* bias.py: bias that encodings add to scores; block_masks.py: blocks that flex_attention skips.
+* rotation.py: rotation of queries and keys; fused_rotation.py: the same by our kernels or PyTorch's operators.
+* split_values.py: values and position state in several calls, for backends that limit the width.
+* shifted.py: shifted sparse attention; limits.py: settings that it excludes.
+* kernels/: our Triton kernels.
+"""

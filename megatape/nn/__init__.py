@@ -1,1 +1,14 @@
-"""Layers: linear (tensor-parallel, LoRA, FP8), vocabulary, norms, dropout and loss; parameters and rematerialization."""
+"""Layers: linear (tensor-parallel, LoRA, FP8), vocabulary, norms, dropout and loss; parameters and rematerialization.
+
+Where to look, from single tensors to whole layers:
+
+* parameters.py: parameters that declare their initialization and weight decay, and this rank's shards of them.
+* remat.py and rebuilt.py: tensors that the backward pass rebuilds, and the operations making them. shared_input.py rebuilds
+  the input of several layers once for all of them, gathered_input.py across ranks, and shared_remat.py serves encodings.
+* recompute.py: activation checkpointing of whole functions.
+* product.py: the matrix product of linear layers; fp8.py: the same in FP8; limits.py: settings that FP8 excludes.
+* linear.py: tensor-parallel linear layers; lora.py: their adapters; dropout.py: dropout in adapters.
+* norm.py: normalization layers.
+* vocabulary.py: embedding and output head; targets.py: targets of the loss; loss.py: cross entropy by chunks.
+* kernels/: the loss as a Triton kernel, and launching any Triton kernel.
+"""

@@ -1,1 +1,9 @@
-"""Optimizers and their options, base class for updating whole matrices, and learning-rate schedules."""
+"""Optimizers and their options, base class for updating whole matrices, and learning-rate schedules.
+
+Where to look:
+
+* optimizer.py: builds the configured optimizer from parameters.
+* adamw.py: AdamW.
+* matrices.py: base class for updating whole matrices; muon_options.py and muon.py: Muon, such an optimizer.
+* schedules.py: learning-rate schedules; legacy_schedules.py: those of earlier versions, for resuming.
+"""
