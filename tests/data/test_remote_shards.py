@@ -1,4 +1,4 @@
-"""Shards that are read in windows and from a URL, by way of a bounded cache: the same samples, whatever happens on the way."""
+"""Shards read from a URL, in windows and through a bounded cache, give the same samples whatever happens on the way."""
 
 import threading
 import time
@@ -21,6 +21,7 @@ from megatape.data.training.open_dataset import open_dataset
 from megatape.data.training.token_dataset import TokenDataset
 from tests.helpers.data.data_directory import Documents, MakeDirectory, first_byte
 from tests.helpers.processes.load import scaled
+from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.web import Fault, Web, served
 from tests.helpers.runs.batches import mixture_of
 
@@ -35,130 +36,181 @@ def directory(make_directory: MakeDirectory, documents: Documents) -> Path:
 
 @pytest.fixture
 def web(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """A server of the directory under the name data/, which is asked again at once where it fails."""
+    """A server of the data directory in data/. Failed requests are repeated at once."""
     monkeypatch.setattr(retries, "RETRIES", Retries(wait=0.01))
-    with served(**{f"data/{path.name}": path.read_bytes() for path in directory.iterdir()}) as web:
+    files = {f"data/{path.name}": path.read_bytes() for path in directory.iterdir()}
+    with served(**files) as web:
         yield web
 
 
-def size(path: Path) -> int:
-    """0 if it has just been removed."""
-    with suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
+def training_shards(directory: Path) -> list[Shard]:
+    return load_index(directory).splits["train"].shards
+
+
+def dataset(location: str | Path, cache: CacheFolder | None = None, window: int = 0) -> TokenDataset:
+    """Open the training split of a data directory."""
+    return TokenDataset(StoredSplit(location, "train", cache), LENGTH, window=window)
+
+
+def cached_names(tmp_path: Path) -> set[str]:
+    return {path.name for path in tmp_path.glob("cache/*/*.tar")}
+
+
+def cached_bytes(tmp_path: Path) -> int:
+    """Return the size of all copies in the cache. Copies may be removed meanwhile."""
+    total = 0
+    for path in tmp_path.glob("cache/*/*.tar"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def test_a_url_gives_the_same_samples(directory: Path, web: Web, tmp_path: Path) -> None:
-    """Over an epoch and from within the next, each shard once, with room for two windows, though the server fails."""
-    local = TokenDataset(StoredSplit(directory, "train"), LENGTH, window=WINDOW)
-    shards = load_index(directory).splits["train"].shards
-    folder = CacheFolder(tmp_path / "cache", max_bytes=2 * WINDOW * max(shard.bytes for shard in shards))
-    remote = TokenDataset(StoredSplit(web.url("data"), "train", folder), LENGTH, window=WINDOW)
-    assert (remote.fingerprint, remote.num_samples) == (local.fingerprint, local.num_samples)
+    """The server fails three times. The cache has room for two windows, so that every shard is copied once an epoch."""
+    shards = training_shards(directory)
+    max_shard_bytes = max(shard.bytes for shard in shards)
+    max_bytes = 2 * WINDOW * max_shard_bytes
+    local = dataset(directory, window=WINDOW)
+    remote = dataset(web.url("data"), CacheFolder(tmp_path / "cache", max_bytes=max_bytes), WINDOW)
+    assert remote.fingerprint == local.fingerprint
+    assert remote.num_samples == local.num_samples
+    local_samples = mixture_of(local)
+    remote_samples = mixture_of(remote)
+
     web.faults += [Fault(status=503), Fault(after=700, then="reset"), Fault(after=900, then="end")]
-    most = 0
-    fetched = mixture_of(remote)
-    read = mixture_of(local)
+    max_cached_bytes = 0
     for place in range(local.num_samples):
-        ours = fetched.sample(place)
-        theirs = read.sample(place)
-        assert np.array_equal(ours.tokens, theirs.tokens) and np.array_equal(ours.targets, theirs.targets)
-        most = max(most, sum(map(size, folder.root.glob("*/*.tar"))))
-    begun = Counter(name for method, name, part in web.requests if method == "GET" and name.endswith(".tar") and not part)
-    assert begun.keys() >= {f"data/{shard.file}" for shard in shards}
-    assert sum(begun.values()) <= len(shards) + 3 + 2 * WINDOW, (
-        "one for each shard, each fault, and the next epoch's first windows"
-    )
-    assert folder.max_bytes is not None and most <= folder.max_bytes + max(shard.bytes for shard in shards)
-    resumed = mixture_of(TokenDataset(StoredSplit(web.url("data"), "train", folder), LENGTH, window=WINDOW))
+        expected = local_samples.sample(place)
+        sample = remote_samples.sample(place)
+        assert np.array_equal(sample.tokens, expected.tokens)
+        assert np.array_equal(sample.targets, expected.targets)
+        max_cached_bytes = max(max_cached_bytes, cached_bytes(tmp_path))
+
+    copied = Counter[str]()
+    for method, name, byte_range in web.requests:
+        if method == "GET" and name.endswith(".tar") and not byte_range:
+            copied[name] += 1
+    assert copied.keys() >= {f"data/{shard.file}" for shard in shards}
+    # Besides the shards: repetitions after faults, and the first windows of the next epoch.
+    assert copied.total() <= len(shards) + 3 + 2 * WINDOW
+    assert max_cached_bytes <= max_bytes + max_shard_bytes
+
+
+def test_a_resumed_run_reads_the_same_samples_from_a_url(directory: Path, web: Web, tmp_path: Path) -> None:
+    """It starts within a later epoch."""
+    local = dataset(directory, window=WINDOW)
+    max_bytes = 2 * WINDOW * max(shard.bytes for shard in training_shards(directory))
+    remote = dataset(web.url("data"), CacheFolder(tmp_path / "cache", max_bytes=max_bytes), WINDOW)
+    expected = mixture_of(local)
+    resumed = mixture_of(remote)
+
     for place in (local.num_samples + 7, 5 * local.num_samples - 1):
-        assert np.array_equal(resumed.sample(place).tokens, read.sample(place).tokens)
+        assert np.array_equal(resumed.sample(place).tokens, expected.sample(place).tokens)
 
 
 def test_the_next_window_is_copied_ahead(directory: Path, web: Web, tmp_path: Path) -> None:
-    remote = TokenDataset(StoredSplit(web.url("data"), "train", CacheFolder(tmp_path / "cache")), LENGTH, window=WINDOW)
-    mixture = mixture_of(remote)
+    mixture = mixture_of(dataset(web.url("data"), CacheFolder(tmp_path / "cache"), WINDOW))
+    shards = training_shards(directory)
+
     mixture.sample(0)
-    shards = load_index(directory).splits["train"].shards
-    wanted = {shards[number].file for number in mixture.order.upcoming_shards(mixture.order.locate(0))}
-    assert len(wanted) == 2 * WINDOW
-    deadline = time.monotonic() + 20
-    while {copy.name for copy in tmp_path.glob("cache/*/*.tar")} != wanted:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+
+    upcoming = mixture.order.upcoming_shards(mixture.order.locate(0))
+    expected = {shards[number].file for number in upcoming}
+    assert len(expected) == 2 * WINDOW
+    wait_until(lambda: cached_names(tmp_path) == expected, "the copies of two windows", 20)
 
 
-def test_ranks_that_share_a_small_cache(directory: Path, tmp_path: Path) -> None:
-    """Each removes what the others read, and all read right."""
-    shards = load_index(directory).splits["train"].shards
-    folder = CacheFolder(tmp_path / "cache", max_bytes=2 * max(shard.bytes for shard in shards))
-    expected = mixture_of(TokenDataset(StoredSplit(directory, "train"), LENGTH, window=1))
-    tokens = [expected.sample(place).tokens for place in range(180)]
-    wrong = set(range(4))
+def test_ranks_that_share_a_small_cache_read_the_same_samples(directory: Path, tmp_path: Path) -> None:
+    """They remove each other's copies."""
+    max_bytes = 2 * max(shard.bytes for shard in training_shards(directory))
+    cache = CacheFolder(tmp_path / "cache", max_bytes=max_bytes)
+    mixture = mixture_of(dataset(directory, window=1))
+    expected = [mixture.sample(place).tokens for place in range(180)]
+    correct_ranks = set[int]()
 
     def read(rank: int) -> None:
-        mine = mixture_of(TokenDataset(StoredSplit(directory, "train", folder), LENGTH, window=1))
-        places = range(40 * rank, 40 * rank + 60)
-        if all(np.array_equal(mine.sample(place).tokens, tokens[place]) for place in places):
-            wrong.remove(rank)
+        shared = mixture_of(dataset(directory, cache, window=1))
+        for place in range(40 * rank, 40 * rank + 60):
+            assert np.array_equal(shared.sample(place).tokens, expected[place])
+        correct_ranks.add(rank)
 
     ranks = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join(timeout=scaled(60))
-    assert not wrong
+
+    assert correct_ranks == {0, 1, 2, 3}
 
 
-def test_a_copy_that_is_removed_before_it_is_opened(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a rank that makes room: it is made again."""
+def test_a_copy_removed_before_it_is_opened_is_made_again(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank may remove a copy to make room."""
     local = ShardCache.local
     removed: list[Path] = []
 
-    def unlucky(self: ShardCache, shard: Shard) -> Path:
+    def remove_twice(self: ShardCache, shard: Shard) -> Path:
         path = local(self, shard)
         if len(removed) < 2:
             removed.append(path)
             path.unlink()
         return path
 
-    monkeypatch.setattr(ShardCache, "local", unlucky)
-    cached = TokenDataset(StoredSplit(directory, "train", CacheFolder(tmp_path / "cache")), LENGTH)
-    assert np.array_equal(cached.tokens(0), TokenDataset(StoredSplit(directory, "train"), LENGTH).tokens(0))
+    monkeypatch.setattr(ShardCache, "local", remove_twice)
+    cached = dataset(directory, CacheFolder(tmp_path / "cache"))
+
+    assert np.array_equal(cached.tokens(0), dataset(directory).tokens(0))
     assert len(removed) == 2
 
 
-def test_what_was_needed_least_recently_makes_room(directory: Path, tmp_path: Path) -> None:
-    index = load_index(directory)
-    first, second, third = index.splits["train"].shards[:3]
-    copies = ShardCache(CacheFolder(tmp_path / "cache", max_bytes=first.bytes + second.bytes), str(directory), index)
+def test_the_least_recently_used_copy_makes_room(directory: Path, tmp_path: Path) -> None:
+    first, second, third = training_shards(directory)[:3]
+    folder = CacheFolder(tmp_path / "cache", max_bytes=first.bytes + second.bytes)
+    cache = ShardCache(folder, str(directory), load_index(directory))
+
     for shard in (first, second, first, third):
-        copies.local(shard)
-        time.sleep(0.01)
-    assert {path.name for path in tmp_path.glob("cache/*/*.tar")} == {first.file, third.file}
+        cache.local(shard)
+        time.sleep(0.01)  # so that the times of use differ
+
+    assert cached_names(tmp_path) == {first.file, third.file}
 
 
-def test_a_corrupted_shard_at_a_url(directory: Path, web: Web, tmp_path: Path) -> None:
+def read_all_samples(dataset: TokenDataset) -> None:
+    for index in range(dataset.num_samples):
+        dataset.sample(index)
+
+
+def test_a_corrupted_or_missing_shard_at_a_url_is_named(web: Web, tmp_path: Path) -> None:
     name = "data/train-000001.tar"
     content = bytearray(web.files[name])
     content[first_byte(0)] ^= 255
+    remote = dataset(web.url("data"), CacheFolder(tmp_path / "cache"))
+
     web.files[name] = bytes(content)
-    remote = TokenDataset(StoredSplit(web.url("data"), "train", CacheFolder(tmp_path / "cache")), LENGTH)
     with pytest.raises(ValueError, match=rf"{web.url(name)} member 0: corrupted, bytes 0 to "):
-        for index in range(remote.num_samples):
-            remote.sample(index)
+        read_all_samples(remote)
+
     del web.files[name]
     with pytest.raises(OSError, match=f"data.cache .*cannot copy train-000001.tar.*{web.url(name)}.* 404"):
-        for index in range(remote.num_samples):
-            remote.sample(index)
+        read_all_samples(remote)
 
 
-def test_a_cache_without_room(directory: Path, tmp_path: Path) -> None:
-    sizes = sorted(shard.bytes for shard in load_index(directory).splits["train"].shards)
-    for window, needed in ((0, sum(sizes)), (3, sum(sizes[-6:]))):
-        settings = DataConfig(path=str(directory), sequence_length=LENGTH, cache=str(tmp_path / "cache"), window=window)
-        open_dataset(settings.model_copy(update={"cache_bytes": needed}), str(directory), "train")
-        with pytest.raises(ValueError, match=rf"data.cache_bytes is {needed - 1:,}, but .* take {needed:,}: raise it"):
-            open_dataset(settings.model_copy(update={"cache_bytes": needed - 1}), str(directory), "train")
+@pytest.mark.parametrize("window", [0, 3])
+def test_a_cache_without_room_is_refused(directory: Path, tmp_path: Path, window: int) -> None:
+    """Without a window, the cache needs room for all shards, otherwise for the largest ones of two windows."""
+    sizes = sorted(shard.bytes for shard in training_shards(directory))
+    num_bytes = sum(sizes)
+    if window:
+        num_bytes = sum(sizes[-2 * window :])
+    settings = DataConfig(path=str(directory), sequence_length=LENGTH, cache=str(tmp_path / "cache"), window=window)
+
+    open_dataset(settings.model_copy(update={"cache_bytes": num_bytes}), str(directory), "train")
+
+    with pytest.raises(ValueError, match=rf"data.cache_bytes is {num_bytes - 1:,}, but .* take {num_bytes:,}: raise it"):
+        open_dataset(settings.model_copy(update={"cache_bytes": num_bytes - 1}), str(directory), "train")
+
+
+def test_shards_shorter_than_a_sample_are_refused(directory: Path) -> None:
     with pytest.raises(ValueError, match="no shard of .* holds a sample of 192 tokens"):
         TokenDataset(StoredSplit(directory, "train"), 192, window=1)
