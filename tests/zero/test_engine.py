@@ -1,9 +1,9 @@
-"""If a loss or gradient is not finite on one rank, no rank takes the step, and the run continues as if it had not been."""
+"""If a loss or gradient is not finite on one rank, no rank takes the step, and the run continues as without it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,9 +18,9 @@ from megatape.training.trainer import Trainer
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 
-# Weights that are divided over tensor-parallel ranks, and held whole by each.
-DIVIDED = "blocks.1.attention.query.weight"
-WHOLE = "blocks.1.attention_norm.weight"
+# A weight sharded over tensor-parallel ranks, and one replicated on them.
+SHARDED = "blocks.1.attention.query.weight"
+REPLICATED = "blocks.1.attention_norm.weight"
 
 STAGES: dict[str, dict[str, Any]] = {
     "0": {"zero": {"stage": 0}},
@@ -33,15 +33,40 @@ STAGES: dict[str, dict[str, Any]] = {
     "3 offload": {"zero": {"stage": 3, "offload_optimizer": True}},
 }
 
-# A run has a clean step, the steps with FAULTS, and a clean step.
 NUM_STEPS = 5
+"""A clean step, the steps with FAULTS, and a clean step."""
+
 SHARED = "a gradient that every tensor-parallel rank must have is not finite on rank 3, but not on all"
-# Step -> place of the fault, its rank, and start of the message.
+
+
+class Fault(NamedTuple):
+    """A NaN on one rank: its place, "loss" or the name of a parameter, and the start of the message."""
+
+    place: str
+    rank: int
+    message: str
+
+
 FAULTS = {
-    1: ("loss", 2, "the loss is nan"),
-    2: (DIVIDED, 1, "the gradient norm is"),
-    3: (WHOLE, 3, SHARED),
+    1: Fault("loss", 2, "the loss is nan"),
+    2: Fault(SHARDED, 1, "the gradient norm is"),
+    3: Fault(REPLICATED, 3, SHARED),
 }
+"""Step -> fault in it."""
+
+
+class Result(NamedTuple):
+    """Result of a rank at one stage.
+
+    Attributes:
+        reasons: Reason why each step with a fault was skipped.
+        unchanged: Whether each skipped step left all numbers of the rank unchanged.
+        equals_clean_run: Whether the run ends with the numbers of a run without such steps.
+    """
+
+    reasons: list[str | None]
+    unchanged: list[bool]
+    equals_clean_run: bool
 
 
 # DeepSpeed itself skips what is not finite in float32 at stages 1 and 2, and at stage 3. The other cases are ours.
@@ -58,43 +83,39 @@ def test_no_rank_takes_a_nonfinite_step(raw_config: dict[str, Any], tmp_path: Pa
     raw_config["parallel"] = {"tp": 2}
     payload = {"config": raw_config, "stages": stages}
     results = run_workers("tests.zero.test_engine:train", 4, payload, tmp_path / "workers")
-    for rank, result in enumerate(results):
-        for stage, (faults, unchanged, equals_clean_run) in zip(stages, result, strict=True):
-            for (_, _, expected), fault in zip(FAULTS.values(), faults, strict=True):
-                assert fault, (rank, stage, expected)
+    for rank, results_of_rank in enumerate(results):
+        for stage, (reasons, unchanged, equals_clean_run) in zip(stages, results_of_rank, strict=True):
+            for fault, reason in zip(FAULTS.values(), reasons, strict=True):
+                assert reason is not None, (rank, stage, fault)
                 # From stage 1 on, DeepSpeed may find a fault in a shared gradient first.
-                if stage == "0" or expected != SHARED:
-                    assert fault.startswith(expected), (rank, stage)
+                if stage == "0" or fault.message != SHARED:
+                    assert reason.startswith(fault.message), (rank, stage)
             assert unchanged == [True] * len(FAULTS), (rank, stage)
             assert equals_clean_run, (rank, stage)
 
 
-def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
-    """Train at some of STAGES with FAULTS.
-
-    Returns:
-        For each stage the faults found, whether each left all numbers of this rank unchanged, and whether the run ends with the
-        numbers of a run without such steps.
-    """
+def train(payload: dict[str, Any], topology: Topology) -> list[Result]:
+    """Train at some of STAGES with FAULTS. Return the result of each stage."""
     raw = payload["config"]
     results = []
     for stage in payload["stages"]:
         run = _make_run(raw, stage, topology, "faults")
-        faults, unchanged = _train_with_faults(run, topology.rank)
-        assert (run.state.step, run.state.updates) == (NUM_STEPS, NUM_STEPS - len(FAULTS))
+        reasons, unchanged = _train_with_faults(run, topology.rank)
+        assert run.state.step == NUM_STEPS
+        assert run.state.updates == NUM_STEPS - len(FAULTS)
 
         clean = _make_run(raw, stage, topology, "clean")
         clean.train_step()
         clean.state.samples += len(FAULTS) * raw["training"]["global_batch_size"]
         clean.stepper.forget_next_batch()
         clean.train_step()
-        results.append([faults, unchanged, _equal(_numbers(run), _numbers(clean))])
+        results.append(Result(reasons, unchanged, _equal(_numbers(run), _numbers(clean))))
     return results
 
 
-def _train_with_faults(run: Trainer, rank: int) -> tuple[list[str], list[bool]]:
-    """Make all steps of a run. Returns the faults found, and whether each left all numbers of this rank unchanged."""
-    faults = []
+def _train_with_faults(run: Trainer, rank: int) -> tuple[list[str | None], list[bool]]:
+    """Train all steps of a run. Return the first two fields of Result."""
+    reasons = []
     unchanged = []
     for step in range(NUM_STEPS):
         before = _numbers(run)
@@ -103,14 +124,15 @@ def _train_with_faults(run: Trainer, rank: int) -> tuple[list[str], list[bool]]:
             assert output.is_applied, step
             assert not _equal(before, _numbers(run)), step
             continue
-        place, victim, _ = FAULTS[step]
-        if rank != victim:
-            place = ""
-        with _fault(run, place):
+        fault = FAULTS[step]
+        place = None
+        if rank == fault.rank:
+            place = fault.place
+        with _inject(run, place):
             output = run.train_step()
-        faults.append(output.skipped or "")
+        reasons.append(output.skipped)
         unchanged.append(_equal(before, _numbers(run)))
-    return faults, unchanged
+    return reasons, unchanged
 
 
 def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) -> Trainer:
@@ -135,14 +157,14 @@ def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) ->
 
 
 @contextmanager
-def _fault(run: Trainer, place: str) -> Iterator[None]:
+def _inject(run: Trainer, place: str | None) -> Iterator[None]:
     """Make the first loss, or the first gradient of a parameter, NaN.
 
     Args:
         run: Run.
-        place: "loss", name of a parameter, or "" for no fault.
+        place: "loss", name of a parameter, or None for no fault.
     """
-    if not place:
+    if place is None:
         yield
         return
     spoil = _multiply_once(torch.nan)
@@ -189,6 +211,6 @@ def _numbers(run: Trainer) -> list[Tensor]:
     return numbers
 
 
-def _equal(these: list[Tensor], those: list[Tensor]) -> bool:
+def _equal(tensors: list[Tensor], expected: list[Tensor]) -> bool:
     """Whether two lists of tensors are equal."""
-    return all(torch.equal(one, other) for one, other in zip(these, those, strict=True))
+    return all(torch.equal(tensor, other) for tensor, other in zip(tensors, expected, strict=True))

@@ -42,26 +42,28 @@ PRIVATE_NAMES = {
 }
 
 
-def test_version() -> None:
+def test_the_names_were_read_from_the_installed_version() -> None:
     assert deepspeed.__version__.startswith(VERSION), "look for PRIVATE_NAMES in the new version, then change this one"
 
 
 @pytest.mark.parametrize("module", [name for name in PRIVATE_NAMES if name.startswith("deepspeed")])
-def test_names_of_modules(module: str) -> None:
+def test_private_names_of_modules_exist(module: str) -> None:
+    """A name is a method of a class, an attribute of a module, or a submodule."""
+    holder = getattr(deepspeed, module.removeprefix("deepspeed."), None)
     for name in PRIVATE_NAMES[module]:
-        if hasattr(getattr(deepspeed, module.removeprefix("deepspeed."), None), name):  # a method of a class
+        if hasattr(holder, name):
             continue
         if not hasattr(importlib.import_module(module), name):
-            importlib.import_module(f"{module}.{name}")  # a submodule
+            importlib.import_module(f"{module}.{name}")
 
 
-def test_names_of_objects(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_private_names_of_objects_exist(raw_config: dict[str, Any], tmp_path: Path) -> None:
     (missing,) = run_workers("tests.zero.test_internals:find_missing", 1, raw_config, tmp_path / "workers")
     assert missing == []
 
 
 def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
-    """The names that an engine at stage 2 or 3 lacks."""
+    """Return the private names missing in engines of the stages 2 and 3."""
     missing = []
     engines: dict[str, dict[str, Any]] = {
         "at stages 1 and 2": {"stage": 2},
@@ -81,14 +83,21 @@ def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
             "module": engine.module,
         }
         for kind, holder in objects.items():
-            names = PRIVATE_NAMES.get(f"{kind} {suffix}", ())
-            missing += [f"{name} of the {kind} {suffix}" for name in names if not hasattr(holder, name)]
+            for name in PRIVATE_NAMES.get(f"{kind} {suffix}", ()):
+                if not hasattr(holder, name):
+                    missing.append(f"{name} of the {kind} {suffix}")
     return missing
 
 
 def test_no_other_file_uses_private_names() -> None:
-    private = {name for names in PRIVATE_NAMES.values() for name in names} - {"compile", "original_muon", "enable_nvtx"}
+    private: set[str] = set()
+    for names in PRIVATE_NAMES.values():
+        private.update(names)
+    private -= {"compile", "original_muon", "enable_nvtx"}  # also public names elsewhere
+
     for path in (ROOT / "megatape").rglob("*.py"):
-        if not path.relative_to(ROOT).as_posix().startswith(ALLOWED):
-            used = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
-            assert not used & private, f"{path}: {used & private} belong to megatape/zero/internals.py or stages/"
+        if path.relative_to(ROOT).as_posix().startswith(ALLOWED):
+            continue
+        attributes = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+        used = attributes & private
+        assert not used, f"{path}: {used} belong to megatape/zero/internals.py or stages/"

@@ -1,4 +1,4 @@
-"""Owners of whole matrices."""
+"""Assigning matrices to the ranks that update them."""
 
 from megatape.registry import OPTIMIZERS
 from megatape.zero.matrix_state import assign_owners

@@ -1,4 +1,4 @@
-"""The watch over gradients that are not finite."""
+"""Watching for gradients that are not finite."""
 
 import pytest
 import torch
@@ -8,13 +8,14 @@ from megatape.zero.nonfinite import NonfiniteWatch
 
 
 @pytest.mark.parametrize("fault", [float("nan"), float("inf")])
-def test_detected_until_reset(fault: float) -> None:
+def test_a_nonfinite_gradient_is_detected_until_reset(fault: float) -> None:
+    """A later finite gradient does not hide it."""
     weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     watch = NonfiniteWatch(weights, torch.device("cpu"))
     sum(weight.sum() for weight in weights).backward()  # type: ignore[union-attr]
     assert not watch.detected
     (weights[1] * fault).sum().backward()
     weights[0].sum().backward()
-    assert watch.detected, "a later finite gradient hides no fault"
+    assert watch.detected
     watch.reset()
     assert not watch.detected

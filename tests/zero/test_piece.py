@@ -1,4 +1,4 @@
-"""Pieces: runs of elements of a share, extracted from whole tensors and added to them."""
+"""Pieces: consecutive elements of a share, extracted from whole tensors and added to them."""
 
 import pytest
 import torch
@@ -23,9 +23,10 @@ def test_extract_and_add_are_inverse(columns: slice, start: int, size: int) -> N
 
     values = piece.extract(read)
     padded = torch.cat([WHOLE, torch.zeros(2, 6)])
-    expected = padded[share.rows, columns].reshape(-1)[start : start + size]
-    assert torch.equal(values, expected)
+    flat_share = padded[share.rows, columns].reshape(-1)
+    assert torch.equal(values, flat_share[start : start + size])
 
     total = torch.zeros(5, 6)
     Piece((5, 6), share, start, values).add_to(total)
-    assert torch.equal(total, torch.where(torch.isin(WHOLE, values), WHOLE, torch.zeros(5, 6)))
+    is_in_piece = torch.isin(WHOLE, values)
+    assert torch.equal(total, WHOLE * is_in_piece)

@@ -1,7 +1,7 @@
-"""A fault of one rank's memory is found: weights and optimizer state that ranks must hold alike are compared."""
+"""Comparing replicas: a fault in one rank's memory is found in weights and optimizer state replicated over ranks."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,21 +15,45 @@ from megatape.zero.kinds import WEIGHT
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 
-# Weights that are divided over tensor-parallel ranks, and held whole by each.
-DIVIDED = "blocks.1.attention.query.weight"
-WHOLE = "blocks.1.attention_norm.weight"
+# A weight sharded over tensor-parallel ranks, and one replicated on them.
+SHARDED = "blocks.1.attention.query.weight"
+REPLICATED = "blocks.1.attention_norm.weight"
 
-# Interval of checks beyond the last step.
 NEVER = 100
+"""Interval of checks that is beyond the last step."""
+
 LATER = "stage 0, after a check that found none"
 FIRST = "this first check points to gradients that are not summed over the ranks"
-# Name -> stage, rank whose memory fails, parameter, kind of its tensor, steps between checks, and error.
-FAULTS: dict[str, tuple[int, int, str, str, int, str]] = {
-    "none": (0, -1, WHOLE, WEIGHT, 1, ""),
-    "stage 0": (0, 3, DIVIDED, WEIGHT, 1, f"{DIVIDED} differs between ranks 1, 3"),
-    "stage 0, before a save": (0, 3, WHOLE, WEIGHT, NEVER, f"{WHOLE} on rank 3 is not what the other 3 ranks have"),
-    LATER: (0, 3, DIVIDED, WEIGHT, 1, f"{DIVIDED} differs between ranks 1, 3"),
-    "stage 3, moment": (3, 2, WHOLE, "exp_avg", 1, f"{WHOLE} differs between ranks 2, 3, and 1 other tensor"),
+
+
+class Fault(NamedTuple):
+    """A fault in the memory of one rank.
+
+    Attributes:
+        stage: ZeRO stage.
+        rank: Rank whose memory fails, None for no fault.
+        parameter: Parameter whose tensor changes.
+        error: Error expected, None without a fault.
+        kind: Kind of the parameter's tensor.
+        interval: Steps between checks.
+    """
+
+    stage: int
+    rank: int | None
+    parameter: str
+    error: str | None
+    kind: str = WEIGHT
+    interval: int = 1
+
+
+FAULTS = {
+    "none": Fault(0, None, REPLICATED, None),
+    "stage 0": Fault(0, 3, SHARDED, f"{SHARDED} differs between ranks 1, 3"),
+    "stage 0, before a save": Fault(
+        0, 3, REPLICATED, f"{REPLICATED} on rank 3 is not what the other 3 ranks have", interval=NEVER
+    ),
+    LATER: Fault(0, 3, SHARDED, f"{SHARDED} differs between ranks 1, 3"),
+    "stage 3, moment": Fault(3, 2, REPLICATED, f"{REPLICATED} differs between ranks 2, 3, and 1 other tensor", kind="exp_avg"),
 }
 
 
@@ -38,41 +62,45 @@ def test_differing_replicas_are_found(raw_config: dict[str, Any], tmp_path: Path
     raw_config["training"] |= {"steps": 2}
     raw_config["parallel"] = {"tp": 2}
     results = run_workers("tests.zero.test_replica_check:train_with_faults", 4, raw_config, tmp_path / "workers")
-    for result in results:  # all ranks end with the same error
-        for (name, (*_, expected)), error in zip(FAULTS.items(), result, strict=True):
-            if expected:
-                assert expected in error, name
-            else:
-                assert error == "", name
-            suspects_code = bool(expected) and name != LATER
+    for errors in results:  # all ranks end with the same error
+        for name, fault in FAULTS.items():
+            error = errors[name]
+            if fault.error is None:
+                assert error is None, name
+                continue
+            assert fault.error in error, name
+            suspects_code = name != LATER
             assert (FIRST in error) == suspects_code, (name, error)
-    for name, (*_, expected) in FAULTS.items():
+    for name, fault in FAULTS.items():
         checkpoints = list((tmp_path / "run" / name).glob("checkpoints/*"))
-        assert bool(checkpoints) == (not expected), name
+        assert bool(checkpoints) == (fault.error is None), name
 
 
-def train_with_faults(raw: dict[str, Any], topology: Topology) -> list[str]:
-    """Return the errors of two steps with each fault."""
-    return [_train(raw, topology, name) for name in FAULTS]
+def train_with_faults(raw: dict[str, Any], topology: Topology) -> dict[str, str | None]:
+    """Train two steps with each fault. Return the error that ends each run, or None if none does."""
+    return {name: _train(raw, topology, name) for name in FAULTS}
 
 
-def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
-    stage, victim, parameter, kind, interval, _ = FAULTS[name]
+def _train(raw: dict[str, Any], topology: Topology, name: str) -> str | None:
+    fault = FAULTS[name]
     changes = {
-        "zero": {"stage": stage},
+        "zero": {"stage": fault.stage},
         "run": {"directory": f"{raw['run']['directory']}/{name}"},
-        "training": raw["training"] | {"replica_check_interval": interval},
+        "training": raw["training"] | {"replica_check_interval": fault.interval},
     }
     config = parse_config(raw | changes, name)
     print(f"case {name}", flush=True)
     run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     if name == LATER:
         run.engine.check_replicas()
-    if topology.rank == victim:
-        piece = run.engine.state.piece(parameter, kind).values
-        piece.copy_(piece * 1.5 + (kind != WEIGHT))
+    if topology.rank == fault.rank:
+        values = run.engine.state.piece(fault.parameter, fault.kind).values
+        changed = values * 1.5
+        if fault.kind != WEIGHT:
+            changed += 1  # moments start at zero
+        values.copy_(changed)
     try:
         run.train()
     except TrainingDiverged as error:
         return str(error)
-    return ""
+    return None
