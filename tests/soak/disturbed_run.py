@@ -21,7 +21,16 @@ LONGEST = {"start": 6.0, "resume": 0.6, "steps": 0.1, "save": 0.05}  # seconds f
 
 
 class DisturbedRun:
-    """The run of one round. config: its file. logs: folder of a folder for each start."""
+    """The run of one round.
+
+    Attributes:
+        plan: The round.
+        config: Configuration file.
+        folder: Folder of the run.
+        logs: Folder that has a folder of logs for each start.
+        disk: Disk of the run's folder.
+        journal: Journal of the soak.
+    """
 
     def __init__(self, plan: Round, config: Path, folder: RunFolder, logs: Path, disk: Disk, journal: Journal) -> None:
         self.plan = plan
@@ -33,7 +42,7 @@ class DisturbedRun:
         self._steps = json.loads(config.read_text())["training"]["steps"]
         self._corrupted: set[str] = set()  # names of checkpoints
         self._starts = 0
-        # By what the present start has met: how its ranks may exit, and whether they leave a checkpoint of their last step.
+        # Given the faults of the current start: how its ranks may exit, and whether they leave a checkpoint of their last step.
         self._allowed: set[int] = set()
         self._saves = False
         self._start: Start
@@ -42,8 +51,10 @@ class DisturbedRun:
     def finish(self, deadline: float) -> None:
         """Disturb the run until it is complete, the faults are used up or the time is over, and then let it finish.
 
-        Raises Failure if it does not go on, ends with another status than it should, leaves processes, loses a checkpoint or
-        does not continue from the newest valid one."""
+        Raises:
+            Failure: The run makes no progress, ends with an unexpected status, leaves processes, loses a checkpoint or does
+                not continue from the newest valid one.
+        """
         try:
             self._finish(deadline)
         except BaseException:
@@ -110,31 +121,46 @@ class DisturbedRun:
         return not kind.ends and bool(start.processes())
 
     def _conclude(self) -> None:
-        """Look at what a start has left."""
+        """Check the end of a start: exit statuses, processes, events and checkpoints."""
         start = self._start
         progress = self._progress
         statuses = start.statuses()
         complete = self._complete()
         self.journal.write(event="end", statuses=statuses, steps=progress.steps, complete=complete)
-        unexpected = set(statuses) - self._allowed - ({0} if complete else set())
+        allowed = set(self._allowed)
+        if complete:
+            allowed.add(0)
+        unexpected = set(statuses) - allowed
         if unexpected:
             raise Failure(f"exit statuses {statuses}, of which {sorted(unexpected)} are unexpected\n{start.logs()}")
-        if left := start.processes():
+        left = start.processes()
+        if left:
             raise Failure(f"processes that were left: {left}\n{start.show()}")
-        began = [event for event in progress.events if event["event"] in ("started", "resumed")]
-        event, origin = ("resumed", f"from {progress.origin}") if progress.origin else ("started", "")
-        if len(began) > 1 or any(found["event"] != event or origin not in found["detail"] for found in began):
-            raise Failure(f"it should have {event} {origin}, but did {began}\n{start.logs()}")
+        self._check_origin()
         self._check_checkpoints()
         newest = max(map(named_step, self._valid()), default=0)
         if self._saves and newest < max(read_metrics(self.folder.metrics), default=0):
             raise Failure(f"it was asked to stop, and left a checkpoint of step {newest}, not of its last one\n{start.logs()}")
 
+    def _check_origin(self) -> None:
+        """Check that the start has continued from the newest valid checkpoint, or not begun."""
+        progress = self._progress
+        expected = "started"
+        origin = ""
+        if progress.origin is not None:
+            expected = "resumed"
+            origin = f"from {progress.origin}"
+        beginnings = [event for event in progress.events if event["event"] in ("started", "resumed")]
+        wrong = [event for event in beginnings if event["event"] != expected or origin not in event["detail"]]
+        if len(beginnings) > 1 or wrong:
+            raise Failure(f"it should have {expected} {origin}, but did {beginnings}\n{self._start.logs()}")
+
     def _check_checkpoints(self) -> None:
-        """Nothing but what this soak has corrupted is corrupted or was set aside."""
-        aside = [path for path in self.folder.checkpoints.glob(f"*{CORRUPTED}")]
+        """Check that only checkpoints corrupted by this soak are corrupted or were set aside."""
+        aside = list(self.folder.checkpoints.glob(f"*{CORRUPTED}"))
         names = {path.name.removesuffix(CORRUPTED) for path in aside}
-        if unknown := names - self._corrupted:
+        unknown = names - self._corrupted
+        if unknown:
             raise Failure(f"checkpoints that were set aside although nothing had happened to them: {sorted(unknown)}")
         for path in aside:
             shutil.rmtree(path)  # as the user would: the disk is small
@@ -158,7 +184,6 @@ class DisturbedRun:
         return [path for path in self.folder.list_checkpoints() if path.name not in self._corrupted]
 
     def _complete(self) -> bool:
-        """Whether the last step's checkpoint is there."""
-        return any(named_step(path) == self._steps for path in self._valid()) and self._steps in read_metrics(
-            self.folder.metrics
-        )
+        """Whether the run has a valid checkpoint and metrics of the last step."""
+        saved_steps = [named_step(path) for path in self._valid()]
+        return self._steps in saved_steps and self._steps in read_metrics(self.folder.metrics)

@@ -17,15 +17,23 @@ from tests.soak.schedule import Fault
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 KILLED = -signal.SIGKILL
 STOPPED = {ExitStatus.DONE, ExitStatus.UNFINISHED}  # DONE: after SIGINT
-UNREADY = {ExitStatus.DIED, ExitStatus.INTERRUPTED, *(-number for number in SIGNALS)}  # of a signal before the first step
-UNWRITTEN = {ExitStatus.USER_ERROR, ExitStatus.DIED, ExitStatus.NOT_SAVED}  # of a full disk: at the start, later, at the end
+# Statuses after a signal before the first step.
+UNREADY = {ExitStatus.DIED, ExitStatus.INTERRUPTED, *(-number for number in SIGNALS)}
+# Statuses on a full disk: at the start, later, at the end.
+UNWRITTEN = {ExitStatus.USER_ERROR, ExitStatus.DIED, ExitStatus.NOT_SAVED}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault. act: does it and returns what it hit. ends: whether the run ends by it. statuses: with which its ranks
-    may exit, besides 0 if the run is complete; unready: and if it comes before their first step. saves: whether they leave a
-    checkpoint of the last step, if it comes later."""
+    """A kind of fault.
+
+    Attributes:
+        act: Lets the fault happen, and returns what it hit.
+        ends: Whether the fault ends the run.
+        statuses: Exit statuses that ranks may have, besides 0 if the run is complete.
+        unready: Further statuses if the fault comes before the first step.
+        saves: Whether ranks leave a checkpoint of the last step, if the fault comes after the first step.
+    """
 
     act: "Callable[[Start, Progress, Disk, Fault], str]"
     ends: bool
@@ -35,7 +43,7 @@ class Kind:
 
 
 def act(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """Let the fault happen; returns what it hit. If the run ends by it, all of its processes have ended then."""
+    """Let the fault happen. Returns what it hit. If it ends the run, all processes of the run have ended then."""
     return KINDS[fault.kind].act(start, progress, disk, fault)
 
 
@@ -47,13 +55,15 @@ def _send(number: signal.Signals, *processes: int) -> None:
 
 
 def _victim(start: Start, fault: Fault) -> tuple[int, int]:
-    """One of the ranks, and its process; 0 if there is none any more."""
+    """Return one of the ranks, and its process, 0 if no rank is running."""
     ranks = list(start.ranks().items())
-    return ranks[int(fault.place * len(ranks))] if ranks else (0, 0)
+    if not ranks:
+        return 0, 0
+    return ranks[int(fault.place * len(ranks))]
 
 
 def _end(start: Start, progress: Progress, besides: int = 0) -> str:
-    """Wait until a run that has lost a rank ends by itself; while ranks have not met, that is their launcher's task."""
+    """Wait until a run that has lost a rank ends by itself. Before the ranks have met, that is their launcher's task."""
     if not progress.met(start) and (besides or isinstance(start, ForkedStart)):
         start.kill()
         return "; the ranks had not met, or have ended"
@@ -85,7 +95,7 @@ def _kill_the_launcher(start: Start, progress: Progress, disk: Disk, fault: Faul
 
 
 def _stop_a_rank(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """As far as the others can tell, its host is gone; in the end the launcher kills it."""
+    """Stop a rank, which looks to the other ranks as if its host were gone. In the end the launcher kills it."""
     rank, process = _victim(start, fault)
     _send(signal.SIGSTOP, process)
     return f"rank {rank}" + _end(start, progress, process)
@@ -109,7 +119,7 @@ def _pause_all(start: Start, progress: Progress, disk: Disk, fault: Fault) -> st
 
 
 def _signal(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """To all ranks, or to one of them; `deepspeed` passes on those that it handles."""
+    """Send a signal to all ranks or to one of them. `deepspeed` passes on the signals that it handles."""
     number = SIGNALS[int(fault.amount * len(SIGNALS))]
     rank, process = _victim(start, fault)
     if not isinstance(start, ForkedStart) and number in (signal.SIGTERM, signal.SIGINT):
@@ -125,7 +135,7 @@ def _signal(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
 
 
 def _signal_then_kill(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """A scheduler whose patience ends while the run writes its last checkpoint."""
+    """Stop and kill a run as a scheduler that does not wait for its last checkpoint."""
     seconds = fault.amount * 0.5
     _send(signal.SIGTERM, *start.ranks().values())
     time.sleep(seconds)

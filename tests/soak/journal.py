@@ -1,4 +1,4 @@
-"""What a soak did and found, so that a failure can be played again."""
+"""Journal of a soak, by which a failure can be played again."""
 
 import json
 import time
@@ -11,11 +11,11 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._began = time.monotonic()
+        self._started = time.monotonic()
 
     def write(self, **facts: Any) -> None:
-        """Add and print a line, with the seconds since the soak began."""
-        line = json.dumps({"seconds": round(time.monotonic() - self._began, 2), **facts})
+        """Add and print a line, with the seconds since the start of the soak."""
+        line = json.dumps({"seconds": round(time.monotonic() - self._started, 2), **facts})
         with self._path.open("a") as file:
             print(line, file=file)
         print(line, flush=True)

@@ -1,4 +1,4 @@
-"""Starts of a run: its processes, by two launchers, and what becomes of them."""
+"""Starts of a run by two launchers, and the exit statuses of their processes."""
 
 import os
 import signal
@@ -13,15 +13,21 @@ import psutil
 
 from tests.helpers.processes.workers import ROOT, Workers, free_port
 
-LIMIT = 180.0  # seconds without a line of output, after which a start makes no progress; much, for a busy machine
+# Seconds without a line of output after which a start makes no progress, many because of busy machines.
+LIMIT = 180.0
 
 
 class Failure(AssertionError):
-    """What the soak has found."""
+    """Difference or unexpected end found by the soak."""
 
 
 class Start:
-    """The processes of one start of a run, all in one process group. folder: of their logs."""
+    """Processes of one start of a run, all in one process group.
+
+    Attributes:
+        group: Process group.
+        folder: Folder of the logs.
+    """
 
     def __init__(self, group: int, folder: Path) -> None:
         self.group = group
@@ -29,62 +35,72 @@ class Start:
         self.began = time.time()
 
     def processes(self) -> list[psutil.Process]:
-        """Those that are there."""
-        found = []
+        """Return the running processes."""
+        running = []
         for number in psutil.pids():
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 if os.getpgid(number) == self.group:
                     process = psutil.Process(number)
                     if process.status() != psutil.STATUS_ZOMBIE:
-                        found.append(process)
-        return found
+                        running.append(process)
+        return running
 
     def ranks(self) -> dict[int, int]:
-        """Rank -> process, of those that are there."""
+        """Return the running ranks: rank -> process."""
         raise NotImplementedError
 
     def launchers(self) -> list[int]:
-        """Processes that started the ranks."""
+        """Return the processes that started the ranks."""
         raise NotImplementedError
 
     def statuses(self) -> list[int]:
-        """Exit statuses of the ranks that the launcher has told."""
+        """Return the exit statuses that are known."""
         raise NotImplementedError
 
     def wait(self, condition: Callable[[], object], what: str) -> bool:
-        """Wait until the condition holds, or all processes have ended; returns whether it held.
+        """Wait until the condition holds or all processes have ended. Returns whether it held.
 
-        Raises Failure with the stacks of all ranks if neither happens and there is no progress."""
-        progress = looked = time.monotonic()
+        Raises:
+            Failure: There is no progress. The message has the stacks of all ranks.
+        """
+        last_check = time.monotonic()
+        last_progress = last_check
         size = 0
         while not condition():
             now = time.monotonic()
-            if now - looked > 0.1:
-                looked = now
-                before = size
+            if now - last_check > 0.1:
+                last_check = now
+                previous_size = size
                 size = sum(log.stat().st_size for log in self.folder.glob("*.log"))
-                if size != before:  # each step is a line
-                    progress = now
+                if size != previous_size:  # each step is a line
+                    last_progress = now
                 if not self.processes():
                     return bool(condition())
-                if now - progress > LIMIT:
+                if now - last_progress > LIMIT:
                     raise Failure(f"{what}: waited for, without any output for {LIMIT:.0f} s\n{self.show()}")
             time.sleep(0.005)
         return True
 
     def wait_for_end(self, besides: int = 0) -> None:
-        """Wait until all processes have ended, but the launchers and `besides` if that is given."""
-        spared = {besides, *self.launchers()} if besides else set()
-        self.wait(lambda: not {process.pid for process in self.processes()} - spared, "the end of all processes")
+        """Wait until all processes have ended, except for process `besides` and the launchers if it is not 0."""
+        ignored: set[int] = set()
+        if besides:
+            ignored = {besides, *self.launchers()}
+
+        def have_ended() -> bool:
+            running = {process.pid for process in self.processes()}
+            return running <= ignored
+
+        self.wait(have_ended, "the end of all processes")
 
     def kill(self) -> None:
-        """Kill what is there, and wait until it is gone."""
+        """Kill all processes, and wait until they have ended."""
         with suppress(ProcessLookupError):
             os.killpg(self.group, signal.SIGKILL)
         self.wait_for_end()
 
     def show(self) -> str:
-        """Where all ranks are, and the last lines of the logs. Ends them."""
+        """End the ranks with their stacks in the logs. Returns the last lines of the logs."""
         for process in self.ranks().values():
             for number in (signal.SIGCONT, signal.SIGABRT):
                 with suppress(ProcessLookupError):
@@ -93,13 +109,16 @@ class Start:
         return self.logs()
 
     def logs(self) -> str:
-        """The last lines of the logs."""
-        paths = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"--- {path} ---\n" + path.read_text(errors="replace")[-6000:] for path in paths)
+        """Return the last lines of the logs."""
+        parts = []
+        for path in sorted(self.folder.glob("*.log")):
+            text = path.read_text(errors="replace")
+            parts.append(f"--- {path} ---\n{text[-6000:]}")
+        return "\n".join(parts)
 
 
 class ForkedStart(Start):
-    """Ranks that the server of tests/helpers/processes/workers.py forks, which takes less time than all their imports."""
+    """Ranks forked from the server in tests/helpers/processes/workers.py, which is faster than importing everything."""
 
     def __init__(self, words: list[str], num_ranks: int, folder: Path) -> None:
         self._workers = Workers(words, num_ranks, folder, "tests.soak.rank:main")
@@ -109,15 +128,20 @@ class ForkedStart(Start):
         super().__init__(self._workers.group, folder)
 
     def ranks(self) -> dict[int, int]:
-        there = {process.pid for process in self.processes()}
-        pids = {int(path.stem.removeprefix("rank")): int(path.read_text()) for path in self.folder.glob("rank*.pid")}
-        return {rank: process for rank, process in sorted(pids.items()) if process in there}
+        running = {process.pid for process in self.processes()}
+        ranks = {}
+        for path in self.folder.glob("rank*.pid"):
+            pid = int(path.read_text())
+            if pid in running:
+                ranks[int(path.stem.removeprefix("rank"))] = pid
+        return dict(sorted(ranks.items()))
 
     def launchers(self) -> list[int]:
         return [self.group]
 
     def statuses(self) -> list[int]:
-        return [status for rank in self._workers.ranks if (status := self._workers.status(rank)) is not None]
+        statuses = [self._workers.status(rank) for rank in self._workers.ranks]
+        return [status for status in statuses if status is not None]
 
 
 class DeepSpeedStart(Start):
@@ -143,19 +167,20 @@ class DeepSpeedStart(Start):
         return super().processes()
 
     def ranks(self) -> dict[int, int]:
-        found = {}
+        ranks = {}
         for process in self.processes():
             with suppress(psutil.Error):
-                if rank := process.environ().get("RANK"):
-                    found[int(rank)] = process.pid
-        return found
+                rank = process.environ().get("RANK")
+                if rank:
+                    ranks[int(rank)] = process.pid
+        return ranks
 
     def launchers(self) -> list[int]:
         ranks = self.ranks().values()
         return [process.pid for process in self.processes() if process.pid not in ranks]
 
     def statuses(self) -> list[int]:
-        return []  # the launcher's own says little
+        return []  # the launcher does not report them
 
 
 STARTS: dict[str, Callable[[list[str], int, Path], Start]] = {"fork server": ForkedStart, "deepspeed": DeepSpeedStart}

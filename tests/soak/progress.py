@@ -1,4 +1,4 @@
-"""What one start of a run has made so far, as its folder shows it."""
+"""Progress of one start of a run, as its folder shows it."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,12 @@ from tests.soak.launch import Start
 
 
 class Progress:
-    """Of a start that is about to be made. origin: the checkpoint that it should continue from, None for a new run."""
+    """Progress of a start that is about to be made.
+
+    Attributes:
+        folder: Folder of the run.
+        origin: Checkpoint from which it should continue, None for a new run.
+    """
 
     def __init__(self, folder: RunFolder, origin: Path | None) -> None:
         self.folder = folder
@@ -32,20 +37,22 @@ class Progress:
 
     @property
     def steps(self) -> int:
-        """How many steps it has recorded. Until the first one, which replaces the file, those of earlier starts are there."""
+        """Number of steps that it has recorded. The first one replaces the file, which has steps of earlier starts before."""
         if self._state_of_metrics() == self._metrics:
             return 0
-        return max(0, max(read_metrics(self.folder.metrics), default=0) - self._step)
+        last_step = max(read_metrics(self.folder.metrics), default=0)
+        return max(0, last_step - self._step)
 
     @property
     def saving(self) -> bool:
-        """Whether it has begun to write a checkpoint that is not complete."""
+        """Whether it is writing a checkpoint."""
         return bool(self._partial_folders() - self._partial)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """What it has recorded besides."""
-        return [event for _, event in read_lines(self.folder.events)][self._num_events :]
+        """Events that it has recorded."""
+        events = [event for _, event in read_lines(self.folder.events)]
+        return events[self._num_events :]
 
     def _partial_folders(self) -> set[str]:
         try:
@@ -55,7 +62,7 @@ class Progress:
 
     def _state_of_metrics(self) -> tuple[int, int] | None:
         try:
-            found = self.folder.metrics.stat()
+            status = self.folder.metrics.stat()
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_size
+        return status.st_ino, status.st_size

@@ -1,4 +1,4 @@
-"""One rank of a run in the soak: `megatape pretrain`, whose watch needs seconds to find a rank that hangs, and not minutes."""
+"""One rank of a run in the soak: `megatape pretrain` with a watch that finds a hanging rank in seconds."""
 
 import faulthandler
 import os
@@ -8,13 +8,15 @@ from unittest.mock import patch
 from megatape.commands.cli.main import main as megatape
 from megatape.reliability.watch.timeouts import WatchTimeouts
 
-# A busy machine may keep a rank that is well from its heartbeat for some seconds.
+# A busy machine may keep a healthy rank from its heartbeat for some seconds.
 TIMEOUTS = WatchTimeouts(period=0.5, silence=10.0, suspicion=5.0, step=15.0, long=20.0, stall=60.0, grace=2.0)
 
 
 def main(words: list[str]) -> int:
-    """`megatape pretrain WORDS`. SIGABRT shows where all threads are. Ranks of the fork server, which sets what torchrun does,
-    look after it as after torchrun: they stop when it is gone."""
+    """Run `megatape pretrain WORDS`. SIGABRT shows where all threads are.
+
+    Ranks of the fork server have torchrun's variable, so that they stop when the server is gone, as they do for torchrun.
+    """
     faulthandler.enable()
     if "CROSS_RANK" not in os.environ:  # not under `deepspeed`
         os.environ["TORCHELASTIC_RUN_ID"] = "soak"

@@ -1,4 +1,4 @@
-"""The soak itself: two minutes of it, and what its verdict notices."""
+"""The soak itself: two minutes of it, and the differences that it notices."""
 
 import json
 import os
@@ -8,20 +8,20 @@ import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from megatape.run_folder import RunFolder
 from megatape.utils.atomic import write_atomically
-from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.run_folders import flip_byte
-from tests.helpers.runs.training_cases import TRAIN_CASES
+from tests.helpers.runs.case_runs import assert_no_errors, run_cases
+from tests.helpers.runs.run_folders import flip_byte, read_entries
+from tests.helpers.runs.small_run import small_config
 from tests.soak.__main__ import main
 from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.launch import Failure
 from tests.soak.progress import Progress
-from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, LAYOUTS, MODELS, MOMENTS, rounds
+from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, LAYOUTS, MODELS, MOMENTS, Round, rounds
 from tests.soak.soak import FEATURES, soak
 from tests.soak.verdict import compare
 
@@ -29,30 +29,50 @@ from tests.soak.verdict import compare
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # on a busy machine
 def test_two_minutes(tmp_path: Path) -> None:
-    """Killed, stopped, signaled, corrupted, on a full disk and on other ranks, runs end as those that nobody disturbed.
+    """Killed, stopped, signaled, corrupted, on a full disk and on other ranks, runs end as undisturbed runs do.
 
-    One minute of disturbances; undisturbed runs and the end of the last round take the other."""
+    Disturbances take one minute. Undisturbed runs and the end of the last round take the other.
+    """
     soak(60.0, 7, tmp_path / "soak")
-    entries = [json.loads(line) for line in (tmp_path / "soak" / "journal.jsonl").read_text().splitlines()]
-    events = [entry["event"] for entry in entries]
-    assert "fault" in events and "corruption" in events and events[-1] == "equal"
+
+    events = [entry["event"] for entry in read_entries(tmp_path / "soak" / "journal.jsonl")]
+    assert "fault" in events
+    assert "corruption" in events
+    assert events[-1] == "equal"
 
 
-def test_the_seed_gives_the_schedule() -> None:
-    """Ten faults show each kind: two minutes are enough for most of them."""
-    first, again = (list(islice(rounds(5), len(MODELS))) for _ in range(2))
-    assert first == again != list(islice(rounds(6), len(MODELS)))
-    assert {plan.features for plan in first} == set(MODELS)
+@pytest.fixture
+def plans() -> list[Round]:
+    """The first rounds of a soak, one of each model."""
+    return list(islice(rounds(5), len(MODELS)))
+
+
+def test_the_seed_determines_the_schedule(plans: list[Round]) -> None:
+    assert list(islice(rounds(5), len(MODELS))) == plans
+    assert list(islice(rounds(6), len(MODELS))) != plans
+
+
+def test_rounds_have_all_features_and_kinds_of_layouts(plans: list[Round]) -> None:
+    assert {plan.features for plan in plans} == set(MODELS)
     assert {feature for features in MODELS for feature in features} == set(FEATURES)
     for axis in ("data", "context", "sequence", "tensor"):
-        assert any(getattr(layout, axis) > 1 for layout in LAYOUTS)
-    assert {(plan.resizes, plan.background) for plan in first} == {(a, b) for a in (False, True) for b in (False, True)}
-    for plan in first:
-        assert sorted(fault.kind for fault in plan.faults) == sorted(KINDS) and len(plan.faults) == FAULTS
+        assert max(getattr(layout, axis) for layout in LAYOUTS) > 1, axis
+    modes = {(plan.resizes, plan.background) for plan in plans}
+    assert modes == {(False, False), (False, True), (True, False), (True, True)}
+
+
+def test_a_round_has_each_kind_of_fault(plans: list[Round]) -> None:
+    """Two minutes are enough for most of its ten faults."""
+    for plan in plans:
+        assert len(plan.faults) == FAULTS
+        assert sorted(fault.kind for fault in plan.faults) == sorted(KINDS)
         assert {fault.moment for fault in plan.faults} == set(MOMENTS)
         assert {fault.corruption for fault in plan.faults} == set(CORRUPTIONS)
-        ranks = {fault.layout for fault in plan.faults}
-        assert len(ranks) > len(LAYOUTS) / 2 if plan.resizes else ranks == {plan.layout}
+        layouts = {fault.layout for fault in plan.faults}
+        if plan.resizes:
+            assert len(layouts) > len(LAYOUTS) / 2
+        else:
+            assert layouts == {plan.layout}
 
 
 def test_steps_of_earlier_starts_do_not_count(tmp_path: Path) -> None:
@@ -61,14 +81,16 @@ def test_steps_of_earlier_starts_do_not_count(tmp_path: Path) -> None:
     lines = [json.dumps({"step": step}) + "\n" for step in range(1, 25)]
     folder.metrics.write_text("".join(lines))
     progress = Progress(folder, folder.checkpoint(16))
+
     os.utime(folder.metrics)
     assert progress.steps == 0
+
     write_atomically(folder.metrics, "".join(lines[:17]).encode())
     assert progress.steps == 1
 
 
-def test_an_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal has an error of the soak itself, which neither loses the run's folder nor leaves the small disk mounted."""
+def test_an_unexpected_error_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the soak itself is in the journal, and neither loses the run's folder nor leaves the small disk mounted."""
     folder = tmp_path / "soak"
 
     def finish(run: DisturbedRun, deadline: float) -> None:
@@ -84,65 +106,121 @@ def test_an_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert main() == 1
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    last = json.loads((folder / "journal.jsonl").read_text().splitlines()[-1])
-    assert (last["event"], last["kind"]) == ("failure", "KeyError") and "validation_loss" in last["text"]
-    assert (folder / "run-1" / "metrics.jsonl").read_text() == "kept" and not (folder / "disk").is_mount()
+
+    last_entry = read_entries(folder / "journal.jsonl")[-1]
+    assert last_entry["event"] == "failure"
+    assert last_entry["kind"] == "KeyError"
+    assert "validation_loss" in last_entry["text"]
+    assert (folder / "run-1" / "metrics.jsonl").read_text() == "kept"
+    assert not (folder / "disk").is_mount()
+
+
+def write_metrics(run: RunFolder, entries: list[dict[str, Any]]) -> None:
+    run.metrics.write_text("\n".join(json.dumps(entry) for entry in entries))
 
 
 def lose_a_step(run: RunFolder) -> None:
-    lines = run.metrics.read_text().splitlines()
-    run.metrics.write_text("\n".join(lines[:1] + lines[2:]))
+    entries = read_entries(run.metrics)
+    del entries[1]
+    write_metrics(run, entries)
 
 
 def lose_an_evaluation(run: RunFolder) -> None:
-    entries = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    entries = read_entries(run.metrics)
     del entries[3]["validation_loss"]
-    run.metrics.write_text("\n".join(map(json.dumps, entries)))
+    write_metrics(run, entries)
 
 
-def change_step(name: str, factor: float) -> Callable[[RunFolder], None]:
-    def change(run: RunFolder) -> None:
-        entries = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+def scale_step_3(name: str, factor: float) -> Callable[[RunFolder], None]:
+    """Return a function that multiplies one of the metrics of step 3."""
+
+    def scale(run: RunFolder) -> None:
+        entries = read_entries(run.metrics)
         entries[2][name] *= factor
-        run.metrics.write_text("\n".join(map(json.dumps, entries)))
+        write_metrics(run, entries)
 
-    return change
-
-
-# What happens to a run -> whether that is noticed where it resized, and where it had the same ranks at all times.
-CASES: dict[str, tuple[Callable[[RunFolder], Any], str, str]] = {
-    "nothing": (lambda run: None, "", ""),
-    "lost step": (lose_a_step, "lines were lost", "lines were lost"),
-    "other samples": (change_step("digest", 2), "the digest", "the digest"),
-    "other loss": (change_step("loss", 1.1), "loss: difference", "metrics of step 3"),
-    "lost evaluation": (lose_an_evaluation, "steps with validation_loss", "metrics of step 4"),
-    "other rounding": (change_step("loss", 1 + 1e-7), "", "metrics of step 3"),
-    "other rate": (change_step("lr", 1 + 1e-7), "metrics of step 3", "metrics of step 3"),
-    "corrupted weight": (
-        lambda run: flip_byte(run.checkpoint(4) / "weight-00000.safetensors"),
-        "its sha256 is not the one",
-        "its sha256 is not the one",
-    ),
-    "older weights": (lambda run: shutil.rmtree(run.checkpoint(4)), "the last checkpoint is", "the last checkpoint is"),
-    "lost view": (lambda run: run.position_view(4).unlink(), "", "position views of steps"),
-    "other view": (lambda run: flip_byte(run.position_view(4)), "", "has other bytes"),
-    "partial folder": (lambda run: (run.checkpoints / "step-00000005.0.tmp").mkdir(), "has left", "has left"),
-    "lease": (lambda run: run.lease.touch(), "has left", "has left"),
-}
+    return scale
 
 
-def test_what_the_verdict_notices(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    raw_config["checkpoint"] = {"interval": 2}
-    raw_config["evaluation"]["interval"] = 2
-    cases = [{"name": "undisturbed"}, {"name": "run"}]
-    run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
-    root = Path(raw_config["run"]["directory"])
-    for name, (change, *noticed) in CASES.items():
-        for fixed, text in zip((False, True), noticed, strict=True):
-            run = RunFolder(Path(shutil.copytree(root / "run", root / f"{name}, fixed {fixed}")))
-            change(run)
-            if text:
-                with pytest.raises(Failure, match=text):
-                    compare(run, RunFolder(root / "undisturbed"), fixed, all_views=True)
-            else:
-                compare(run, RunFolder(root / "undisturbed"), fixed, all_views=True)
+def lose_last_checkpoint(run: RunFolder) -> None:
+    shutil.rmtree(run.checkpoint(4))
+
+
+def corrupt_a_weight(run: RunFolder) -> None:
+    flip_byte(run.checkpoint(4) / "weight-00000.safetensors")
+
+
+def lose_a_view(run: RunFolder) -> None:
+    run.position_view(4).unlink()
+
+
+def corrupt_a_view(run: RunFolder) -> None:
+    flip_byte(run.position_view(4))
+
+
+def leave_a_partial_folder(run: RunFolder) -> None:
+    (run.checkpoints / "step-00000005.0.tmp").mkdir()
+
+
+def leave_the_lease(run: RunFolder) -> None:
+    run.lease.touch()
+
+
+class Change(NamedTuple):
+    """A difference between a run and the undisturbed one.
+
+    Attributes:
+        name: Name of the change.
+        apply: Changes the run's folder.
+        if_resized: Part of the failure if the run had changing numbers of ranks, None if the run passes.
+        if_fixed: The same if the run had the same ranks at all times.
+    """
+
+    name: str
+    apply: Callable[[RunFolder], None]
+    if_resized: str | None
+    if_fixed: str | None
+
+
+CHANGES = [
+    Change("nothing", lambda run: None, None, None),
+    Change("lost step", lose_a_step, "lines were lost", "lines were lost"),
+    Change("other samples", scale_step_3("digest", 2), "the digest", "the digest"),
+    Change("other loss", scale_step_3("loss", 1.1), "loss: difference", "metrics of step 3"),
+    Change("lost evaluation", lose_an_evaluation, "steps with validation_loss", "metrics of step 4"),
+    Change("other rounding", scale_step_3("loss", 1 + 1e-7), None, "metrics of step 3"),
+    Change("other rate", scale_step_3("lr", 1 + 1e-7), "metrics of step 3", "metrics of step 3"),
+    Change("corrupted weight", corrupt_a_weight, "its sha256 is not the one", "its sha256 is not the one"),
+    Change("older weights", lose_last_checkpoint, "the last checkpoint is", "the last checkpoint is"),
+    Change("lost view", lose_a_view, None, "position views of steps"),
+    Change("other view", corrupt_a_view, None, "has other bytes"),
+    Change("partial folder", leave_a_partial_folder, "has left", "has left"),
+    Change("lease", leave_the_lease, "has left", "has left"),
+]
+
+
+@pytest.fixture(scope="module")
+def root(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of two equal runs, "run" and "undisturbed"."""
+    folder = tmp_path_factory.mktemp("soak")
+    config = small_config(data_directory, folder / "runs")
+    config["checkpoint"] = {"interval": 2}
+    config["evaluation"]["interval"] = 2
+    assert_no_errors(run_cases(config, [{"name": "undisturbed"}, {"name": "run"}], 1, folder / "workers"))
+    return folder / "runs"
+
+
+@pytest.mark.parametrize("is_fixed", [False, True], ids=["resized", "fixed"])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+def test_a_difference_is_noticed(root: Path, tmp_path: Path, change: Change, is_fixed: bool) -> None:
+    run = RunFolder(Path(shutil.copytree(root / "run", tmp_path / "run")))
+    change.apply(run)
+    expected = change.if_resized
+    if is_fixed:
+        expected = change.if_fixed
+
+    if expected is None:
+        compare(run, RunFolder(root / "undisturbed"), is_fixed, all_views=True)
+        return
+    with pytest.raises(Failure, match=expected):
+        compare(run, RunFolder(root / "undisturbed"), is_fixed, all_views=True)
