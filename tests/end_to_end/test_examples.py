@@ -33,10 +33,12 @@ assert train.main(folder, "model.encoding=kerple", *{SMALL}) == 0
 
 @pytest.mark.slow
 def test_examples(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=scaled(300)
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    trained, loaded, added = (done.stdout.index(text) for text in ("\ntape: ", "nats per token", "\nkerple: "))
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=scaled(300))
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    trained = run.stdout.index("\ntape: ")
+    loaded = run.stdout.index("nats per token")
+    added = run.stdout.index("\nkerple: ")
     assert trained < loaded < added
-    assert done.stdout.count("step 2: loss ") == 2
+    assert run.stdout.count("step 2: loss ") == 2

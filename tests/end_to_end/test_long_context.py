@@ -27,7 +27,7 @@ from tests.helpers.planner.plan_cases import configure
 from tests.helpers.processes.workers import run_workers
 
 SMALL: dict[str, Any] = SHAPE | {"num_layers": 2, "num_heads": 2}
-FEW = ("tape", "rope")
+QUICK = ("tape", "rope")
 LORA: dict[str, Any] = {
     "model.lora": {"rank": 2, "alpha": 2.0, "dropout": 0.1, "targets": ["up"]},
     "training.trainable": ["adapters"],
@@ -39,40 +39,50 @@ SCALED: dict[str, dict[str, Any]] = {
 }
 
 
-class Largest(TorchDispatchMode):
-    """The most elements of any tensor that an operator returns."""
+class LargestTensor(TorchDispatchMode):
+    """Records the largest tensor that an operator returns.
+
+    Attributes:
+        num_elements: Number of its elements.
+        operator: Name of the operator.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.elements = 0
+        self.num_elements = 0
         self.operator = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.numel() > self.elements:
-                self.elements = leaf.numel()
+            if isinstance(leaf, Tensor) and leaf.numel() > self.num_elements:
+                self.num_elements = leaf.numel()
                 self.operator = str(func)
         return result
 
 
-LENGTHS = dict.fromkeys(FEW, 32_768) | {"fire": 16_384}
-# Every second one with documents, whose mask is the same for all.
-OTHERS = [(name, number % 2 == 1) for number, name in enumerate(name for name in ENCODINGS if name not in FEW)]
+LENGTHS = dict.fromkeys(QUICK, 32_768) | {"fire": 16_384}
+OTHERS = [name for name in ENCODINGS if name not in QUICK]
+# Every second one of the others has documents, whose mask is the same for all encodings.
+SLOW_CASES = [pytest.param(name, number % 2 == 1, marks=pytest.mark.slow) for number, name in enumerate(OTHERS)]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "masked"), [*product(FEW, (False, True)), *(pytest.param(*other, marks=pytest.mark.slow) for other in OTHERS)]
-)
-def test_no_tensor_has_n_by_n_elements(encoding: str, masked: bool) -> None:
-    """A training step of 1024 to 32,768 tokens on shapes of a CPU. It fails with a mask or a bias of all pairs."""
-    # Python multiplies each pair of chunks of the first ones, and makes other biases by blocks, FIRE's with a hidden layer.
-    length = 1024 if encoding.startswith("path") else LENGTHS.get(encoding, 4096)
-    with FakeTensorMode(), Largest() as largest:
+@pytest.mark.parametrize(("encoding", "is_masked"), [*product(QUICK, (False, True)), *SLOW_CASES])
+def test_no_tensor_has_n_by_n_elements(encoding: str, is_masked: bool) -> None:
+    """A training step of 1024 to 32,768 tokens on shapes of a CPU. Fails with a mask or a bias of all pairs."""
+    # Python multiplies each pair of PaTH's chunks, and makes other biases by blocks, FIRE's with a hidden layer.
+    length = LENGTHS.get(encoding, 4096)
+    if encoding.startswith("path"):
+        length = 1024
+    with FakeTensorMode(), LargestTensor() as largest:
         model = build_model(ModelConfig(**SMALL | {"encoding": encoding}))
         tokens = torch.zeros(1, length, dtype=torch.long)
-        model(tokens, torch.arange(length)[None], tokens if masked else None, tokens).backward()
-    assert largest.elements < length**2 / 3, largest.operator
+        document_starts = None
+        if is_masked:
+            document_starts = tokens
+        model(tokens, torch.arange(length)[None], document_starts, tokens).backward()
+
+    assert largest.num_elements < length**2 / 3, largest.operator
 
 
 @pytest.mark.parametrize("moves_state", [False, True])
@@ -85,29 +95,35 @@ def test_documents_cost_their_own_pairs(moves_state: bool) -> None:
         positions = None
         if moves_state:
             positions = PositionState(torch.ones(2, length, 1, 8))
-        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # whose operations it knows
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # the counter knows its operations
             content, _ = attend(q, k, v, state=positions, document_starts=starts, moves_state=moves_state)
             content.sum().backward()
         counts.append(counter.get_total_flops())
-    assert 0 < counts[1] <= 2.1 * counts[0]
+    assert counts[1] > 0
+    assert counts[1] <= 2.1 * counts[0]
 
 
 @pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.parametrize("kind", [None, "linear", "theta", "yarn", "llama3"])
-@pytest.mark.parametrize("encoding", FEW)
+@pytest.mark.parametrize("encoding", QUICK)
 def test_logits_at_131072_tokens_do_not_depend_on_the_offset(encoding: str, kind: str | None) -> None:
-    """Those of the last 128 tokens, which see all 131,072; the others see 128 to 255, so that the test is short."""
+    """The last 128 tokens see all 131,072. The others see 128 to 255, so that the test is short."""
     length = 131_072
     last = 128
-    scaling = None if kind is None else {"kind": kind, "factor": 16.0} | SCALED.get(kind, {})
-    options = {"backends": ("blocked",)}  # where documents need not be apart
+    scaling = None
+    if kind is not None:
+        scaling = {"kind": kind, "factor": 16.0} | SCALED.get(kind, {})
+    options = {"backends": ("blocked",)}  # it allows documents that overlap
     model = random_model(encoding=encoding, scaling=scaling, options=options).requires_grad_(False)
     tokens = torch.randint(0, 50, (1, length), generator=torch.Generator().manual_seed(1))
     positions = torch.arange(length)[None]
     starts = (positions // last * last - last).clamp(min=0)
     starts[:, -last:] = 0
-    near, far = (model(tokens, positions + offset, starts)[:, -last:] for offset in (0, 2 * length))
+
+    near = model(tokens, positions, starts)[:, -last:]
+    far = model(tokens, positions + 2 * length, starts)[:, -last:]
+
     assert_close(far, near, bounds.OFFSET)
 
 
@@ -129,22 +145,24 @@ def test_chunks_that_are_refused(raw_config: dict[str, Any], changes: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("masked", [False, True], ids=["one document", "documents"])
-def test_a_step_of_16384_tokens_takes_less_than_2_gib(tmp_path: Path, masked: bool) -> None:
-    """Resident memory of a process at its peak, in which PyTorch alone takes a quarter; scores of one head take 1 GiB."""
-    (peak,) = run_workers("tests.end_to_end.test_long_context:peak_of_a_step", 1, {"masked": masked}, tmp_path)
+@pytest.mark.parametrize("is_masked", [False, True], ids=["one document", "documents"])
+def test_a_step_of_16384_tokens_takes_less_than_2_gib(tmp_path: Path, is_masked: bool) -> None:
+    """Peak of a process's resident memory, a quarter of which is PyTorch alone. The scores of one head would take 1 GiB."""
+    (peak,) = run_workers("tests.end_to_end.test_long_context:peak_of_a_step", 1, {"is_masked": is_masked}, tmp_path)
     assert peak < 2 * 2**30
 
 
 def peak_of_a_step(payload: dict[str, Any], topology: Topology) -> int:
-    """Bytes at the peak of a step of configs/tape_tiny.json, whose streams are offloaded and whose MLP takes chunks."""
+    """Return the peak in bytes of a step of configs/tape_tiny.json with offloaded streams and an MLP that takes chunks."""
     config = load_config("configs/tape_tiny.json").model
     model = model_with(config, activation_checkpointing="offload", chunk_tokens=2048)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     optimizer = torch.optim.AdamW(model.parameters())
     positions = torch.arange(16_384)[None]
-    starts = positions // 1000 * 1000 if payload["masked"] else None
+    starts = None
+    if payload["is_masked"]:
+        starts = positions // 1000 * 1000
     model(positions % 4096, positions, starts, positions % 4096).backward()
     optimizer.step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -40,8 +40,14 @@ def quickstart(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize("verbose", [False, True])
 def test_quickstart_hides_log_lines(quickstart: dict[str, Any], verbose: bool, capfd: pytest.CaptureFixture[str]) -> None:
     code = f"print(*{list(LINES)!r}, sep=chr(10))"
-    quickstart["run"](Path(sys.executable).name, "-c", code, hidden=None if verbose else quickstart["DEEPSPEED_LOG"])
-    assert capfd.readouterr().out.splitlines() == [line for line, shown in LINES.items() if shown or verbose]
+    hidden = quickstart["DEEPSPEED_LOG"]
+    if verbose:
+        hidden = None
+
+    quickstart["run"](Path(sys.executable).name, "-c", code, hidden=hidden)
+
+    expected = [line for line, is_shown in LINES.items() if is_shown or verbose]
+    assert capfd.readouterr().out.splitlines() == expected
 
 
 INTERRUPTED = """
@@ -58,9 +64,11 @@ def test_ctrl_c_waits_for_the_last_lines(
     hidden: str | None, quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The script's own line comes last, without a traceback."""
-    pattern = hidden and quickstart[hidden]
+    pattern = None
+    if hidden is not None:
+        pattern = quickstart[hidden]
     interrupted = partial(quickstart["run"], Path(sys.executable).name, "-c", INTERRUPTED, hidden=pattern)
-    monkeypatch.setitem(quickstart["main"].__globals__, "install", lambda wanted: interrupted())
+    monkeypatch.setitem(quickstart["main"].__globals__, "install", lambda packages: interrupted())
     monkeypatch.setattr(sys, "argv", ["quickstart.py", "install"])
     assert quickstart["main"]() == 130
     output, errors = capfd.readouterr()
@@ -85,50 +93,65 @@ def test_quickstart_on_c4(
         commands.clear()
         quickstart["demo"](20, folder, False)
         shown[name] = [" ".join(words) for words in commands] + capsys.readouterr().out.splitlines()
+
     assert [line.replace("c4", "python") for line in shown["c4"]] == shown["python"]
     text = "\n".join(shown["python"])
-    assert (
-        "runs/data/python: 1,234 documents, 56,789 tokens (train); lengths and samples: runs/data/python-report/index.html"
-        in text
-    )
+    assert "runs/data/python: 1,234 documents, 56,789 tokens (train); " in text
+    assert "(train); lengths and samples: runs/data/python-report/index.html" in text
     run = "runs/first_run_python"
     assert f"print(summary(*sys.argv[1:])) {run} runs/data/python {run}/hf-step-00000020" in text
     assert "open runs/first_run_python/report-step-00000020/index.html" in text
 
 
-@pytest.mark.parametrize(("c4", "source"), [("some/c4", "--source c4 --input some/c4 --partial"), (None, "--source python")])
+@pytest.mark.parametrize(
+    ("c4_folder", "expected"),
+    [
+        ("some/c4", "--source c4 --input some/c4 --partial --output runs/data/c4 "),
+        (None, "--source python --output runs/data/python "),
+    ],
+    ids=["c4", "python"],
+)
 def test_corpus_of_a_demonstration(
-    c4: str | None, source: str, quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    c4_folder: str | None, expected: str, quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def run(*words: str, hidden: object = None) -> None:
         raise InterruptedError(" ".join(words))
 
     monkeypatch.setitem(quickstart["demo"].__globals__, "ROOT", tmp_path)
     monkeypatch.setitem(quickstart["demo"].__globals__, "run", run)
-    with pytest.raises(
-        InterruptedError, match=f"megatape prepare corpus {source} --output runs/data/{'c4' if c4 else 'python'} "
-    ):
-        quickstart["demo"](20, c4, False)
+    with pytest.raises(InterruptedError, match=f"megatape prepare corpus {expected}"):
+        quickstart["demo"](20, c4_folder, False)
 
 
-def test_what_was_learned(data_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The model that has the unigram's loss has its bits per byte; words of ten letters take log2(10) or less."""
+def test_figures_of_what_was_learned(data_directory: Path, tmp_path: Path) -> None:
+    """The model that has the unigram's loss has its bits per byte. Words of ten letters take log2(10) or less."""
     split = load_index(data_directory).splits["validation"]
     steps = [{"step": 1, "validation_loss": 9.0}, {"step": 2, "validation_loss": split.unigram_entropy}, {"step": 3}]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
-    _, unigram, gzip, model = summary.figures(tmp_path, data_directory)
-    bits = [line.split()[-1] for line in (unigram, gzip, model)]
-    assert bits[0] == bits[2] == f"{split.unigram_entropy * split.tokens / split.text_bytes / math.log(2):.2f}"
-    assert 1 < float(bits[1]) < 4
+    (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(step) for step in steps))
 
-    loaded = Mock(continuations=Mock(return_value=[[5] * 24]))
-    monkeypatch.setattr(summary, "load_trained", lambda folder: nullcontext(loaded))
+    _, *lines = summary.figures(tmp_path, data_directory)
+
+    unigram, gzip, model = (line.split()[-1] for line in lines)
+    bits_per_byte = split.unigram_entropy * split.tokens / split.text_bytes / math.log(2)
+    assert unigram == f"{bits_per_byte:.2f}"
+    assert model == unigram
+    assert 1 < float(gzip) < 4
+
+
+def test_example_of_what_was_learned(data_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A prompt from the middle of the validation data, with its real continuation and the model's."""
+    model = Mock(continuations=Mock(return_value=[[5] * 24]))
+    monkeypatch.setattr(summary, "load_trained", lambda folder: nullcontext(model))
+
     lines = summary.example(data_directory, tmp_path)
+
     stored = StoredSplit(data_directory, "validation")
-    first = stored.num_tokens // 2
-    loaded.continuations.assert_called_once_with([stored.stream(first, first + 64).tolist()], 24)
     tokenizer = stored.tokenizer()
-    assert lines[-3] == tokenizer.decode(stored.stream(first + 64, first + 88)) and lines[-1] == tokenizer.decode([5] * 24)
+    first = stored.num_tokens // 2
+    prompt = stored.stream(first, first + 64).tolist()
+    model.continuations.assert_called_once_with([prompt], 24)
+    assert lines[-3] == tokenizer.decode(stored.stream(first + 64, first + 88))
+    assert lines[-1] == tokenizer.decode([5] * 24)
 
 
 @pytest.fixture
@@ -178,7 +201,8 @@ def environment(quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def has_pip(environment: Path) -> bool:
-    return subprocess.run([environment / "bin/python", "-m", "pip", "--version"], stdout=subprocess.DEVNULL).returncode == 0
+    command = [str(environment / "bin/python"), "-m", "pip", "--version"]
+    return subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
 
 
 def test_environment_of_the_user_is_used(quickstart: dict[str, Any], environment: Path) -> None:
@@ -253,9 +277,11 @@ def test_what_is_installed_is_not_installed_again(
     monkeypatch.setitem(functions, "ENVIRONMENT", tmp_path / ".venv")
     monkeypatch.setitem(functions, "prepare_environment", lambda: None)
     (tmp_path / ".venv/lib/python3.11/site-packages/torch-2.13.0+cpu.dist-info").mkdir(parents=True)
-    training, everything = quickstart["TRAINING"], quickstart["EVERYTHING"]
-    for wanted in (training, training, everything, training, everything):
-        quickstart["install"](wanted)
+    training = quickstart["TRAINING"]
+    everything = quickstart["EVERYTHING"]
+
+    for packages in (training, training, everything, training, everything):
+        quickstart["install"](packages)
     assert installed == [("-c", "constraints.txt", "-e", "."), ("-c", "constraints.txt", "-e", ".[test]")]
 
     (tmp_path / "constraints.txt").write_text("torch==2.13.0\nnumpy==2.0\n")

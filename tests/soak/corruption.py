@@ -1,4 +1,4 @@
-"""What happens to the files of a run while it does not run: checkpoints and metrics.jsonl are corrupted."""
+"""Corruption of a run's checkpoints and metrics.jsonl between two starts."""
 
 import random
 import secrets
@@ -11,16 +11,27 @@ from megatape.run_folder import RunFolder, named_step
 
 
 def corrupt(kind: str, folder: RunFolder, valid: list[Path], draw: random.Random) -> tuple[str, set[str]]:
-    """Corrupt something of the run. valid: its checkpoints, newest first; one of them at least stays valid.
+    """Corrupt some files of a run.
 
-    Returns what was hit, and the names of checkpoints that are not valid now."""
+    Args:
+        kind: Kind of corruption, a key of CHECKPOINTS, COPIES or LINES. Any other does nothing.
+        folder: Folder of the run.
+        valid: Valid checkpoints, newest first. At least one of them stays valid.
+        draw: Source of random numbers.
+
+    Returns:
+        Description of what was hit, and the names of checkpoints that are not valid any more.
+    """
     if kind in CHECKPOINTS:
-        hit = []
+        hits = []
+        names = set()
         for checkpoint in valid[: draw.randint(1, 2)][: len(valid) - 1]:
-            hit.append((checkpoint, CHECKPOINTS[kind](checkpoint, draw)))
-        return ", ".join(f"{path.name}: {what}" for path, what in hit) or "no checkpoint to corrupt", {
-            path.name for path, _ in hit
-        }
+            hit = CHECKPOINTS[kind](checkpoint, draw)
+            hits.append(f"{checkpoint.name}: {hit}")
+            names.add(checkpoint.name)
+        if not hits:
+            return "no checkpoint to corrupt", names
+        return ", ".join(hits), names
     if kind in COPIES:
         if not valid:
             return "no checkpoint to copy", set()
@@ -68,15 +79,17 @@ def _remove_manifest(checkpoint: Path, draw: random.Random) -> str:
 
 
 def _later(checkpoint: Path) -> Path:
-    """A name of a checkpoint of a later step, which there is not."""
-    step = named_step(checkpoint) + 1
-    while (later := checkpoint.with_name(f"step-{step:08d}")).exists():
+    """Return the path of a checkpoint of a later step that does not exist."""
+    step = named_step(checkpoint)
+    while True:
         step += 1
-    return later
+        later = checkpoint.with_name(f"step-{step:08d}")
+        if not later.exists():
+            return later
 
 
 def _half_a_copy(checkpoint: Path, draw: random.Random) -> Path:
-    """As by a copy that was interrupted: some of the files, under the name of a later step."""
+    """Copy some of the files under the name of a later step, as an interrupted copy does."""
     files = sorted(checkpoint.iterdir())
     copy = _later(checkpoint)
     copy.mkdir()
@@ -90,7 +103,7 @@ def _copy_of_another_step(checkpoint: Path, draw: random.Random) -> Path:
 
 
 def _partial_folder(checkpoint: Path, draw: random.Random) -> Path:
-    """What a run leaves that was killed while it saved, on another host."""
+    """Leave the partial folder of a run that was killed while saving on another host."""
     copy = _half_a_copy(checkpoint, draw)
     return copy.rename(copy.with_name(f"{copy.name}.{secrets.token_hex(8)}.tmp"))
 

@@ -1,4 +1,4 @@
-"""Whether a run that was disturbed is the one that was not."""
+"""Comparison of a disturbed run with an undisturbed one."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_within, relative_difference
 from tests.soak.launch import Failure
 
-MEASURED = ("seconds", "peak_memory")  # of metrics.jsonl, which no two runs have in common
+MEASURED = ("seconds", "peak_memory")  # metrics that differ between any two runs
 # Metrics that other numbers of ranks round differently.
 ROUNDED = ("loss", "grad_norm", "validation_loss", "ema_validation_loss", "validation_losses")
 
@@ -25,23 +25,34 @@ ROUNDED = ("loss", "grad_norm", "validation_loss", "ema_validation_loss", "valid
 def compare(run: RunFolder, undisturbed: RunFolder, fixed: bool, all_views: bool) -> dict[str, float]:
     """Raise Failure unless the run has the ledger, the metrics and the weights of the undisturbed one.
 
-    fixed: it had the same ranks at all times, so that all is equal bit for bit; otherwise losses differ by rounding, whose
-    relative differences are returned by name. all_views: no view of the positions can have been lost to a full disk."""
-    ledgers = [_ledger(folder.directory) for folder in (run, undisturbed)]
-    if ledgers[0] != ledgers[1]:
-        raise Failure(f"megatape ledger of the run:\n{ledgers[0]}\nof the undisturbed run:\n{ledgers[1]}")
+    Args:
+        run: Folder of the disturbed run.
+        undisturbed: Folder of the other run.
+        fixed: Whether the run had the same ranks at all times, so that everything is equal bit for bit. Otherwise losses
+            differ by rounding.
+        all_views: Whether no position view can have been lost to a full disk.
+
+    Returns:
+        Relative differences of rounded metrics by name, none if the ranks were fixed.
+    """
+    ledger = _ledger(run.directory)
+    expected_ledger = _ledger(undisturbed.directory)
+    if ledger != expected_ledger:
+        raise Failure(f"megatape ledger of the run:\n{ledger}\nof the undisturbed run:\n{expected_ledger}")
     differences = _compare_metrics(_entries(run), _entries(undisturbed), fixed)
     _compare_checkpoints(run.list_checkpoints()[0], undisturbed.list_checkpoints()[0], fixed)
     if fixed:
         _compare_views(run, undisturbed, all_views)
-    left = [path.name for path in run.checkpoints.glob(f"*{PARTIAL}")] + [run.lease.name] * run.lease.exists()
+    left = [path.name for path in run.checkpoints.glob(f"*{PARTIAL}")]
+    if run.lease.exists():
+        left.append(run.lease.name)
     if left:
         raise Failure(f"a complete run has left {left}")
     return differences
 
 
 def _ledger(directory: Path) -> str:
-    """What `megatape ledger` prints."""
+    """Return the output of `megatape ledger`."""
     output = io.StringIO()
     with redirect_stdout(output), redirect_stderr(output):
         status = main(["ledger", str(directory)])
@@ -51,33 +62,47 @@ def _ledger(directory: Path) -> str:
 
 
 def _entries(folder: RunFolder) -> dict[int, dict[str, Any]]:
-    """Step -> its metrics."""
+    """Return the metrics by step."""
     return {step: json.loads(line) for step, line in read_metrics(folder.metrics).items()}
 
 
-def _compare_metrics(found: dict[int, Any], expected: dict[int, Any], fixed: bool) -> dict[str, float]:
-    if list(found) != list(expected):
-        raise Failure(f"steps of metrics.jsonl: {list(found)}, undisturbed {list(expected)}")
-    rounded = () if fixed else ROUNDED
-    for step, other in expected.items():
-        one = found[step]
-        exact = [{name: value for name, value in entry.items() if name not in (*MEASURED, *rounded)} for entry in (one, other)]
-        if exact[0] != exact[1]:
-            raise Failure(f"metrics of step {step}: {exact[0]}, undisturbed {exact[1]}")
+def _compare_metrics(metrics: dict[int, Any], expected: dict[int, Any], fixed: bool) -> dict[str, float]:
+    if list(metrics) != list(expected):
+        raise Failure(f"steps of metrics.jsonl: {list(metrics)}, undisturbed {list(expected)}")
+    rounded: tuple[str, ...] = ROUNDED
+    if fixed:
+        rounded = ()
+    ignored = (*MEASURED, *rounded)
+    for step, expected_entry in expected.items():
+        exact = _without(metrics[step], ignored)
+        expected_exact = _without(expected_entry, ignored)
+        if exact != expected_exact:
+            raise Failure(f"metrics of step {step}: {exact}, undisturbed {expected_exact}")
     differences = {}
     for name in rounded:
-        steps, measured = (_with_numbers(entries, name) for entries in (expected, found))
-        if steps != measured:
-            raise Failure(f"steps with {name}: {measured}, undisturbed {steps}")
-        if not steps:
-            continue
-        ours, theirs = (torch.tensor([_numbers(entries[step][name]) for step in steps]) for entries in (found, expected))
-        differences[name] = relative_difference(ours, theirs)
-        try:
-            assert_within(differences[name], bounds.SOAK, name)
-        except AssertionError as error:
-            raise Failure(f"{error}\n{ours}\nundisturbed:\n{theirs}") from None
+        steps = _with_numbers(metrics, name)
+        expected_steps = _with_numbers(expected, name)
+        if steps != expected_steps:
+            raise Failure(f"steps with {name}: {steps}, undisturbed {expected_steps}")
+        if steps:
+            numbers = torch.tensor([_numbers(metrics[step][name]) for step in steps])
+            expected_numbers = torch.tensor([_numbers(expected[step][name]) for step in steps])
+            differences[name] = _rounding(name, numbers, expected_numbers)
     return differences
+
+
+def _without(entry: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in names}
+
+
+def _rounding(name: str, numbers: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the relative difference of a metric. Raises Failure if it is beyond the bound."""
+    difference = relative_difference(numbers, expected)
+    try:
+        assert_within(difference, bounds.SOAK, name)
+    except AssertionError as error:
+        raise Failure(f"{error}\n{numbers}\nundisturbed:\n{expected}") from None
+    return difference
 
 
 def _with_numbers(entries: dict[int, Any], name: str) -> list[int]:
@@ -87,32 +112,37 @@ def _with_numbers(entries: dict[int, Any], name: str) -> list[int]:
 
 def _numbers(value: float | dict[str, float]) -> list[float]:
     """Return the numbers of a field: one, or one for each corpus."""
-    return list(value.values()) if isinstance(value, dict) else [value]
+    if isinstance(value, dict):
+        return list(value.values())
+    return [value]
 
 
 def _compare_checkpoints(path: Path, undisturbed: Path, fixed: bool) -> None:
     try:
-        one = verified_checkpoint(path)
-        other = CheckpointReader(undisturbed)
+        reader = verified_checkpoint(path)
+        expected = CheckpointReader(undisturbed)
     except ValueError as error:
         raise Failure(f"the last checkpoint of the run: {error}") from error
-    if one.step != other.step:
+    if reader.step != expected.step:
         raise Failure(f"the last checkpoint is {path.name}, undisturbed {undisturbed.name}")
     if not fixed:
         return
-    for name, entry in other.manifest.files.items():
-        if name != STATE and one.manifest.files.get(name) != entry:
+    for name, entry in expected.manifest.files.items():
+        if name != STATE and reader.manifest.files.get(name) != entry:
             raise Failure(f"{path / name} has other bytes than that of the undisturbed run")
-    states = [reader.state.content() | {"config": None} for reader in (one, other)]
-    if states[0] != states[1]:
-        raise Failure(f"{path / STATE}: {states[0]}, undisturbed {states[1]}")
+    state = reader.state.content() | {"config": None}
+    expected_state = expected.state.content() | {"config": None}
+    if state != expected_state:
+        raise Failure(f"{path / STATE}: {state}, undisturbed {expected_state}")
 
 
 def _compare_views(run: RunFolder, undisturbed: RunFolder, all_views: bool) -> None:
-    found = run.list_position_views()
+    views = run.list_position_views()
     expected = undisturbed.list_position_views()
-    if list(found) != list(expected) and (all_views or not found.keys() < expected.keys()):
-        raise Failure(f"position views of steps {list(found)}, undisturbed {list(expected)}")
-    for step, path in found.items():
+    is_complete = views.keys() == expected.keys()
+    may_lack_views = not all_views and views.keys() < expected.keys()
+    if not is_complete and not may_lack_views:
+        raise Failure(f"position views of steps {list(views)}, undisturbed {list(expected)}")
+    for step, path in views.items():
         if path.read_bytes() != expected[step].read_bytes():
             raise Failure(f"{path} has other bytes than that of the undisturbed run")
