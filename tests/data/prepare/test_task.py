@@ -18,10 +18,10 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def job_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the variables common to all elements of a job array: 1, 3 and 5, with two ranks each."""
+    """Set the variables common to all elements of a job array: 1, 3, 5 and 7, with two ranks each."""
     monkeypatch.setenv("SLURM_ARRAY_TASK_MIN", "1")
     monkeypatch.setenv("SLURM_ARRAY_TASK_STEP", "2")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "3")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "4")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
 
 
@@ -31,13 +31,13 @@ def test_a_machine_on_its_own_has_the_only_task() -> None:
 
 def test_every_rank_of_a_job_array_has_a_task_of_its_own(job_array: None, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = set()
-    for element in ("1", "3", "5"):
+    for element in ("1", "3", "5", "7"):
         for rank in ("0", "1"):
             monkeypatch.setenv("SLURM_ARRAY_TASK_ID", element)
             monkeypatch.setenv("SLURM_PROCID", rank)
             tasks.add(task_of_environment())
 
-    assert tasks == {Task(index, 6) for index in range(6)}
+    assert tasks == {Task(index, 8) for index in range(8)}
 
 
 def test_a_malformed_variable_is_named(job_array: None, monkeypatch: pytest.MonkeyPatch) -> None:
