@@ -29,7 +29,7 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import StateUpdate
 from megatape.encodings.rope import STATE_DTYPE, Rope
 from megatape.nn.parameters import parameter
-from megatape.nn.recompute import recompute
+from megatape.nn.remat.recompute import recompute
 
 # Largest sizes at which the weights and one token's state fit in the registers of a Triton program
 MAX_KERNEL_CHANNELS = 32

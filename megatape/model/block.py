@@ -36,7 +36,7 @@ from megatape.model.layers import LayerFactory
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.nn.linear import project
 from megatape.nn.norm import normalization
-from megatape.nn.remat import Remat
+from megatape.nn.remat.remat import Remat
 
 
 class Attention(nn.Module):

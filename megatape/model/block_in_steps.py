@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from megatape.model.block import Block, Streams
-from megatape.nn.remat import Remat
+from megatape.nn.remat.remat import Remat
 
 
 class Content(NamedTuple):

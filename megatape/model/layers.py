@@ -8,7 +8,7 @@ from megatape.distributed.mesh import Axis
 from megatape.model.lora import TARGETS
 from megatape.nn.linear import RowLinear, SharedInputLinear
 from megatape.nn.lora import AdapterOptions, LoraColumnLinear, LoraRowLinear
-from megatape.nn.product import Product
+from megatape.nn.product import LinearFunction
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class LayerFactory:
 
     block: int
     tensor_axis: Axis
-    product: Product
+    product: LinearFunction
     lora: LoraConfig | None
 
     def column(self, name: str, in_features: int, out_features: int, bias: bool = False) -> SharedInputLinear:

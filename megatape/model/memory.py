@@ -10,9 +10,9 @@ from megatape.model.block import Block, Streams, swiglu
 from megatape.model.block_in_steps import BlockInSteps, Content
 from megatape.model.tensor_parallel import TensorParallelMLP
 from megatape.nn.norm import normalize, normalize_and_rebuild
-from megatape.nn.rebuilt import add, remat
-from megatape.nn.recompute import in_chunks, keep_on_host, recompute
-from megatape.nn.remat import Remat
+from megatape.nn.remat.rebuilt import add_rebuilt, call_rebuilt
+from megatape.nn.remat.recompute import in_chunks, keep_on_host, recompute
+from megatape.nn.remat.remat import Remat
 
 
 class RebuiltSumBlock(BlockInSteps):
@@ -28,7 +28,7 @@ class RebuiltSumBlock(BlockInSteps):
     def add(self, x: Tensor, m: Tensor) -> Content:
         if not self.updates_state:
             return super().add(x, m)
-        total, sum_remat = add(x, m)
+        total, sum_remat = add_rebuilt(x, m)
         if sum_remat is None:
             return Content(total, m)
         return Content(total, m, sum_remat.matching)
@@ -38,7 +38,7 @@ class SelectiveMLP(TensorParallelMLP):
     """MLP rebuilding the product of gate and up in the backward pass."""
 
     def multiply(self, gate: Tensor, up: Tensor) -> Tensor:
-        product, product_remat = remat(swiglu, gate, up)
+        product, product_remat = call_rebuilt(swiglu, gate, up)
         return self.down(product, remat=product_remat)
 
 

@@ -9,7 +9,7 @@ from megatape.config import ActivationCheckpointing
 from megatape.encodings.encoding import EncodingModule, StateUpdate
 from megatape.model.layout import SINGLE_RANK, Layout
 from megatape.nn.linear import Linear
-from megatape.nn.product import Product, linear
+from megatape.nn.product import LinearFunction, linear
 
 Module = TypeVar("Module", bound=EncodingModule | None)
 
@@ -31,7 +31,7 @@ class Kernels:
     rotation_by_kernel: bool = False
     update_by_kernel: bool = False
     loss_by_kernel: bool = True
-    fp8: Product | None = None
+    fp8: LinearFunction | None = None
     compiler: str | None = None
 
 
@@ -84,7 +84,7 @@ class ModelOptions:
     layout: Layout = SINGLE_RANK
     attend: Attend = attend
     attend_in_training: Attend | None = None
-    product: Product = linear
+    product: LinearFunction = linear
     update_by_kernel: bool = False
     z_loss: float = 0.0
     loss_by_kernel: bool = False

@@ -11,10 +11,10 @@ from megatape.attention.rotation import PositionState
 from megatape.distributed.layout import tokens_to_channels
 from megatape.encodings.encoding import Features
 from megatape.model.block import MLP, Attention
-from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import project
-from megatape.nn.remat import Remat
-from megatape.nn.shared_remat import shared_with_layers
+from megatape.nn.remat.gathered_input import GatheredInput, begin_gather
+from megatape.nn.remat.remat import Remat
+from megatape.nn.remat.shared_remat import shared_with_layers
 
 
 class TensorParallelAttention(Attention):

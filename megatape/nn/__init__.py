@@ -3,9 +3,7 @@
 Where to look, from single tensors to whole layers:
 
 * parameters.py: parameters that declare their initialization and weight decay, and this rank's shards of them.
-* remat.py and rebuilt.py: tensors that the backward pass rebuilds, and the operations making them. shared_input.py rebuilds
-  the input of several layers once for all of them, gathered_input.py across ranks, and shared_remat.py serves encodings.
-* recompute.py: activation checkpointing of whole functions.
+* remat/: tensors that the backward pass rebuilds, their gathering across ranks, and activation checkpointing.
 * product.py: the matrix product of linear layers; fp8.py: the same in FP8; limits.py: settings that FP8 excludes.
 * linear.py: tensor-parallel linear layers; lora.py: their adapters; dropout.py: dropout in adapters.
 * norm.py: normalization layers.

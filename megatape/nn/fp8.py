@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from megatape.errors import UserError
-from megatape.nn.product import Product
-from megatape.nn.remat import Remat
+from megatape.nn.product import LinearFunction
+from megatape.nn.remat.remat import Remat
 from megatape.utils.project_files import install_command
 
 # Lowest compute capability with FP8 matrix products (Ada); Hopper is (9, 0)
 CAPABILITY = (8, 9)
 
 
-def fp8_product(recipe: str, device: torch.device) -> Product:
+def fp8_product(recipe: str, device: torch.device) -> LinearFunction:
     """Return a function that computes F.linear in FP8. A CPU emulates it: FP8's rounding at float32's speed.
 
     Args:
@@ -74,7 +74,7 @@ def _saving_recipe(x: Tensor, remat: Remat | None) -> AbstractContextManager[Non
     def pack(saved: Tensor) -> Tensor | None:
         if saved.untyped_storage()._cdata != memory_of_x:
             return saved
-        shared_input.num_consumers += 1
+        shared_input.add_consumer()
         return None
 
     def unpack(saved: Tensor | None) -> Tensor:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from megatape.distributed.collectives import scatter_sum_tokens
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.moved_modules import old_names
-from megatape.nn.gathered_input import GatheredInput
 from megatape.nn.parameters import Role, parameter
-from megatape.nn.product import Product, linear, linear_and_input
-from megatape.nn.remat import Remat
+from megatape.nn.product import LinearFunction, linear, linear_and_input
+from megatape.nn.remat.gathered_input import GatheredInput
+from megatape.nn.remat.remat import Remat
 
 
 class Linear(nn.Module):
@@ -32,19 +32,19 @@ class Linear(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, in_features: int, out_features: int, axis: Axis, product: Product = linear) -> None:
+    def __init__(self, in_features: int, out_features: int, axis: Axis, product: LinearFunction = linear) -> None:
         super().__init__()
         self.axis = axis
         self.in_features = in_features
         self.out_features = out_features
         self._training_product = product
 
-    def use_product(self, product: Product) -> None:
+    def use_product(self, product: LinearFunction) -> None:
         """Choose the matrix product used in training, plain or FP8. Evaluation always uses the plain one."""
         self._training_product = product
 
     @property
-    def product(self) -> Product:
+    def product(self) -> LinearFunction:
         """Matrix product for the current mode, training or evaluation."""
         if self.training:
             return self._training_product
@@ -66,7 +66,7 @@ class ColumnParallel(Linear):
         axis: Axis = SINGLE,
         bias: bool = False,
         role: Role = "matrix",
-        product: Product = linear,
+        product: LinearFunction = linear,
     ) -> None:
         super().__init__(in_features, out_features, axis, product)
         self.weight = parameter((out_features, in_features), axis, 0, role=role)
@@ -155,7 +155,7 @@ class RowLinear(Linear):
         out_features: int,
         axis: Axis = SINGLE,
         bias: bool = False,
-        product: Product = linear,
+        product: LinearFunction = linear,
     ) -> None:
         super().__init__(in_features, out_features, axis, product)
         self.weight = parameter((out_features, in_features), axis, 1)

@@ -16,11 +16,11 @@ from megatape.distributed.collectives import gather_tokens, scatter_sum_tokens
 from megatape.distributed.layout import local_tokens
 from megatape.distributed.mesh import Axis
 from megatape.nn.dropout import dropout, samples
-from megatape.nn.gathered_input import GatheredInput
 from megatape.nn.linear import Projection, RowLinear, SharedInputLinear
 from megatape.nn.parameters import Uniform, parameter
-from megatape.nn.product import Product
-from megatape.nn.remat import Remat
+from megatape.nn.product import LinearFunction
+from megatape.nn.remat.gathered_input import GatheredInput
+from megatape.nn.remat.remat import Remat
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class LoraColumnLinear(SharedInputLinear):
         out_features: int,
         axis: Axis,
         bias: bool,
-        product: Product,
+        product: LinearFunction,
         adapter: AdapterOptions,
     ) -> None:
         super().__init__(in_features, out_features, axis, bias, product=product)
@@ -131,7 +131,7 @@ class LoraRowLinear(RowLinear):
         out_features: int,
         axis: Axis,
         bias: bool,
-        product: Product,
+        product: LinearFunction,
         adapter: AdapterOptions,
     ) -> None:
         super().__init__(in_features, out_features, axis, bias, product)

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.nn.parameters import parameter
-from megatape.nn.remat import Rebuild, Recipe, Remat, recipe_of, saves_memory
+from megatape.nn.remat.remat import Rebuild, Recipe, Remat, recipe_of, saves_memory
 from megatape.registry import NORMALIZATIONS
 from megatape.utils.torch_internals import fused_rms_norm, fused_rms_norm_backward
 

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from megatape.nn.remat import Recipe, Remat, identity
-from megatape.nn.shared_input import SharedInput
-from megatape.nn.shared_remat import remat_of
+from megatape.nn.remat.remat import Recipe, Remat, identity
+from megatape.nn.remat.shared_input import SharedInput
+from megatape.nn.remat.shared_remat import matching_remat
 
 
-class Product(Protocol):
+class LinearFunction(Protocol):
     """A matrix product x W^T (+ b)."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
@@ -31,8 +31,8 @@ class Product(Protocol):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
-    """Return F.linear. Autograd saves the arguments in x's recipe instead of x, if x has a Remat. See Product."""
-    x_remat = remat_of(x, remat)
+    """Return F.linear. Autograd saves the arguments in x's recipe instead of x, if x has a Remat. See LinearFunction."""
+    x_remat = matching_remat(x, remat)
     if x_remat is None:
         return F.linear(x, weight, bias)
     y, _ = _Linear.apply(x, weight, bias, x_remat.shared_input, *x_remat.recipe.args)
@@ -42,12 +42,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat |
 def linear_and_input(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return `linear`, and x for the next layer that multiplies it. See Product for the arguments.
+    """Return `linear`, and x for the next layer that multiplies it. See LinearFunction for the arguments.
 
     In the backward pass each layer adds its gradient of x to that of the next layer while multiplying. Otherwise autograd
     would write and read each gradient separately.
     """
-    x_remat = remat_of(x, remat)
+    x_remat = matching_remat(x, remat)
     if x_remat is None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return F.linear(x, weight, bias), x
@@ -68,11 +68,11 @@ class _Linear(torch.autograd.Function):
         ctx.shared_input = shared_input
         ctx.set_materialize_grads(False)
         if weight.requires_grad:
-            shared_input.num_consumers += 1
+            shared_input.add_consumer()
             ctx.save_for_backward(weight, *args)
         else:
             ctx.save_for_backward(weight)
-        return shared_input.product(x, weight, bias), x
+        return shared_input.multiply(x, weight, bias), x
 
     @staticmethod
     @once_differentiable

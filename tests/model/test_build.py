@@ -18,7 +18,7 @@ from megatape.model.memory import ChunkedBlock, RebuiltSumBlock, RecomputedBlock
 from megatape.model.sequence_parallel import SequenceParallelAttention, SequenceParallelBlock
 from megatape.model.tensor_parallel import TensorParallelAttention, TensorParallelMLP
 from megatape.nn.linear import linear
-from megatape.nn.remat import Remat
+from megatape.nn.remat.remat import Remat
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.checks.slow import slow_but

@@ -13,11 +13,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from megatape.config import Fp8Recipe
 from megatape.distributed.mesh import SINGLE
 from megatape.nn.fp8 import fp8_product
-from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import Linear, Projection, RowLinear, SharedInputLinear
-from megatape.nn.product import Product, linear
-from megatape.nn.rebuilt import remat
-from megatape.nn.remat import Remat
+from megatape.nn.product import LinearFunction, linear
+from megatape.nn.remat.gathered_input import GatheredInput, begin_gather
+from megatape.nn.remat.rebuilt import call_rebuilt
+from megatape.nn.remat.remat import Remat
 from tests.helpers.checks import bounds
 
 pytestmark = [pytest.mark.fp8, pytest.mark.numerics]
@@ -34,7 +34,7 @@ def make_layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Laye
     column = [SharedInputLinear(SIZE, size, bias=size == OUT[1]) for size in OUT]
     row = RowLinear(OUT[0], SIZE)
     generator = torch.Generator().manual_seed(0)
-    product: Product = linear
+    product: LinearFunction = linear
     if recipe is not None:
         product = fp8_product(recipe, CPU)
     layers: list[SharedInputLinear | RowLinear] = [*column, row]
@@ -57,7 +57,7 @@ def input_of(x: Tensor, function: Callable[[Tensor], Tensor], selective: bool) -
     """Return function(x) as the input of layers. If `selective`, the backward pass computes it again."""
     if not selective:
         return begin_gather(function(x), SINGLE, None)
-    output, output_remat = remat(function, x)
+    output, output_remat = call_rebuilt(function, x)
     return begin_gather(output, SINGLE, output_remat)
 
 

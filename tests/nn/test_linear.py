@@ -16,11 +16,11 @@ from megatape.distributed.layout import tokens_to_channels
 from megatape.distributed.mesh import Axis, make_mesh
 from megatape.distributed.topology import Topology
 from megatape.distributed.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, CountTraffic
-from megatape.nn.gathered_input import begin_gather
 from megatape.nn.linear import SharedInputLinear, project
-from megatape.nn.rebuilt import remat
-from megatape.nn.recompute import recompute
-from megatape.nn.remat import Remat
+from megatape.nn.remat.gathered_input import begin_gather
+from megatape.nn.remat.rebuilt import call_rebuilt
+from megatape.nn.remat.recompute import recompute
+from megatape.nn.remat.remat import Remat
 from tests.helpers.processes.workers import run_workers
 
 BATCH = 3  # the halves have two samples and one
@@ -120,7 +120,7 @@ def measure(mode: str, layers: list[SharedInputLinear], x: Tensor, weights: list
 
     h, h_remat = local_x, None
     if mode == "rebuilt":
-        h, h_remat = remat(lambda half: 2 * half, local_x / 2)
+        h, h_remat = call_rebuilt(lambda half: 2 * half, local_x / 2)
     with CountTraffic(axis) as forward, record_saved(exclude=list(local_weights)) as saved:
         if mode == "recomputed":
             outputs = recompute(outputs_of, layers, h)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from megatape.accounting.saved_tensors import record_saved
 from megatape.nn import norm
 from megatape.nn.norm import RMSNorm
-from megatape.nn.remat import Recipe, Remat
+from megatape.nn.remat.remat import Recipe, Remat
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 

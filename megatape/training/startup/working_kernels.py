@@ -19,7 +19,7 @@ from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.kernels.launch import has_kernels
 from megatape.nn.loss import LossFormula
-from megatape.nn.product import Product
+from megatape.nn.product import LinearFunction
 from megatape.registry import AUTO
 
 LOG = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ def _kernel_works_everywhere(test: Callable[[], str | None], device: torch.devic
     return summary is None
 
 
-def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> Product | None:
+def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> LinearFunction | None:
     """Return the matrix product in FP8, None if training.fp8 is "none". Collective.
 
     Args:
@@ -196,7 +196,7 @@ def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology)
     """
     if recipe == "none":
         return None
-    products: list[Product] = []
+    products: list[LinearFunction] = []
     on_all(lambda: products.append(fp8_product(recipe, device)), topology, context=f"training.fp8 {recipe} does not work: ")
     if topology.is_main and device.type == "cpu":
         LOG.info("training.fp8 %s is emulated on a CPU: it rounds as on a GPU, and is slower than bfloat16", recipe)

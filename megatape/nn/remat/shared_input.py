@@ -13,7 +13,7 @@ class SharedInput:
 
     Attributes:
         function: Function that rebuilds the input from saved tensors.
-        num_consumers: Number of layers whose backward pass needs the input.
+        num_consumers: Number of layers whose backward pass needs the input, see `add_consumer`.
         num_pending: Number of these layers still waiting for their backward pass.
         wait: Function returning the rebuilt input; None before rebuilding and after the last layer.
     """
@@ -24,7 +24,11 @@ class SharedInput:
         self.num_pending = 0
         self.wait: Callable[[], Tensor] | None = None
 
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def add_consumer(self) -> None:
+        """Register a layer whose backward pass needs the input."""
+        self.num_consumers += 1
+
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return F.linear of the input x in the forward pass. Subclasses may overlap it with the arrival of x."""
         return F.linear(x, weight, bias)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatape.accounting.saved_tensors import record_saved
-from megatape.nn.recompute import in_chunks, keep_on_host, recompute
+from megatape.nn.remat.recompute import in_chunks, keep_on_host, recompute
 
 
 def draw(*shape: int) -> Tensor:

@@ -1,13 +1,10 @@
-"""Rematerialization of single tensors: the backward pass rebuilds what is cheap to compute and large to save.
+"""A tensor's Remat: how the backward pass rebuilds it, and for whom. The package's docstring tells when.
 
-Code computing such a tensor returns a `Remat` beside it, which callers pass on. Operations that take a Remat (products and
-RMSNorm) save the recipe's arguments instead of the tensor. This pays off because other operations save these arguments anyway.
-All other code sees a plain tensor. For example, the residual stream after a block is x + m, and both terms are already saved:
+Operations that take a Remat (products and RMSNorm) save the recipe's arguments instead of the tensor. For example, the residual
+stream after a block is x + m, and both terms are already saved:
 
-    total, total_remat = add(x, m)                  # rebuilt.py
+    total, total_remat = add_rebuilt(x, m)          # rebuilt.py
     normalized = norm(total, remat=total_remat)     # saves x and m, not total
-
-Modules take a Remat by keyword, because ZeRO stage 3's hooks wrap tensors among positional arguments.
 """
 
 import weakref
@@ -17,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from megatape.nn.recompute import is_recomputed
-from megatape.nn.shared_input import SharedInput
+from megatape.nn.remat.recompute import is_recomputed
+from megatape.nn.remat.shared_input import SharedInput
 
 # Rebuilds a tensor from the arguments saved in its place.
 Rebuild = Callable[..., Tensor]

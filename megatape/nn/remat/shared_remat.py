@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from megatape.nn.remat import Remat
+from megatape.nn.remat.remat import Remat
 
 _shared: ContextVar[Remat | None] = ContextVar("shared", default=None)
 
@@ -26,7 +26,7 @@ def shared_with_layers(remat: Remat | None) -> Iterator[None]:
         _shared.reset(token)
 
 
-def remat_of(x: Tensor, passed: Remat | None) -> Remat | None:
+def matching_remat(x: Tensor, passed: Remat | None) -> Remat | None:
     """Return the Remat of x: the one that the caller passed, or else the shared one; None if that rebuilds another tensor."""
     if torch.compiler.is_compiling():
         return None

@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from megatape.accounting.saved_tensors import record_saved
 from megatape.nn.norm import RMSNorm, normalize_and_rebuild
 from megatape.nn.product import linear, linear_and_input
-from megatape.nn.rebuilt import add, remat
-from megatape.nn.recompute import recompute
-from megatape.nn.remat import Remat
-from megatape.nn.shared_remat import shared_with_layers
+from megatape.nn.remat.rebuilt import add_rebuilt, call_rebuilt
+from megatape.nn.remat.recompute import recompute
+from megatape.nn.remat.remat import Remat
+from megatape.nn.remat.shared_remat import shared_with_layers
 
 
 class Wrapper(torch.autograd.Function):
@@ -48,7 +48,7 @@ def test_layers_keep_the_arguments_of_a_wrapped_tensor() -> None:
         return num_bytes, torch.autograd.grad([output.square().sum() for output in outputs], [x, *weights])
 
     plain_bytes, expected = run(x + y, None)
-    num_bytes, gradients = run(*add(x, y))
+    num_bytes, gradients = run(*add_rebuilt(x, y))
 
     assert plain_bytes == x.nbytes
     assert num_bytes == 0
@@ -66,7 +66,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_tensor_is_not_rebuilt(change: str) -> None:
     """A user's hook may change the tensor."""
-    h, h_remat = add(draw(2, 3), draw(2, 3))
+    h, h_remat = add_rebuilt(draw(2, 3), draw(2, 3))
     assert h_remat is not None
     assert h_remat.matching(h) is h_remat
     assert h_remat.matching(CHANGES[change](h)) is None
@@ -76,8 +76,8 @@ def test_there_is_no_remat_where_it_saves_nothing() -> None:
     x = draw(2, 3)
     y = draw(2, 3)
     with torch.no_grad():
-        assert add(x, y)[1] is None
-    assert recompute(lambda x, y: add(x, y)[1] is None, x, y)
+        assert add_rebuilt(x, y)[1] is None
+    assert recompute(lambda x, y: add_rebuilt(x, y)[1] is None, x, y)
 
 
 def test_layers_of_encodings_share_a_remat_of_their_input_alone() -> None:
@@ -85,7 +85,7 @@ def test_layers_of_encodings_share_a_remat_of_their_input_alone() -> None:
     x = draw(2, 3)
     y = draw(2, 3)
     weight = draw(4, 3)
-    total, total_remat = add(x, y)
+    total, total_remat = add_rebuilt(x, y)
     other_input = x * 2
     with shared_with_layers(total_remat), record_saved(exclude=[weight, x, y]) as saved:
         linear(total, weight)
@@ -122,7 +122,7 @@ def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
         """Return the gradients, and the operators of the backward pass."""
         h, h_remat = torch.tanh(x), None
         if rebuilt:
-            h, h_remat = remat(torch.tanh, x)
+            h, h_remat = call_rebuilt(torch.tanh, x)
         outputs = []
         for weight in weights:
             if shares_gradient:
@@ -150,7 +150,7 @@ def test_what_autograd_saves_of_a_chain() -> None:
     weight = draw(3, 8)
     norm = RMSNorm(8, 1e-5)
     norm.weight.data.fill_(2.0)
-    for h, h_remat in (normalize_and_rebuild(norm, *add(x, y)), remat(torch.mul, x, y)):
+    for h, h_remat in (normalize_and_rebuild(norm, *add_rebuilt(x, y)), call_rebuilt(torch.mul, x, y)):
         assert h_remat is not None
         assert [argument.data_ptr() for argument in h_remat.recipe.args] == [x.data_ptr(), y.data_ptr()]
         (grad,) = torch.autograd.grad(linear(h, weight, remat=h_remat).sum(), weight)

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from megatape.nn.recompute import recompute
-from megatape.nn.remat import Rebuild, Recipe, Remat, saves_memory
+from megatape.nn.remat.recompute import recompute
+from megatape.nn.remat.remat import Rebuild, Recipe, Remat, saves_memory
 
 
-def add(x: Tensor, y: Tensor) -> tuple[Tensor, Remat | None]:
+def add_rebuilt(x: Tensor, y: Tensor) -> tuple[Tensor, Remat | None]:
     """Return x + y. It is rebuilt from both, which pays off if other operations save them anyway."""
     total = x + y
     if not saves_memory():
@@ -16,7 +16,7 @@ def add(x: Tensor, y: Tensor) -> tuple[Tensor, Remat | None]:
     return total, Remat(total, recipe)
 
 
-def remat(function: Rebuild, *args: Tensor) -> tuple[Tensor, Remat | None]:
+def call_rebuilt(function: Rebuild, *args: Tensor) -> tuple[Tensor, Remat | None]:
     """Return function(*args). It is rebuilt from the arguments, and autograd saves only them for its gradient, too."""
     if not saves_memory():
         return function(*args), None

@@ -12,9 +12,9 @@ from torch import Tensor
 from megatape.distributed.asynchronous import AsyncAllGather
 from megatape.distributed.collectives import paired, reduce_scatter
 from megatape.distributed.mesh import Axis
-from megatape.nn.recompute import is_recomputed
-from megatape.nn.remat import Rebuild, Remat, recipe_of
-from megatape.nn.shared_input import SharedInput
+from megatape.nn.remat.recompute import is_recomputed
+from megatape.nn.remat.remat import Rebuild, Remat, recipe_of
+from megatape.nn.remat.shared_input import SharedInput
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,14 @@ def begin_gather(x: Tensor, axis: Axis, remat: Remat | None = None) -> GatheredI
     if axis.size == 1:
         return GatheredInput(x, x, remat)
     gather = AsyncAllGather(x.detach(), axis, in_halves=True)
-    whole = paired(x, axis, lambda x, axis: gather.whole.view_as(gather.whole), reduce_scatter)
+
+    def tensor_in_flight(_: Tensor, __: Axis) -> Tensor:
+        """Return the gathered tensor, which `gather` already fills."""
+        # Autograd attaches the graph to the tensor returned here. A view keeps it off `gather.whole`, so that what still refers
+        # to `gather` does not hold the graph of x.
+        return gather.whole.view_as(gather.whole)
+
+    whole = paired(x, axis, tensor_in_flight, reduce_scatter)
     if is_recomputed():
         gather.wait()
         return GatheredInput(whole, x, None)
@@ -72,7 +79,7 @@ class _SharedGatheredInput(SharedInput):
         self.axis = axis
         self.arriving: Iterable[slice] = gather.rows()
 
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         arriving = self.arriving
         # This also releases the gathered tensor, which the iterator refers to.
         self.arriving = (slice(None),)
