@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -24,13 +25,15 @@ from megatape.hf.loading.loaded_model import LoadedModel
 from tests.helpers.data.conversations import MESSAGES, PLAIN, adopted
 from tests.helpers.models.imported import write_qwen
 from tests.helpers.models.tiny_models import save_tiny
+from tests.helpers.processes.without_torch import errors_without_torch
 
-CASES = {
+# Words -> part of the error line
+BAD_INPUT = {
     "--prompts nowhere.jsonl": "--prompts nowhere.jsonl: no such file: give a .jsonl or .txt file",
     "--prompts bad.jsonl": "--prompts bad.jsonl:2: not JSON",
     "--prompts role.jsonl": "--prompts role.jsonl:1: message 1: `role` is 'function', not one of system, user, assistant, tool",
     "--prompt a --max-new-tokens 0": "--max-new-tokens: must be greater than or equal to 1, got '0'",
-    "--prompt a --stop": "--stop is '': give at least one character",
+    "--prompt a --stop ''": "--stop is '': give at least one character",
     "--chat --conversation bad.jsonl": "bad.jsonl is not a conversation",
     "--chat --conversation role.jsonl": "role.jsonl is not a conversation",
     "--chat --conversation nowhere/talk.json": "--conversation nowhere/talk.json: nowhere is not a folder: create it, or give",
@@ -41,14 +44,6 @@ CASES = {
     "--chat --conversation .": "Is a directory",
     "--chat --system f\udcfcr": "--system 'f\\udcfcr' is not valid UTF-8",
 }
-# None in sys.modules makes an import an error.
-CHILD = """
-import json, sys
-sys.modules.update(torch=None, transformers=None)
-from megatape.commands.cli.main import main
-for words in json.load(sys.stdin):
-    print(f"status {main(words)}", file=sys.stderr)
-"""
 
 
 def test_bad_texts_need_no_torch(tmp_path: Path) -> None:
@@ -60,14 +55,10 @@ def test_bad_texts_need_no_torch(tmp_path: Path) -> None:
     exchange = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     (tmp_path / "tools.json").write_text(json.dumps({"messages": exchange, "tools": [{"type": "function"}]}))
     (tmp_path / "weights.json").write_text(json.dumps({"messages": [exchange[0], exchange[1] | {"weight": 0}]}))
-    words = [["generate", "model", *case.split(), *([""] if case.endswith("--stop") else [])] for case in CASES]
-    child = [sys.executable, "-c", CHILD]
-    done = subprocess.run(child, input=json.dumps(words), capture_output=True, text=True, cwd=tmp_path, check=False)
-    found = done.stderr.splitlines()
-    assert len(found) == 2 * len(CASES), done.stderr
-    assert found[1::2] == ["status 2"] * len(CASES), done.stderr
-    for (case, message), error in zip(CASES.items(), found[::2], strict=True):
-        assert message in error, case
+    commands = [["generate", "model", *shlex.split(words)] for words in BAD_INPUT]
+    errors = errors_without_torch(commands, tmp_path)
+    for (words, message), error in zip(BAD_INPUT.items(), errors, strict=True):
+        assert message in error, words
 
 
 NO_SYSTEM = "{{ raise_exception('no system prompts') if messages[0].role == 'system' }}"
@@ -83,8 +74,8 @@ class Script:
 
     def __init__(self, answers: list[list[int | None]], max_positions: int = 256) -> None:
         self.answers = answers
-        self.prompts = list[list[int]]()
-        self.limits = list[int]()
+        self.prompts: list[list[int]] = []
+        self.limits: list[int] = []
         self.generation_config = GenerationConfig(eos_token_id=600)
         self.config = SimpleNamespace(max_position_embeddings=max_positions)
         self.base_model = None
@@ -191,7 +182,7 @@ def test_lines_of_json_in_a_terminal(monkeypatch: pytest.MonkeyPatch, stdout: ty
     assert json.loads(visible_json(line)) == json.loads(line)
 
 
-def test_lines(talk: Talk) -> None:
+def test_blank_lines_and_leading_spaces(talk: Talk) -> None:
     """Blank lines are no messages, and a leading space turns a command into a message."""
     chat, _ = talk.run("\n   \na\n /reset\n", [talk.answer("x"), talk.answer("y")])
     assert contents(chat) == ["a", "x", " /reset", "y"]
@@ -212,19 +203,29 @@ def test_an_interrupt_ends_an_answer(talk: Talk, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("begun\n\nx\n", "(no answer: the message was not added to the conversation)\n")
 
 
-def test_an_interrupt_at_the_prompt(talk: Talk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    lines: list[str | type[BaseException]] = ["a", KeyboardInterrupt, "b", EOFError]
+def type_lines(monkeypatch: pytest.MonkeyPatch, lines: list[str | type[BaseException]]) -> None:
+    """Replace `input`, which returns the lines one after the other, and raises exceptions among them."""
+    remaining = iter(lines)
 
     def typed(prompt: str) -> str:
-        line = lines.pop(0)
+        line = next(remaining)
         if isinstance(line, str):
             return line
         raise line
 
     monkeypatch.setattr("builtins.input", typed)
-    with pytest.raises(KeyboardInterrupt):  # a pipe would go on with the rest
+
+
+def test_an_interrupt_at_the_prompt_of_a_pipe_ends_the_command(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    type_lines(monkeypatch, ["a", KeyboardInterrupt, "b", EOFError])
+    with pytest.raises(KeyboardInterrupt):
         talk.run("", [talk.answer("x")])
-    lines = ["a", KeyboardInterrupt, "b", EOFError]
+
+
+def test_an_interrupt_at_the_prompt_of_a_terminal_shows_the_help(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_lines(monkeypatch, ["a", KeyboardInterrupt, "b", EOFError])
     monkeypatch.setattr(io, "StringIO", Terminal)
     chat, _ = talk.run("", [talk.answer("x"), talk.answer("y")])
     assert contents(chat) == ["a", "x", "b", "y"]
@@ -234,16 +235,28 @@ def test_an_interrupt_at_the_prompt(talk: Talk, monkeypatch: pytest.MonkeyPatch,
     assert "/system TEXT" in errors
 
 
-def test_reset_and_system(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+def turn(role: str, text: str) -> str:
+    """Return a message as the template PLAIN writes it."""
+    return f"<|im_start|>{role}\n{text}<|im_end|>\n"
+
+
+def test_reset_and_system_start_a_new_conversation(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    """/reset keeps the system prompt, and /system replaces it and keeps the messages."""
     typed = "a\n/reset\nb\n/system Be long.\nc\n/system\n/reset\nd"
+    brief = turn("system", "Be brief.")
+    long = turn("system", "Be long.")
+    exchange = turn("user", "b") + turn("assistant", "x")
+    generated = "<|im_start|>assistant\n"
+
     chat, model = talk.run(typed, [talk.answer("x") for _ in range(4)], MESSAGES[:1])
-    assert chat.messages == [{"role": "user", "content": "d"}, {"role": "assistant", "content": "x"}]
-    turn = "<|im_start|>{}\n{}<|im_end|>\n"
-    system = [turn.format("system", text) for text in ("Be brief.", "Be brief.", "Be long.")] + [""]
-    former = ["", "", turn.format("user", "b") + turn.format("assistant", "x"), ""]
-    for ids, *before, message in zip(model.prompts, system, former, "abcd", strict=True):
-        asked = "".join(before) + turn.format("user", message) + "<|im_start|>assistant\n"
-        assert talk.tokenizer.decode(ids) == asked
+
+    assert chat.messages == conversation_of("d", "x")
+    assert [talk.tokenizer.decode(ids) for ids in model.prompts] == [
+        brief + turn("user", "a") + generated,
+        brief + turn("user", "b") + generated,
+        long + exchange + turn("user", "c") + generated,
+        turn("user", "d") + generated,
+    ]
     errors = capsys.readouterr().err
     assert "(system prompt: Be long.)" in errors
     assert "(system prompt: none)" in errors
@@ -260,24 +273,37 @@ def test_a_system_prompt_that_the_template_refuses(talk: Talk, capsys: pytest.Ca
 
 
 def conversation_of(*contents: str) -> list[dict[str, str]]:
-    return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(contents)]
+    """Return messages of the user and the assistant in turn."""
+    messages = []
+    for index, text in enumerate(contents):
+        role = "user"
+        if index % 2 == 1:
+            role = "assistant"
+        messages.append({"role": role, "content": text})
+    return messages
 
 
-def test_the_file_of_a_conversation(talk: Talk, tmp_path: Path) -> None:
-    """The file is a line of fine-tuning data with all finished answers, and without messages after /reset."""
+def test_a_missing_conversation_is_empty(tmp_path: Path) -> None:
+    assert read_conversation(tmp_path / "talk.json") == []
+
+
+def test_the_file_of_a_conversation_is_fine_tuning_data(talk: Talk, tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
-    assert read_conversation(path) == []
     chat, _ = talk.run("größer\nb", [talk.answer("x"), talk.answer("y")], MESSAGES[:1], path)
     content = path.read_text(encoding="utf-8")
     assert content.count("\n") == 1
     assert "größer" in content
     assert json.loads(content) == {"messages": chat.messages}
-    before = read_conversation(path)
-    assert before == chat.messages
-    assert len(before) == 5
-    talk.run("c\n/reset\nd", [talk.answer("z"), talk.answer("z")], before, path)
-    assert read_conversation(path) == [*before, *conversation_of("c", "z")]
-    assert sorted(found.name for found in tmp_path.glob("*.tmp")) == []
+    assert len(chat.messages) == 5
+    assert read_conversation(path) == chat.messages
+
+
+def test_messages_after_a_reset_are_not_saved(talk: Talk, tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    earlier = conversation_of("a", "x")
+    talk.run("c\n/reset\nd", [talk.answer("z"), talk.answer("z")], earlier, path)
+    assert read_conversation(path) == [*earlier, *conversation_of("c", "z")]
+    assert list(tmp_path.glob("*.tmp")) == []
 
 
 @pytest.mark.parametrize(
@@ -308,11 +334,17 @@ def test_a_file_that_cannot_be_written(talk: Talk, tmp_path: Path, capsys: pytes
 
 def test_a_conversation_longer_than_the_model(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
     """Answers use the remaining positions. If hardly any remain, a warning says what to do."""
-    long = " ".join(map(str, range(40)))
-    chat, model = talk.run(f"a\n{long}\nb", [talk.answer("x"), [5] * 100, talk.answer("y")], max_positions=200)
-    assert model.limits == [100, *(max(200 - len(prompt), 64) for prompt in model.prompts[1:])]
+    long = " ".join(str(number) for number in range(40))
+    answers: list[list[int | None]] = [talk.answer("x"), [5] * 100, talk.answer("y")]
+
+    chat, model = talk.run(f"a\n{long}\nb", answers, max_positions=200)
+
+    expected_limits = [100] + [max(200 - len(prompt), 64) for prompt in model.prompts[1:]]
+    assert model.limits == expected_limits
     errors = capsys.readouterr().err
-    assert errors.count("/reset starts a new conversation") == errors.count("is made for 200 (max_positions)") >= 1
+    num_warnings = errors.count("is made for 200 (max_positions)")
+    assert num_warnings >= 1
+    assert errors.count("/reset starts a new conversation") == num_warnings
     assert f"(cut after {model.limits[1]} tokens; --max-new-tokens and the model's positions limit an answer)" in errors
     assert len(chat.messages) == 6
 
@@ -323,6 +355,15 @@ def test_a_conversation_larger_than_memory(talk: Talk, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "error: the conversation does not fit into memory: /reset starts a new one\n"
 
 
+# Makes the terminal the controlling one, so that Ctrl-C is a signal
+IN_A_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from megatape.commands.cli.main import main
+sys.exit(main())
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
@@ -331,12 +372,10 @@ def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
     save_tiny("qwen2", talk.folder, vocab_size=640, max_position_embeddings=10_000)  # which never ends an answer
     (talk.folder / "generation_config.json").write_bytes(generation)
     ours, theirs = os.openpty()
-    begin = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"  # so that Ctrl-C is a signal
-    begin += "; from megatape.commands.cli.main import main; sys.exit(main())"
-    words = [sys.executable, "-c", begin, "generate", talk.folder, "--chat", "--max-new-tokens", "9000"]
-    words += ["--conversation", "talk.json"]
+    command = [sys.executable, "-c", IN_A_TERMINAL, "generate", str(talk.folder), "--chat"]
+    command += ["--max-new-tokens", "9000", "--conversation", "talk.json"]
     process = subprocess.Popen(
-        list(map(str, words)),
+        command,
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -1,0 +1,38 @@
+"""Commands in a process that cannot import torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+# A module that is None in sys.modules cannot be imported.
+PROGRAM = """
+import json, sys
+sys.modules.update(torch=None, transformers=None)
+from megatape.commands.cli.main import main
+for words in json.load(sys.stdin):
+    print(f"status {main(words)}", file=sys.stderr)
+"""
+
+
+def errors_without_torch(commands: list[list[str]], folder: Path) -> list[str]:
+    """Run commands that must end with status 2 and one line, without importing torch or transformers.
+
+    Args:
+        commands: Words of each command.
+        folder: Current directory.
+
+    Returns:
+        The error line of each command.
+    """
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+    )
+    lines = process.stderr.splitlines()
+    assert lines[1::2] == ["status 2"] * len(commands), process.stderr
+    return lines[::2]
