@@ -2,7 +2,6 @@
 
 import time
 from itertools import islice
-from operator import ne
 from typing import Any
 
 import pytest
@@ -62,28 +61,30 @@ def test_the_simplest_of_equally_fast_settings_is_advised(raw_config: dict[str, 
     cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
     plain = LONG | {"zero.stage": 1, "training.micro_batch_size": 2}
     space = SearchSpace(configure(raw_config, "x", plain), PlannedCluster(cluster, gpu))
-    found, advised = Search(space).preferred()
+    fastest, advised = Search(space).preferred()
     assert advised == space.start
-    assert found[0] != space.start
-    divided = SearchSpace(configure(raw_config, "x", plain | {"parallel.tp": 2}), PlannedCluster(cluster, gpu))
-    _, advised = Search(divided).preferred()
+    assert fastest[0] != space.start
+
+    sharded = SearchSpace(configure(raw_config, "x", plain | {"parallel.tp": 2}), PlannedCluster(cluster, gpu))
+    _, advised = Search(sharded).preferred()
     assert advised is not None
-    assert divided.changes(advised)["parallel.tp"] == 1
+    assert sharded.changes(advised)["parallel.tp"] == 1
 
 
-def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("margin", "fits"), [(0.5 * MARGIN, False), (1.5 * MARGIN, True)])
+def test_advised_settings_leave_memory_free(raw_config: dict[str, Any], margin: float, fits: bool) -> None:
     """Settings whose estimate fills a GPU to the last byte run out of memory."""
     changes = LONG | {"zero.stage": 1, "training.micro_batch_size": 4}
     config = configure(raw_config, "x", changes)
     cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
     needed = plan_memory(TrainingLayout.from_config(config, cluster.world_size), on_gpu=True).device_total
-    for margin, fits in ((0.5 * MARGIN, False), (1.5 * MARGIN, True)):
-        gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
-        space = SearchSpace(config, PlannedCluster(cluster, gpu))
-        own = space.candidate(space.start)
-        assert own is not None
-        assert own.requirements.gpu.fits
-        assert own.fits == fits
+    memory = (CONTEXT + needed) / (1 - FRAGMENTATION - margin)
+    gpu = load_gpu("h100").model_copy(update={"memory": memory})
+    space = SearchSpace(config, PlannedCluster(cluster, gpu))
+    candidate = space.candidate(space.start)
+    assert candidate is not None
+    assert candidate.requirements.gpu.fits
+    assert candidate.fits == fits
 
 
 @pytest.mark.parametrize("setting", ["nodes", "gpus_per_node"])
@@ -103,19 +104,36 @@ def test_pruned_search_finds_the_best(raw_config: dict[str, Any], nodes: int, sh
     fitting = [index for index, candidate in valid.items() if candidate.fits]
     seconds = {}
     for index in fitting:
-        others = [other for other in fitting if other != index]
-        if not any(index.needs_no_more_memory(other) for other in others):
+        larger = [other for other in fitting if other != index and index.needs_no_more_memory(other)]
+        if not larger:
             seconds[index] = valid[index].seconds.middle
 
-    pruned = list(islice(Search(_space(raw_config, nodes, share, changes)).fastest(), 5))
-    assert set(pruned) <= set(seconds)
-    assert [seconds[index] for index in pruned] == sorted(seconds.values())[:5]
+    fastest = list(islice(Search(_space(raw_config, nodes, share, changes)).fastest(), 5))
+
+    assert set(fastest) <= set(seconds)
+    assert [seconds[index] for index in fastest] == sorted(seconds.values())[:5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "share", "changes"), CASES)
+def test_smallest_change_is_the_fastest_of_the_nearest(
+    raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]
+) -> None:
+    space = _space(raw_config, nodes, share, changes)
+    valid = space.valid()
+    num_changes = {}
+    for index, candidate in valid.items():
+        if candidate.fits and index != space.start:
+            pairs = zip(space.start.positions, index.positions, strict=True)
+            num_changes[index] = sum(start != position for start, position in pairs)
 
     smallest = Search(space).smallest_change()
-    distances = {index: sum(map(ne, space.start.positions, index.positions)) for index in fitting if index != space.start}
-    assert (smallest is None) == (not distances)
-    if smallest is not None:
-        fewest = min(distances.values())
-        nearest = [index for index, distance in distances.items() if distance == fewest]
-        assert smallest in nearest
-        assert valid[smallest].seconds.middle == min(valid[index].seconds.middle for index in nearest)
+
+    if not num_changes:
+        assert smallest is None
+        return
+    assert smallest is not None
+    fewest = min(num_changes.values())
+    nearest = [index for index, number in num_changes.items() if number == fewest]
+    assert smallest in nearest
+    assert valid[smallest].seconds.middle == min(valid[index].seconds.middle for index in nearest)

@@ -21,14 +21,14 @@ def _flops(work: Work, kind: Kernel) -> float:
 
 def _attention(work: Work, backend: AttentionBackend) -> dict[Direction, float]:
     """Return the FLOPs of attention by pass. Another backend is an error."""
-    found: dict[Direction, float] = {Direction.FORWARD: 0, Direction.BACKWARD: 0}
+    flops: dict[Direction, float] = {Direction.FORWARD: 0, Direction.BACKWARD: 0}
     for operation, times in work.items():
         kind = operation.kind
         if isinstance(kind, Attention):
             assert kind.backend == backend
             assert kind.head_dim == 16
-            found[kind.direction] += operation.flops * times
-    return found
+            flops[kind.direction] += operation.flops * times
+    return flops
 
 
 @pytest.fixture
