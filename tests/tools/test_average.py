@@ -32,105 +32,139 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
     raw_config["checkpoint"] = {"interval": 1, "keep": 9}
     if not (folder / "stable").exists():
         cases = [{"name": "stable"}, {"name": "other", "set": {"training.seed": 5, "training.steps": 1}}]
-        results = run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, folder / "workers")[0]
-        assert not any("error" in result for result in results), results
+        (results,) = run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, folder / "workers")
+        assert [result for result in results if "error" in result] == []
     return folder / "stable"
 
 
-def checkpoints(run: Path, *steps: int) -> list[Path]:
-    return [run / "checkpoints" / f"step-{step:08d}" for step in steps]
+def checkpoint_of(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:08d}"
 
 
 @pytest.mark.parametrize(("weighting", "parts"), [("uniform", (1, 1, 1)), ("linear", (1, 2, 3))])
-def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tuple[int, ...]) -> None:
-    """The order on the command line does not matter. Everything except the weights is the newest checkpoint's, without its
-    average.
-    """
+def test_weights_are_the_mean(stable: Path, command: Command, weighting: str, parts: tuple[int, ...]) -> None:
+    """The order on the command line does not matter."""
     out = stable / weighting
-    status, printed, errors = command("average", *checkpoints(stable, 4, 2, 3), "--output", out, "--weighting", weighting)
+    steps = [2, 3, 4]
+    shuffled = [checkpoint_of(stable, step) for step in (4, 2, 3)]
+
+    status, printed, errors = command("average", *shuffled, "--output", out, "--weighting", weighting)
+
     assert status == 0, errors
     assert f"{parts[2] / sum(parts):.1%} of step 4; all other state is that of step 4" in printed, errors
     reader = verified_checkpoint(out)
-    newest = verified_checkpoint(checkpoints(stable, 4)[0])
     average = reader.state.average
     assert average is not None
-    assert (average.steps, average.run) == ([2, 3, 4], str(stable))
-    for name in newest.names():
-        total = sum(
-            part / sum(parts) * step_tensors(stable, "weight", step)[name].double()
-            for part, step in zip(parts, (2, 3, 4), strict=True)
-        )
+    assert (average.steps, average.run) == (steps, str(stable))
+    weights = [step_tensors(stable, "weight", step) for step in steps]
+    for name in reader.names():
+        total = torch.zeros_like(weights[0][name], dtype=torch.float64)
+        for part, step_weights in zip(parts, weights, strict=True):
+            total += part / sum(parts) * step_weights[name].double()
         assert torch.equal(reader.tensor(name), total.float()), name
+
+
+def test_other_state_is_the_newest_checkpoints(stable: Path, command: Command, tmp_path: Path) -> None:
+    """The average has no moving average of its own."""
+    checkpoints = [checkpoint_of(stable, step) for step in (4, 2, 3)]
+    assert command("average", *checkpoints, "--output", tmp_path / "average")[0] == 0
+    reader = verified_checkpoint(tmp_path / "average")
+    newest = verified_checkpoint(checkpoint_of(stable, 4))
     kinds = newest.manifest.tensors.keys()
-    assert reader.manifest.tensors.keys() == kinds - {"ema"}
     assert "ema" in kinds
+    assert reader.manifest.tensors.keys() == kinds - {"ema"}
     assert reader.manifest.features == ("average",)
+    assert reader.names() == newest.names()
     assert reader.samples == newest.samples
 
 
-def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path) -> None:
-    """An average can be branched, a branch trains, a new run starts from it, and export writes it."""
-    average = tmp_path / "average"
+@pytest.fixture
+def average(stable: Path, command: Command, tmp_path: Path) -> Path:
+    """Average the checkpoints after steps 1 and 2."""
+    out = tmp_path / "average"
+    assert command("average", checkpoint_of(stable, 1), checkpoint_of(stable, 2), "--output", out)[0] == 0
+    return out
+
+
+def test_continues_like_any_other(average: Path, command: Command, tmp_path: Path) -> None:
+    """An average can be branched, a branch trains, and a new run starts from it."""
     branch = tmp_path / "branch"
-    assert command("average", *checkpoints(stable, 1, 2), "--output", average)[0] == 0
     status, _, errors = command("branch", average, "--decay-tokens", 2 * 8 * 32, "--out", branch)
     assert status == 0, errors
     assert len((branch / "metrics.jsonl").read_text().splitlines()) == 2
     raw = load_config(branch / "config.json").model_dump() | {"run": {"directory": str(tmp_path)}}
     cases = [
         {"name": "branch", "resume": "auto"},
-        {"name": "begun", "set": {"training.init_from": str(average)}, "only_save": True},
+        {"name": "started", "set": {"training.init_from": str(average)}, "only_save": True},
     ]
-    results = run_workers(TRAIN_CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")[0]
+
+    (results,) = run_workers(TRAIN_CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")
+
     assert results == [{"step": 2, "samples": 16}, {"step": 0, "samples": 0}]
     mean = verified_checkpoint(average)
-    begun = step_tensors(tmp_path / "begun", "weight", 0)
-    assert all(torch.equal(tensor, mean.tensor(name)) for name, tensor in begun.items())
-    ema = step_tensors(tmp_path / "begun", "ema", 0)
-    assert all(torch.equal(tensor, mean.tensor(name)) for name, tensor in ema.items())
+    for kind in ("weight", "ema"):
+        for name, tensor in step_tensors(tmp_path / "started", kind, 0).items():
+            assert torch.equal(tensor, mean.tensor(name)), (kind, name)
     assert "the average of those after steps 1, 2" in (tmp_path / "workers/rank0.log").read_text()
     status, printed, errors = command("ledger", branch)
     assert status == 0, errors
     assert "steps:     1 to 4" in printed, errors
+
+
+def test_is_exported(average: Path, command: Command, tmp_path: Path) -> None:
     status, _, errors = command("export", average, tmp_path / "exported")
     assert status == 0, errors
 
 
-def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
+# Folders to average, in terms of {stable}, {other}, {average} and {changed}, and the error
+REFUSALS = [
+    (["{stable}/checkpoints/step-00000001"], "give at least two checkpoints of a run"),
+    (["{stable}/checkpoints/step-00000001", "{stable}/checkpoints/step-00000001"], "both have step 1"),
+    (
+        ["{stable}/checkpoints/step-00000002", "{other}/checkpoints/step-00000001"],
+        "training.seed is 5 and 1234",
+    ),
+    (["{average}", "{stable}/checkpoints/step-00000001"], "is an average already"),
+    (["{changed}", "{stable}/checkpoints/step-00000002"], "its sha256 is not the one in the manifest"),
+    (["{stable}", "{stable}/checkpoints/step-00000002"], "is a run, not a checkpoint"),
+]
+
+
+@pytest.mark.parametrize(("folders", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
+def test_refusals(stable: Path, average: Path, command: Command, tmp_path: Path, folders: list[str], message: str) -> None:
     """Each refusal is one line, and nothing is written."""
-    first, second = checkpoints(stable, 1, 2)
-    average = tmp_path / "average"
     changed = tmp_path / "step-00000001"
-    assert command("average", first, second, "--output", average)[0] == 0
-    shutil.copytree(first, changed)
+    shutil.copytree(checkpoint_of(stable, 1), changed)
     flip_byte(changed / "weight-00000.safetensors")
-    for given, told in (
-        ([first], "give at least two checkpoints of a run"),
-        ([first, first], "both have step 1"),
-        ([second, checkpoints(stable.with_name("other"), 1)[0]], "training.seed is 5 and 1234"),
-        ([average, first], "is an average already"),
-        ([changed, second], "its sha256 is not the one in the manifest"),
-        ([stable, second], "is a run, not a checkpoint"),
-    ):
-        status, _, errors = command("average", *given, "--output", tmp_path / "out")
-        assert (status, errors.count("\n")) == (2, 1), errors
-        assert told in errors, errors
-        assert not (tmp_path / "out").exists()
-    status, _, errors = command("average", first, second, "--output", average)
+    other = stable.with_name("other")
+    paths = [name.format(stable=stable, other=other, average=average, changed=changed) for name in folders]
+
+    status, _, errors = command("average", *paths, "--output", tmp_path / "out")
+
+    assert (status, errors.count("\n")) == (2, 1), errors
+    assert message in errors, errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_folder_is_refused(stable: Path, average: Path, command: Command) -> None:
+    checkpoints = [checkpoint_of(stable, 1), checkpoint_of(stable, 2)]
+    status, _, errors = command("average", *checkpoints, "--output", average)
     assert status == 2
     assert f"{average} exists" in errors
 
 
-def test_earlier_versions_refuse_it(stable: Path, command: Command, tmp_path: Path) -> None:
-    assert command("average", *checkpoints(stable, 1, 2), "--output", tmp_path / "average")[0] == 0
-    assert load_manifest(tmp_path / "average").format == FEATURES_FORMAT
+def test_earlier_versions_refuse_it(average: Path) -> None:
+    assert load_manifest(average).format == FEATURES_FORMAT
 
 
 def test_snapshots_of_relative_links(stable: Path, command: Command, tmp_path: Path) -> None:
     """The average copies files from the newest snapshot, not relative links, which would be broken in the average."""
-    given = [linked_snapshot(Path(shutil.copytree(each, tmp_path / each.name))) for each in checkpoints(stable, 1, 2)]
+    snapshots = []
+    for step in (1, 2):
+        checkpoint = checkpoint_of(stable, step)
+        snapshots.append(linked_snapshot(Path(shutil.copytree(checkpoint, tmp_path / checkpoint.name))))
     out = tmp_path / "deep" / "average"
-    status, _, errors = command("average", *given, "--output", out)
+    status, _, errors = command("average", *snapshots, "--output", out)
     assert status == 0, errors
     verified_checkpoint(out)
-    assert not any(path.is_symlink() for path in out.iterdir())
+    assert [path for path in out.iterdir() if path.is_symlink()] == []

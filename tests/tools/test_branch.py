@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_folders import step_tensors
 from tests.helpers.runs.training_cases import TRAIN_CASES
 
-STEP = 8 * 32  # tokens
+STEP_TOKENS = 8 * 32
 
 
 @pytest.fixture(scope="module")
@@ -34,78 +35,117 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
     raw_config["checkpoint"] = {"interval": 1, "keep": 9}
     raw_config["optimizer"]["ema_decay"] = 0.9
     if not (folder / "stable").exists():
-        whole = {"kind": "wsd", "warmup_tokens": 2 * STEP, "decay_tokens": 3 * STEP}
-        cases = [
+        whole = {
+            "training.steps": 6,
+            "schedule.kind": "wsd",
+            "schedule.warmup_tokens": 2 * STEP_TOKENS,
+            "schedule.decay_tokens": 3 * STEP_TOKENS,
+        }
+        cases: list[dict[str, Any]] = [
             {"name": "stable"},
-            {"name": "whole", "set": {"training.steps": 6} | {f"schedule.{key}": value for key, value in whole.items()}},
+            {"name": "whole", "set": whole},
             {"name": "decayed", "set": {"schedule.kind": "linear"}},
         ]
-        results = run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, folder / "workers")[0]
-        assert not any("error" in result for result in results), results
+        (results,) = run_workers(TRAIN_CASES, 1, {"config": raw_config, "cases": cases}, folder / "workers")
+        assert [result for result in results if "error" in result] == []
     return folder / "stable"
 
 
-def test_branch_equals_a_run_configured_with_its_decay(stable: Path, command: Command) -> None:
-    """The branch resumes after step 3 with the data order, learning rates, weights and moving average of `whole`.
+def checkpoint_of(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:08d}"
 
-    Its ledger covers all six steps. A decay starting a step late, or other samples, would change them.
-    """
-    checkpoint = stable / "checkpoints" / "step-00000003"
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make hard links fail, as between file systems."""
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError("another file system")))
+
+
+@pytest.fixture
+def branch(stable: Path, command: Command) -> Path:
+    """Branch off after step 3, train the branch, and return its folder."""
     out = stable.with_name("stable-decay-4-6")
-    status, printed, errors = command("branch", checkpoint, "--decay-tokens", 3 * STEP - 5)
+    if out.exists():
+        return out
+    status, printed, errors = command("branch", checkpoint_of(stable, 3), "--decay-tokens", 3 * STEP_TOKENS - 5)
     assert status == 0, errors
     assert f"megatape pretrain --config {out / 'config.json'} --resume auto" in printed
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-00000003"]
     config = load_config(out / "config.json")
     assert (config.training.steps, config.run.directory) == (6, str(out))
-    case = {"name": out.name, "resume": "auto"}
-    results = run_workers(
-        TRAIN_CASES,
-        1,
-        {"config": config.model_dump() | {"run": {"directory": str(stable.parent)}}, "cases": [case]},
-        out / "workers",
-    )
+    raw = config.model_dump() | {"run": {"directory": str(stable.parent)}}
+    payload = {"config": raw, "cases": [{"name": out.name, "resume": "auto"}]}
+    results = run_workers(TRAIN_CASES, 1, payload, out / "workers")
     assert results[0] == [{"step": 3, "samples": 24}]
+    return out
 
-    lines = [
-        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        for run in (stable.with_name("whole"), out)
-    ]
+
+def test_branch_has_the_metrics_of_a_run_configured_with_its_decay(stable: Path, branch: Path) -> None:
+    """A decay starting a step late, or other samples, would change them."""
+    metrics = metrics_of(branch)
+    expected = metrics_of(stable.with_name("whole"))
     for field in ("step", "loss", "grad_norm", "lr", "samples", "digest"):
-        assert [line[field] for line in lines[0]] == [line[field] for line in lines[1]], field
-    assert [round(line["lr"] * 100, 6) for line in lines[1]] == [0.5, 1.0, 1.0, 1.0, round(2 / 3, 6), round(1 / 3, 6)]
-    for kind in ("weight", "exp_avg", "exp_avg_sq", "ema"):
-        whole, branched = (step_tensors(run, kind, step=6) for run in (stable.with_name("whole"), out))
-        assert whole, kind
-        assert all(torch.equal(branched[name], tensor) for name, tensor in whole.items()), kind
-    status, printed, errors = command("ledger", out)
+        assert [line[field] for line in metrics] == [line[field] for line in expected], field
+    percent = [round(line["lr"] * 100, 6) for line in metrics]
+    assert percent == [0.5, 1.0, 1.0, 1.0, round(2 / 3, 6), round(1 / 3, 6)]
+
+
+@pytest.mark.parametrize("kind", ["weight", "exp_avg", "exp_avg_sq", "ema"])
+def test_branch_has_the_state_of_a_run_configured_with_its_decay(stable: Path, branch: Path, kind: str) -> None:
+    tensors = step_tensors(branch, kind, step=6)
+    expected = step_tensors(stable.with_name("whole"), kind, step=6)
+    assert expected
+    for name, tensor in expected.items():
+        assert torch.equal(tensors[name], tensor), name
+
+
+def test_ledger_of_a_branch_covers_all_steps(branch: Path, command: Command) -> None:
+    status, printed, errors = command("ledger", branch)
     assert status == 0, errors
     assert "steps:     1 to 6" in printed, errors
-    assert CheckpointReader(checkpoint).step == 3
+
+
+def test_branching_leaves_the_run_alone(stable: Path, branch: Path) -> None:
+    assert CheckpointReader(checkpoint_of(stable, 3)).step == 3
     assert len(list((stable / "checkpoints").iterdir())) == 6
 
 
-def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
-    """Refused branches write nothing."""
-    for run, step, message in (
+@pytest.mark.parametrize(
+    ("run", "step", "message"),
+    [
         ("stable", 1, "is not in the stable part of its run: its warm-up has 2 steps"),
         ("decayed", 4, "step 5 has 50.0% of the peak"),
         ("decayed", 6, "step 7 has 0.0% of the peak"),
-    ):
-        checkpoint = stable.with_name(run) / "checkpoints" / f"step-{step:08d}"
-        status, _, errors = command("branch", checkpoint, "--decay-tokens", 100, "--out", tmp_path / "new")
-        assert (status, errors.count("\n")) == (2, 1), errors
-        assert message in errors, errors
-    checkpoint = stable / "checkpoints" / "step-00000006"
-    status, _, errors = command("branch", checkpoint, "--decay-tokens", 0)
+    ],
+)
+def test_checkpoints_outside_the_stable_part_are_refused(
+    stable: Path, command: Command, tmp_path: Path, run: str, step: int, message: str
+) -> None:
+    checkpoint = checkpoint_of(stable.with_name(run), step)
+    status, _, errors = command("branch", checkpoint, "--decay-tokens", 100, "--out", tmp_path / "new")
+    assert (status, errors.count("\n")) == (2, 1), errors
+    assert message in errors, errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_decay_without_tokens_is_refused(stable: Path, command: Command) -> None:
+    status, _, errors = command("branch", checkpoint_of(stable, 6), "--decay-tokens", 0)
     assert status == 2
     assert "decay-tokens" in errors
-    status, _, errors = command("branch", checkpoint, "--decay-tokens", 9, "--out", stable)
+
+
+def test_an_existing_folder_is_refused(stable: Path, command: Command) -> None:
+    status, _, errors = command("branch", checkpoint_of(stable, 6), "--decay-tokens", 9, "--out", stable)
     assert status == 2
     assert f"{stable} exists" in errors
-    assert not list(tmp_path.iterdir())
-    copied = shutil.copytree(checkpoint, tmp_path / "copied" / "step")
-    status, _, errors = command("branch", copied, "--decay-tokens", STEP)
+
+
+def test_a_checkpoint_outside_its_run_needs_a_folder(stable: Path, command: Command, tmp_path: Path) -> None:
+    copied = shutil.copytree(checkpoint_of(stable, 6), tmp_path / "copied" / "step")
+    status, _, errors = command("branch", copied, "--decay-tokens", STEP_TOKENS)
     assert status == 2
     assert f"is not in the folder of its run (no {tmp_path}/config.json): give --out" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["copied"]
@@ -114,7 +154,7 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
 def test_relative_names(stable: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The branch is created beside the run, in any working directory."""
     monkeypatch.chdir(stable / "checkpoints")
-    status, _, errors = command("branch", "step-00000005", "--decay-tokens", STEP)
+    status, _, errors = command("branch", "step-00000005", "--decay-tokens", STEP_TOKENS)
     assert status == 0, errors
     assert (stable.with_name("stable-decay-6-6") / "config.json").is_file(), errors
 
@@ -122,12 +162,10 @@ def test_relative_names(stable: Path, command: Command, monkeypatch: pytest.Monk
 def test_copies_if_links_are_not_supported(
     stable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
-    status, _, errors = command(
-        "branch", stable / "checkpoints" / "step-00000006", "--decay-tokens", 9, "--out", tmp_path / "new"
-    )
+    refuse_links(monkeypatch)
+    status, _, errors = command("branch", checkpoint_of(stable, 6), "--decay-tokens", 9, "--out", tmp_path / "new")
     assert status == 0, errors
-    CheckpointReader(tmp_path / "new" / "checkpoints" / "step-00000006").verify()
+    CheckpointReader(checkpoint_of(tmp_path / "new", 6)).verify()
     assert load_config(tmp_path / "new" / "config.json").training.steps == 7
 
 
@@ -137,8 +175,8 @@ def test_a_snapshot_of_relative_links(
 ) -> None:
     """The branch has the snapshot's files listed in the manifest, and no targets of other links."""
     if not links_work:
-        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
-    checkpoint = stable / "checkpoints" / "step-00000006"
+        refuse_links(monkeypatch)
+    checkpoint = checkpoint_of(stable, 6)
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "key").write_text("private")
@@ -147,16 +185,16 @@ def test_a_snapshot_of_relative_links(
     out = tmp_path / "deep" / "branch"
     status, _, errors = command("branch", snapshot, "--decay-tokens", 9, "--out", out)
     assert status == 0, errors
-    branched = out / "checkpoints" / "step-00000006"
+    branched = checkpoint_of(out, 6)
     CheckpointReader(branched).verify()
     assert {path.name for path in branched.iterdir()} == {path.name for path in checkpoint.iterdir()}
-    assert not any(path.is_symlink() for path in branched.iterdir())
+    assert [path for path in branched.iterdir() if path.is_symlink()] == []
 
 
 def test_link_to_a_device(stable: Path, command: Command, tmp_path: Path) -> None:
     """The error names the link, and nothing is written."""
     copied = tmp_path / "step-00000006"
-    shutil.copytree(stable / "checkpoints" / "step-00000006", copied)
+    shutil.copytree(checkpoint_of(stable, 6), copied)
     (copied / "rng.safetensors").unlink()
     (copied / "rng.safetensors").symlink_to("/dev/zero")
     status, _, errors = command("branch", copied, "--decay-tokens", 9, "--out", tmp_path / "new")

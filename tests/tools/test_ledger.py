@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,16 @@ def runs(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("proof")
     raw = small_config(data_directory, folder)
     raw["training"] |= {"micro_batch_size": 2}
-    alone: dict[str, Any] = {"training.steps": 5, "checkpoint.interval": 3, "checkpoint.keep": 9, "data.sequence_length": 700}
-    alone |= {"model.max_positions": 700, "model.num_layers": 1, "model.encoding": "rope"}  # no matter, and quick
+    alone: dict[str, Any] = {
+        "training.steps": 5,
+        "checkpoint.interval": 3,
+        "checkpoint.keep": 9,
+        "data.sequence_length": 700,
+        "model.max_positions": 700,
+        # The model does not matter, so it is a quick one.
+        "model.num_layers": 1,
+        "model.encoding": "rope",
+    }
     cases = [{"name": "alone", "set": alone | {"parallel.tp": 2}}]
     run_workers(TRAIN_CASES, 4, {"config": raw, "cases": cases}, folder / "four")
     last = folder / "alone" / "checkpoints" / "step-00000005"
@@ -48,15 +57,17 @@ def runs(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def test_runs(runs: Path, command: Command) -> None:
+def test_a_resumed_run(runs: Path, command: Command) -> None:
+    """Eight steps have eight samples each, and the data has 30."""
     status, text, errors = command("ledger", runs / "alone")
     assert status == 0, errors
-    # 8 steps of 8 samples, of which the data have 30.
     assert "steps:     1 to 8, samples 0 to 63, none missing" in text
     assert "digests:   8 recorded" in text
     assert "epochs 1 to 2 complete, each sample of 30 once in each; 4 of 30 samples" in text
     assert "left out:  nothing" in text
 
+
+def test_a_run_on_a_mixture_that_skipped_a_step(runs: Path, command: Command) -> None:
     status, text, errors = command("ledger", runs / "mixed")
     assert status == 0, errors
     assert "corpus a:" in text
@@ -73,29 +84,49 @@ def test_a_run_with_modules_of_a_user_s_own_needs_no_import(runs: Path, command:
     assert "steps:     1 to 8, samples 0 to 63, none missing" in text
 
 
-def test_invalid_steps(runs: Path, command: Command, tmp_path: Path) -> None:
-    folder = RunFolder(runs / "alone")
-    lines = folder.metrics.read_text().splitlines()
-    other = RunFolder(tmp_path / "run")
-    other.directory.mkdir()
-    other.config.write_bytes(folder.config.read_bytes())
+def without_step_3(lines: list[str]) -> list[str]:
+    return [*lines[:2], *lines[3:]]
 
-    def told(changed: list[str]) -> str:
-        other.metrics.write_text("".join(f"{line}\n" for line in changed))
-        status, _, errors = command("ledger", other.directory)
-        assert status == 2
-        return errors
 
-    assert "step 4 follows step 2: lines were lost" in told([*lines[:2], *lines[3:]])
-    assert "step 3 follows step 0: lines were lost, or are in another folder" in told(lines[2:])
+def without_first_steps(lines: list[str]) -> list[str]:
+    return lines[2:]
+
+
+def with_another_digest(lines: list[str]) -> list[str]:
     entry = json.loads(lines[4])
-    assert "step 5, samples 32 to 39: the run has recorded the digest" in told(
-        [*lines[:4], json.dumps(entry | {"digest": entry["digest"] + 1})]
-    )
-    assert "no step is recorded" in told([])
+    return [*lines[:4], json.dumps(entry | {"digest": entry["digest"] + 1})]
 
 
-def test_repeated_sample() -> None:
+def without_steps(lines: list[str]) -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_step_3, "step 4 follows step 2: lines were lost"),
+        (without_first_steps, "step 3 follows step 0: lines were lost, or are in another folder"),
+        (with_another_digest, "step 5, samples 32 to 39: the run has recorded the digest"),
+        (without_steps, "no step is recorded"),
+    ],
+)
+def test_wrong_metrics_are_refused(
+    runs: Path, command: Command, tmp_path: Path, change: Callable[[list[str]], list[str]], message: str
+) -> None:
+    source = RunFolder(runs / "alone")
+    damaged = RunFolder(tmp_path / "run")
+    damaged.directory.mkdir()
+    damaged.config.write_bytes(source.config.read_bytes())
+    lines = change(source.metrics.read_text().splitlines())
+    damaged.metrics.write_text("".join(f"{line}\n" for line in lines))
+
+    status, _, errors = command("ledger", damaged.directory)
+
+    assert status == 2
+    assert message in errors
+
+
+def test_a_repeated_sample_is_an_error() -> None:
     corpus = CorpusUsage(3)
     for index in (2, 0, 1, 0):
         corpus.take(index)
