@@ -153,7 +153,7 @@ def _import_file(name: str, path: Path) -> None:
     if name.isidentifier():
         spec = find_spec(name)
     if spec is None:
-        raise UserError(f"{OPTION} {path}: {name} is no name of a module: rename the file")
+        raise UserError(f"{OPTION} {path}: {name} is not a module name: rename the file")
     if Path(spec.origin or "").resolve() != path:
         raise UserError(f"{OPTION} {path}: {name} is another module: rename the file")
     import_module(name)

@@ -75,8 +75,8 @@ def test_logits_are_those_of_the_likeliest_continuation(model: LanguageModel) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heat": 1.0}, "heat is no sampling option: choose among .*temperature"),
-        ({"samples": 2}, "samples is no sampling option"),
+        ({"heat": 1.0}, "heat is not a sampling option: choose among .*temperature"),
+        ({"samples": 2}, "samples is not a sampling option"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
 )

@@ -38,7 +38,7 @@ class TrainingLayout:
         return cls(
             workload=Workload.from_config(config),
             world_size=world_size,
-            micro_batches=config.accumulation(world_size),
+            micro_batches=config.num_micro_batches(world_size),
             zero=config.zero,
             optimizer=config.optimizer,
             copies_state=config.checkpoint.background,

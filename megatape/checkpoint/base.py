@@ -101,7 +101,7 @@ def _mismatch(path: Path, expected: FileRecord) -> str | None:
 def _find_folder(record: BaseRecord, checkpoint: Path, override: Path | None) -> Path:
     if override is not None:
         if not override.is_dir():
-            raise _missing(record, checkpoint, f"--base {override}")
+            raise _missing(record, checkpoint, f"--base {override} is not a folder")
         return override
 
     recorded = Path(record.folder)
@@ -109,11 +109,10 @@ def _find_folder(record: BaseRecord, checkpoint: Path, override: Path | None) ->
         return recorded
     if (checkpoint / record.relative).is_dir():
         return Path(os.path.normpath(checkpoint / record.relative))
-    raise _missing(record, checkpoint, "there")
+    raise _missing(record, checkpoint, "there is no such folder")
 
 
-def _missing(record: BaseRecord, checkpoint: Path, where: str) -> CheckpointError:
+def _missing(record: BaseRecord, checkpoint: Path, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{checkpoint} holds only what was trained. The rest is in its base {record.folder}, and {where} is no such folder: "
-        f"{ADVICE}"
+        f"{checkpoint} holds only what was trained. The rest is in its base {record.folder}, and {reason}: {ADVICE}"
     )

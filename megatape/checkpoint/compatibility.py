@@ -30,7 +30,7 @@ def check_same_settings(origin: Path, changed: Iterable[Difference]) -> None:
         if field.rule in IMMUTABLE:
             raise UserError(
                 f"{origin} was trained with {field.path} {field.theirs}, the configuration says {field.ours}: "
-                f"{IMMUTABLE[field.rule]}use the former, or start a new run"
+                f"{IMMUTABLE[field.rule]}set it back to {field.theirs}, or start a new run"
             )
 
 
@@ -51,7 +51,9 @@ def check_same_data(origin: Path, theirs: Mapping[str, str], ours: Mapping[str, 
         setting = "data.mixture"
     for name, meaning in (("tokenizer", "tokenizer"), ("data", "set of shards")):
         if name not in theirs:
-            raise UserError(f"{origin} records no fingerprint of its {name}: it is no checkpoint of MegaTAPE; use another one")
+            raise UserError(
+                f"{origin} records no fingerprint of its {name}, so it is not a checkpoint of MegaTAPE; use another one"
+            )
         recorded = theirs[name]
         present = ours[name]
         if recorded != present:
@@ -77,7 +79,7 @@ def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
     if theirs.eos_id != ours.eos_id:
         raise UserError(
             f"{origin} was trained on documents that end with token {theirs.eos_id}, those of {ours.origin} end with "
-            f"{ours.eos_id}: use the former, or start a new run"
+            f"{ours.eos_id}: use data that ends with token {theirs.eos_id}, or start a new run"
         )
 
 
@@ -98,7 +100,7 @@ def check_annealing(origin: Path, theirs: Changes, ours: Changes, tokens: int) -
     if before != now:
         raise UserError(
             f"{origin} has seen {tokens:,} tokens with these changes of the weights: {_describe(before)}; data.annealing says "
-            f"{_describe(now)}: restore the former, and add changes only at later tokens"
+            f"{_describe(now)}: restore the first ones, and add changes only at later tokens"
         )
 
 
@@ -127,7 +129,7 @@ def recipe_changes(origin: Path, changed: Iterable[Difference], allow_changes: b
     if unconfirmed and not allow_changes:
         former = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in unconfirmed)
         raise UserError(
-            f"{origin} was trained with {former}: restore the former, or add --allow-changes to continue with the new values"
+            f"{origin} was trained with {former}: set them back, or add --allow-changes to continue with the new values"
         )
     return [f"{field.path}: {field.theirs} -> {field.ours}" for field in recipe]
 

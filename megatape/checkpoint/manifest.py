@@ -111,7 +111,7 @@ def load_manifest(directory: Path) -> Manifest:
         raise MissingPath(f"{directory} is a run, not a checkpoint; its newest checkpoint is {checkpoints[0]}")
     if not path.exists():
         raise MissingPath(
-            f"{directory}: no {MANIFEST}, so this is no complete checkpoint; give a folder such as checkpoints/step-00000100"
+            f"{directory}: no {MANIFEST}, so this is not a complete checkpoint; give a folder such as checkpoints/step-00000100"
         )
 
     with content_errors(f"{path}: corrupted", ANOTHER, (ValueError, KeyError, TypeError, AttributeError)):
@@ -120,7 +120,7 @@ def load_manifest(directory: Path) -> Manifest:
     if recorded_hash != _content_hash(content):
         raise UserError(f"{path}: corrupted, its sha256 is not the one it records; {ANOTHER}")
     check_supported(path, content)
-    with content_errors(f"{path}: no manifest of MegaTAPE", ANOTHER):
+    with content_errors(f"{path} is not a manifest of MegaTAPE", ANOTHER):
         manifest = as_type(content, Manifest)
 
     _check_files(directory, manifest.files)
@@ -210,7 +210,7 @@ def check_hashes(directory: Path, manifest: Manifest, share: int = 0, shares: in
 def check_file(directory: Path, manifest: Manifest, name: str) -> None:
     """Raise UserError unless a file's hash is the one in the manifest."""
     if name not in manifest.files:
-        raise UserError(f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; {ANOTHER}")
+        raise UserError(f"{directory / MANIFEST} is not the manifest of a checkpoint: it does not list {name}; {ANOTHER}")
     if hash_file(directory / name) != manifest.files[name]:
         raise UserError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
 

@@ -50,7 +50,7 @@ class CheckpointReader:
         if base is not None and self.manifest.base is None:
             raise CheckpointError(f"{directory} holds all of its weights: leave out --base")
         if WEIGHT not in self.manifest.tensors:
-            raise UserError(f"{directory / MANIFEST}: no manifest of MegaTAPE: tensors has no weight; {ANOTHER}")
+            raise UserError(f"{directory / MANIFEST} is not a manifest of MegaTAPE: tensors has no weight; {ANOTHER}")
 
         check_file(directory, self.manifest, STATE)
         self.state = read_state(directory / STATE)

@@ -46,7 +46,7 @@ class StepSamples(BaseModel, extra="forbid", frozen=True):
     @model_validator(mode="after")
     def _check_number(self) -> Self:
         if not 0 <= self.last - self.first < MAX_STEP_SAMPLES:
-            raise UserError(f"{self.first} to {self.last} are no samples of a step")
+            raise UserError(f"{self.first} to {self.last} are not the samples of a step")
         return self
 
 

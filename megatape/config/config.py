@@ -97,7 +97,7 @@ class Config(Section):
         """Tokens of the run."""
         return self.batches.consumed(self.training.steps) * self.data.sequence_length
 
-    def data_ranks(self, world_size: int) -> int:
+    def num_data_ranks(self, world_size: int) -> int:
         """Return the number of data-parallel ranks, which train on different samples.
 
         Raises:
@@ -119,18 +119,22 @@ class Config(Section):
             raise ConfigError(reason)
         return world_size // ranks
 
-    def replicas(self, world_size: int) -> int:
+    def num_replicas(self, world_size: int) -> int:
         """Return the number of ranks training the same weights, across which ZeRO shards its state: all but tensor ranks."""
-        return self.data_ranks(world_size) * self.parallel.sample_replicas
+        return self.num_data_ranks(world_size) * self.parallel.sample_replicas
 
-    def accumulation(self, world_size: int) -> int:
+    def check_divides(self, world_size: int) -> None:
+        """Check that this number of ranks can share the samples and the batches. Raises as `num_micro_batches`."""
+        self.num_micro_batches(world_size)
+
+    def num_micro_batches(self, world_size: int) -> int:
         """Return the micro-batches per step on each data-parallel rank, after the batch-size warm-up.
 
         Raises:
             ConfigError: The ranks or a batch do not divide evenly. The message has the equation.
         """
         micro = self.training.micro_batch_size
-        data_ranks = self.data_ranks(world_size)
+        data_ranks = self.num_data_ranks(world_size)
         batches = [("global_batch_size", self.training.global_batch_size)]
         for stage in self.training.batch_warmup:
             batches.append(("batch_warmup", stage.samples))

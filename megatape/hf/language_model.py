@@ -95,7 +95,7 @@ def _read_options(sampling: dict[str, Any]) -> Sampling:
     allowed = sorted(Sampling.model_fields.keys() - {"samples"})
     unknown = sorted(sampling.keys() - set(allowed))
     if unknown:
-        raise UserError(f"{unknown[0]} is no sampling option: choose among {', '.join(allowed)}")
+        raise UserError(f"{unknown[0]} is not a sampling option: choose among {', '.join(allowed)}")
     return as_type(sampling, Sampling)
 
 

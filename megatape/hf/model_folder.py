@@ -76,7 +76,7 @@ def open_model_folder(path: Path, base: Path | None = None) -> ModelFolder:
     if (path / MANIFEST).is_file() or RunFolder(path).list_checkpoints():
         return ModelFolder(FolderKind.CHECKPOINT, path, path, base)
     if base is not None:
-        raise UserError(f"{path} is no checkpoint that holds only what was trained: leave out `base`")
+        raise UserError(f"{path} is not a checkpoint that holds only what was trained: leave out `base`")
     if (path / IMPORT).is_file():
         return ModelFolder(FolderKind.IMPORT, path, open_import(path).directory)
     check_model_folder(path)

@@ -1,8 +1,7 @@
 """Stops orphans: ranks whose launcher has ended.
 
 The kernel can signal a parent's death (PR_SET_PDEATHSIG). But it does so when the thread that started the process ends, and
-only
-for the parent: `deepspeed` starts deepspeed.launcher.launch, which starts the ranks.
+only for the parent: `deepspeed` starts deepspeed.launcher.launch, which starts the ranks.
 """
 
 import logging

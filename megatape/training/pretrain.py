@@ -100,8 +100,8 @@ def _join_process_group(topology: Topology, timeouts: WatchTimeouts, tensor_size
     except (DistNetworkError, DistStoreError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"the ranks could not meet at MASTER_ADDR and MASTER_PORT: {reason}; did all of them start? If another run uses "
-            "the port, choose another: deepspeed --master_port, or export MASTER_PORT"
+            f"the ranks could not connect to each other at MASTER_ADDR and MASTER_PORT: {reason}; did all of them "
+            "start? If another run uses the port, choose another: deepspeed --master_port, or export MASTER_PORT"
         ) from error
 
 
@@ -121,7 +121,7 @@ def _train(
     )
 
     def open_rank() -> RunData:
-        config.accumulation(topology.world_size)
+        config.check_divides(topology.world_size)
         if start.checkpoint is not None:
             load_manifest(start.checkpoint)
         return open_data(config.data, config.training, config.evaluation, config.model.vocab_size)

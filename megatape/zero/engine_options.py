@@ -38,7 +38,7 @@ def engine_options(config: Config, world_size: int) -> EngineOptions:
         ConfigError: Ranks or batches do not divide evenly.
     """
     limits = stage3_limits(config.model, config.zero, config.parallel.tp)
-    accumulation_steps = config.accumulation(world_size)
+    accumulation_steps = config.num_micro_batches(world_size)
     return EngineOptions(
         zero=config.zero,
         optimizer=config.optimizer,

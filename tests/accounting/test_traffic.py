@@ -128,7 +128,7 @@ def test_planned_bytes_equal_sent_bytes(
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
         planned = plan_traffic(TrainingLayout.from_config(config, 4))
-        micro_batches = config.accumulation(4)
+        micro_batches = config.num_micro_batches(4)
         overlapped = {
             axis: model_traffic(Workload.from_config(config), axis).overlapped * micro_batches for axis in ("tensor", "context")
         }

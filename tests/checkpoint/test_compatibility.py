@@ -18,7 +18,7 @@ PRINTS = {"data": "d" * 64, "tokenizer": "t" * 64}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model__num_layers": 3}, "model.num_layers 2, the configuration says 3: use the former"),
+        ({"model__num_layers": 3}, "model.num_layers 2, the configuration says 3: set it back to 2"),
         ({"model__scaling": {"kind": "linear", "factor": 2.0}}, "model.scaling None, the configuration says kind='linear'"),
         ({"data__mask_documents": True}, "data.mask_documents False, the configuration says True: it would see other samples"),
         ({"training__seed": 5}, "training.seed 1234, the configuration says 5: it would see other samples"),

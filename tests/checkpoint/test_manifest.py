@@ -44,7 +44,7 @@ def test_a_run_directory_is_refused_with_its_newest_checkpoint(checkpoint: Path)
 
 def test_a_checkpoint_without_a_manifest_is_incomplete(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).unlink()
-    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+    with pytest.raises(FileNotFoundError, match="not a complete checkpoint"):
         load_manifest(checkpoint)
 
 

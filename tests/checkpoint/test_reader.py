@@ -132,5 +132,5 @@ def test_state_of_another_version_comes_back_complete(copy: Path) -> None:
 def test_a_manifest_without_weights_is_refused(copy: Path) -> None:
     files = load_manifest(copy).files
     save_manifest(copy, files, {})
-    with pytest.raises(ValueError, match="manifest.json: no manifest of MegaTAPE: tensors has no weight"):
+    with pytest.raises(ValueError, match="manifest.json is not a manifest of MegaTAPE: tensors has no weight"):
         CheckpointReader(copy)

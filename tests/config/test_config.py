@@ -253,22 +253,22 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 def test_batch_arithmetic_prints_the_equation() -> None:
     config = parse()
-    assert config.accumulation(2) == 2
-    assert parse(parallel__tp=2).accumulation(2) == 4
+    assert config.num_micro_batches(2) == 2
+    assert parse(parallel__tp=2).num_micro_batches(2) == 4
     for world_size in (0, -2):
         with pytest.raises(ValueError, match=f"{world_size} processes"):
-            config.accumulation(world_size)
+            config.check_divides(world_size)
     with pytest.raises(ValueError, match=r"3 processes .* parallel.tp 2"):
-        parse(parallel__tp=2).accumulation(3)
-    assert parse(parallel__sp=2).accumulation(2) == 4
-    assert parse(parallel__sp=2).replicas(2) == 2
+        parse(parallel__tp=2).num_micro_batches(3)
+    assert parse(parallel__sp=2).num_micro_batches(2) == 4
+    assert parse(parallel__sp=2).num_replicas(2) == 2
     with pytest.raises(ValueError, match=r"2 processes .* parallel.tp 2 x parallel.sp 2 = 4: .* or parallel.sp"):
-        parse(parallel__tp=2, parallel__sp=2).accumulation(2)
-    assert parse(parallel__cp=2).accumulation(2) == 4
-    assert parse(parallel__cp=2, parallel__sp=2).replicas(8) == 8
+        parse(parallel__tp=2, parallel__sp=2).num_micro_batches(2)
+    assert parse(parallel__cp=2).num_micro_batches(2) == 4
+    assert parse(parallel__cp=2, parallel__sp=2).num_replicas(8) == 8
     with pytest.raises(ValueError, match=r"2 processes .* parallel.tp 2 x parallel.cp 2 = 4: .* or parallel.cp"):
-        parse(parallel__tp=2, parallel__cp=2).accumulation(2)
+        parse(parallel__tp=2, parallel__cp=2).num_micro_batches(2)
     with pytest.raises(
         ValueError, match=r"global_batch_size 8 = micro_batch_size 2 x data-parallel ranks 3 x accumulation 1\.333"
     ):
-        config.accumulation(3)
+        config.check_divides(3)

@@ -21,7 +21,7 @@ EXPECTED_REASONS = {
     "flipped": ("/exp_avg_sq-00000.safetensors", "sha256"),
     "short": ("/weight-00000.safetensors", "bytes instead of"),
     "missing": ("/state.json", "missing"),
-    "unfinished": ("", "no complete checkpoint"),
+    "unfinished": ("", "not a complete checkpoint"),
 }
 
 

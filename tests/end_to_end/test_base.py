@@ -216,7 +216,7 @@ def test_other_bases_are_refused(tuned: Tuned, trained: dict[str, Any], tmp_path
         ),
         (
             resume | {"base": str(tmp_path / "none")},
-            f"--base {tmp_path / 'none'} is no such folder",
+            f"--base {tmp_path / 'none'} is not a folder",
         ),
         (
             resume | {"base": str(tmp_path)},

@@ -287,7 +287,7 @@ def test_other_path_of_the_same_module(own: list[Path], config: Path, tmp_path: 
         ("nowhere.py", "--import nowhere.py: no such file"),
         ("nowhere.at.all", "--import nowhere.at.all: there is no module nowhere: correct the name"),
         ("{folder}/json.py", "json is another module: rename the file"),
-        ("{folder}/my-sink.py", "my-sink is no name of a module: rename the file"),
+        ("{folder}/my-sink.py", "my-sink is not a module name: rename the file"),
     ],
     ids=["missing file", "missing module", "name of another module", "no name of a module"],
 )

@@ -73,7 +73,7 @@ def check_size(config: Config, num_parameters: float) -> None:
     cluster = config.cluster
     assert cluster is not None
     load_gpu(cluster.gpu)
-    assert config.accumulation(cluster.world_size) >= 1
+    assert config.num_micro_batches(cluster.world_size) >= 1
     assert cluster.gpus_per_node % config.parallel.tp == 0  # tensor-parallel ranks stay inside a node
     assert count_parameters(config.model).total == pytest.approx(num_parameters, rel=0.08)
 
@@ -181,4 +181,4 @@ def test_recipe_of_the_paper_for_addition(digits: int) -> None:
     assert training.steps == 20_000
     assert config.optimizer.learning_rate == 1e-4
     assert config.cluster is not None
-    assert config.accumulation(config.cluster.world_size) == 1
+    assert config.num_micro_batches(config.cluster.world_size) == 1

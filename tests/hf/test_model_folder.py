@@ -34,7 +34,7 @@ def test_kinds(exported: Callable[..., Exported], tmp_path: Path) -> None:
         for name, shape in weights.shapes().items():
             assert tuple(weights.tensor(name).shape) == shape
         if kind != "checkpoint":
-            with pytest.raises(UserError, match="is no checkpoint that holds only what was trained: leave out `base`"):
+            with pytest.raises(UserError, match="is not a checkpoint that holds only what was trained: leave out `base`"):
                 open_model_folder(path, base=tmp_path)
 
 

@@ -68,7 +68,7 @@ class Decontaminate(TextRule):
 def _texts(path: Path) -> Iterator[str]:
     """Yield the texts of an evaluation file. Raises UserError if one cannot be read."""
     if not is_json_lines(path.name):
-        with content_errors(f"{path} is no text in UTF-8", "give text, or lines of JSON as .jsonl"):
+        with content_errors(f"{path} is not UTF-8 text", "give text, or lines of JSON as .jsonl"):
             yield path.read_text(encoding="utf-8")
         return
     counts = RecordCounts()

@@ -211,7 +211,7 @@ def _split_options(name: str, text: str, option_names: str) -> dict[str, list[st
                 raise UserError(f"rule {name}: {option} is given twice: give it once")
             values[option] = [after]
         elif not values:
-            raise UserError(f"rule {name}: {part!r} is no option=value; its options: {option_names}")
+            raise UserError(f"rule {name}: {part!r} is not option=value; its options: {option_names}")
         else:
             values[option].append(part)
     return values

@@ -83,7 +83,7 @@ class PartialFolder:
         for path in self.path.glob("*"):
             if path.name not in expected and path.suffix not in (LEASE_SUFFIX, ".tmp"):
                 raise ExistingPath(
-                    f"{self.path} has {path.name}, so it is no unfinished preparation: rename it, or choose another output"
+                    f"{self.path} has {path.name}, so it is not an unfinished preparation: rename it, or choose another output"
                 )
 
     def store_plan(self, plan: Plan, tokenizer: Tokenizer) -> None:

@@ -121,7 +121,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
             token, rank = line.split()
             ranks[base64.b64decode(token, validate=True)] = int(rank)
         except ValueError:
-            raise UserError(f"{path}:{number}: {line[:40]!r} is no token in base64 and its rank: copy it again") from None
+            raise UserError(f"{path}:{number}: {line[:40]!r} is not a token in base64 and its rank: copy it again") from None
     reason = None
     for byte in range(256):
         if bytes([byte]) not in ranks:

@@ -73,7 +73,7 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
 def _read_adapter(folder: Path) -> _Adapter:
     """Read the settings of an exported adapter. Raises MissingPath or UserError if the folder is not one."""
     if not (folder / BASE).is_file():
-        raise MissingPath(f"{folder}: no {BASE}, so it is no adapter that `megatape export --adapter` wrote")
+        raise MissingPath(f"{folder}: no {BASE}, so it is not an adapter that `megatape export --adapter` wrote")
     settings = read_object(folder / SETTINGS)
     with content_errors(f"{folder}: not what `megatape export --adapter` writes", ADVICE, (ValueError, KeyError, TypeError)):
         record = AdapterBase.model_validate(read_object(folder / BASE))

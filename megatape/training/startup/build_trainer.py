@@ -74,7 +74,7 @@ def build_trainer(
         environment.on_main(lambda: check_new(folder))
 
     mesh = make_mesh(topology, config.parallel.axes)
-    config.accumulation(topology.world_size)
+    config.check_divides(topology.world_size)
     loader = build_loader(config.data, config.model, config.training, config.batches, data.train, mesh["batch"])
     engine, attention = build_engine(config, topology, mesh)
     evaluator = build_evaluator(config, data, engine, environment.pace)

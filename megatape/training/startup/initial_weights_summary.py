@@ -31,11 +31,11 @@ def summarize_initial_weights(
         verb = "start"
         if num_fresh == 1:
             verb = "starts"
-        yield f"  {plural(num_fresh, 'tensor')} that it lacks {verb} as in a new model"
+        yield f"  {plural(num_fresh, 'tensor')} that the checkpoint lacks {verb} as in a new model"
     if _has_other_tokenizer(weights.directory, tokenizer):
         yield (
-            f"warning: the tokenizer of the data ({tokenizer.origin}) gives a text other ids than that of the weights "
-            f"({weights.directory}): re-tokenize the data with the model's tokenizer, unless you retrain the embeddings"
+            f"warning: the tokenizer of the data ({tokenizer.origin}) encodes text differently from the tokenizer of the "
+            f"weights ({weights.directory}): re-tokenize the data with the model's tokenizer, unless you retrain the embeddings"
         )
 
 

@@ -83,7 +83,7 @@ def test_compressed_files_without_the_name_of_lines_are_refused(tmp_path: Path, 
     packed = tmp_path / "b.gz"
     packed.write_bytes(gzip.compress(json.dumps({"text": PROSE}).encode()))
 
-    message = f"^rule decontaminate: {packed} is no text in UTF-8 .*: give text, or lines of JSON as"
+    message = f"^rule decontaminate: {packed} is not UTF-8 text .*: give text, or lines of JSON as"
     with pytest.raises(ValueError, match=message):
         parse_rules([rule])
 

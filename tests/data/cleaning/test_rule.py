@@ -55,7 +55,7 @@ def test_a_rule_keeps_edits_or_drops_a_text(rule: str, text: str, expected: str)
         (["personal_data:packages=x"], "rule personal_data has no option 'packages'; its options: none"),
         (["near_duplicates:bands=20"], "rule near_duplicates: bands and rows belong together: give both, or a threshold"),
         (["near_duplicates:bands=20,rows=7"], "rule near_duplicates: 20 bands of 7 rows are more than 128 permutations"),
-        (["length:5"], "rule length: '5' is no option=value; its options: minimum, maximum"),
+        (["length:5"], "rule length: '5' is not option=value; its options: minimum, maximum"),
         (["length:minimum=1,minimum=2"], "rule length: minimum is given twice"),
         (["length:minimum=10,maximum=5"], "rule length: maximum 5 is below minimum 10, so no document is kept: exchange them"),
         (["language"], "rule language needs languages: write language:languages=..."),

@@ -150,7 +150,7 @@ def test_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (folder / "a.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")
     options = PreparationOptions(Source("jsonl", (str(folder),)), 0.1, None, 300)
 
-    with pytest.raises(ExistingPath, match="out.partial has a.jsonl, so it is no unfinished preparation: rename it"):
+    with pytest.raises(ExistingPath, match="out.partial has a.jsonl, so it is not an unfinished preparation: rename it"):
         prepare(options, tmp_path / "out")
 
     assert [path.name for path in folder.iterdir()] == ["a.jsonl"]

@@ -70,7 +70,7 @@ KNOWN = ["--encoding", "r50k_base"]
         (None, [], [], "encoding 'own' is unknown, and"),
         (100, [], KNOWN, "is no token: it is truncated, or no file of tiktoken"),
         (None, ["YWJjZGVm 5"], KNOWN, "two tokens have the same rank"),
-        (None, ["a!b 700"], KNOWN, "own.tiktoken:601: b'a!b 700' is no token in base64"),
+        (None, ["a!b 700"], KNOWN, "own.tiktoken:601: b'a!b 700' is not a token in base64"),
         (None, ["YWJjZGVm 50256"], KNOWN, "id 50256 is a rank of the file and a special token"),
     ],
     ids=["unknown encoding", "truncated", "equal ranks", "not base64", "special rank"],

@@ -554,7 +554,7 @@ def test_a_file_has_one_warning_beyond_the_positions(
         (["--prompt", "a", "--temperature", "1", "--seed", str(2**63)], "--seed: must be less than 9223372036854775808, got"),
         (["--prompt", "a", "--top-k", "3"], "--top-k 3 has no effect"),
         (["--prompt", "a", "--output", "out"], "--output only works with --prompts"),
-        (["--prompt", "a", "--base", "."], "is no checkpoint that holds only what was trained: leave out --base"),
+        (["--prompt", "a", "--base", "."], "is not a checkpoint that holds only what was trained: leave out --base"),
         (["--prompts", "nowhere.txt"], "nowhere.txt"),
         (["--prompts", "in.csv"], "--prompts in.csv: give a .jsonl file"),
     ],

@@ -44,7 +44,7 @@ def test_bytes(
     raw_config["model"]["vocab_size"] = 301
     sizes = {"training.micro_batch_size": 2, "training.global_batch_size": 8, "zero.bucket_size": 1}
     config = configure(raw_config, "x", changes | sizes)
-    assert config.accumulation(2) == 2
+    assert config.num_micro_batches(2) == 2
     share = count_parameters(config.model).total / 2
     offload = plan_offload(TrainingLayout.from_config(config, 2), limits)
     # The tolerance is for padding, and for the vectors that stage 3 keeps gathered.

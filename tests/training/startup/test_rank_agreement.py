@@ -70,7 +70,7 @@ def _open(raw: dict[str, Any], changes: dict[str, Any], topology: Topology) -> s
         config = parse_config(raw, "test")
 
         def open_rank() -> RunData:
-            config.accumulation(topology.world_size)
+            config.check_divides(topology.world_size)
             return open_run_data(config)
 
         open_together(shared_values(config) | arguments, open_rank, config.logging.sinks, topology)

@@ -137,7 +137,7 @@ class Run(Generic[ResultT]):
         for field in changed:
             if field.rule.is_compared:
                 raise UserError(
-                    f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
+                    f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: set it back, or choose "
                     "another `out`"
                 )
 

@@ -49,6 +49,6 @@ def parse_set(text: str) -> TextSet:
     if metric in METRICS and is_new_name:
         return TextSet(name, metric)
     raise UserError(
-        f"{text!r} is no set: {choose_one(text, SETS)}, or give a set of your own with its metric, such as "
+        f"{text!r} is not a set: {choose_one(text, SETS)}, or give a set of your own with its metric, such as "
         f"my_set=exact_match (of {', '.join(METRICS)})"
     )

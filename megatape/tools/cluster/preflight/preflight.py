@@ -54,7 +54,7 @@ def preflight(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> int:
     try:
         topology = discover()
         prints_errors = topology.local_rank == 0
-        config.accumulation(topology.world_size)
+        config.check_divides(topology.world_size)
         rendezvous = Rendezvous(topology, timeouts)
     except UserError as error:
         if prints_errors:

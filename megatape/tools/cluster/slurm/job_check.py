@@ -25,7 +25,7 @@ def check_array(array: JobArray, job: Job, resume: bool) -> None:
         OSError: A data or run directory cannot be read.
     """
     for config in array.configs.values():
-        config.accumulation(job.nodes * job.ranks_per_node)
+        config.check_divides(job.nodes * job.ranks_per_node)
         open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
         folder = RunFolder(Path(config.run.directory))
         check_free(folder.lease)

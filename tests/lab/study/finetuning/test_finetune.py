@@ -174,7 +174,7 @@ def test_recipe_matches_the_paper() -> None:
     assert config.model.position_size == 128
     assert config.cluster is not None
     assert config.cluster.world_size == 8
-    assert config.accumulation(8) == 8
+    assert config.num_micro_batches(8) == 8
 
 
 # Length in tokens of the base below.

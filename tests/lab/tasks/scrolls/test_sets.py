@@ -22,5 +22,5 @@ def test_own_set_names_its_metric() -> None:
 
 @pytest.mark.parametrize("text", ["my_set", "quality=f1", "my_set=em", "../a=f1", "..=f1", "=f1"])
 def test_bad_names_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no set: .*choose one of qasper, contract_nli"):
+    with pytest.raises(ValueError, match="is not a set: .*choose one of qasper, contract_nli"):
         parse_set(text)

@@ -300,7 +300,7 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str, sets: P
     ("names", "message"),
     [
         ("qasper,qasper", "a set is named twice"),
-        ("qasper,mine", "'mine' is no set"),
+        ("qasper,mine", "'mine' is not a set"),
     ],
 )
 def test_bad_names_are_refused(names: str, message: str, command: Command) -> None:
