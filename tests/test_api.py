@@ -51,6 +51,12 @@ def test_continuations_are_text_after_the_prompt(model: LanguageModel) -> None:
     assert both.startswith(first)
 
 
+def test_an_empty_prompt_is_the_begin_token(model: LanguageModel) -> None:
+    """The temporary export of the checkpoint is gone by then, and its tokenizer must not be."""
+    assert model.generate("", max_new_tokens=4)
+    assert model.encode("").shape == (1, 1)
+
+
 def test_seed_decides_samples(model: LanguageModel) -> None:
     sample = model.generate("the", temperature=5.0, seed=1)
     assert model.generate("the", temperature=5.0, seed=1) == sample

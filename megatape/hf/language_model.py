@@ -104,5 +104,6 @@ def load_language_model(
 ) -> LanguageModel:
     """Load a trained model from any kind of model folder. Arguments and errors as in `megatape.load`."""
     with load_trained(folder, base=base, adapter=adapter, trust_remote_code=trust_remote_code) as loaded:
-        # The weights are in memory, and a checkpoint's temporary export is no longer needed.
+        # With this tokenizer and the weights in memory, a checkpoint's temporary export is no longer needed.
+        loaded.text_tokenizer()
         return LanguageModel(loaded)

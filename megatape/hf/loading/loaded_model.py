@@ -28,13 +28,19 @@ class LoadedModel:
     model: Any
     tokenizer: Any
     folder: Path = Path()
+    _text_tokenizer: JsonTokenizer | None = None
 
     def text_tokenizer(self) -> JsonTokenizer:
-        """Open the tokenizer as in training, with its chat template. Raises UserError if it is corrupted."""
-        tokenizer = json_tokenizer(self.folder / JSON_FILE)
-        # Messages must not name a temporary folder.
-        tokenizer.origin = self.name
-        return tokenizer
+        """Return the tokenizer as in training, with its chat template. The first call opens its file.
+
+        Raises:
+            UserError: The file is corrupted.
+        """
+        if self._text_tokenizer is None:
+            self._text_tokenizer = json_tokenizer(self.folder / JSON_FILE)
+            # Messages must not name a temporary folder.
+            self._text_tokenizer.origin = self.name
+        return self._text_tokenizer
 
     @property
     def vocab_size(self) -> int:

@@ -112,10 +112,10 @@ def _describe_interface(variable: str) -> str:
     Raises:
         UserError: No interface leads to rank 0.
     """
-    name, address = choose_interface(os.environ["MASTER_ADDR"])
     chosen_by_user = os.environ.get(variable)
     if chosen_by_user:
         return f"{chosen_by_user} (set)"
+    name, address = choose_interface(os.environ["MASTER_ADDR"])
     return f"{name} {address}"
 
 
