@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
@@ -26,7 +26,7 @@ from megatape.model.build import build_model
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.exports import Exported
-from tests.helpers.models.memory_checkpoint import memory_checkpoint
+from tests.helpers.models.memory_checkpoint import MemoryCheckpoint, memory_checkpoint
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.training_cases import TRAIN_CASES
@@ -76,9 +76,10 @@ def test_generation_settings(exported: Callable[..., Exported]) -> None:
 
 
 def test_model_card(exported: Callable[..., Exported]) -> None:
-    found = exported("grouped")
-    card = (found.folder / "README.md").read_text()
-    assert f"| parameters | {sum(weight.numel() for weight in found.ours.parameters()):,} |" in card
+    tape = exported("grouped")
+    card = (tape.folder / "README.md").read_text()
+    num_parameters = sum(weight.numel() for weight in tape.ours.parameters())
+    assert f"| parameters | {num_parameters:,} |" in card
     assert "| trained on | 1,234 tokens, 7 steps |" in card
     assert "trust_remote_code=True" in card
     assert "position size" in card
@@ -133,11 +134,11 @@ print(json.dumps(found | {"logits": logits.tolist(), "ids": text.input_ids}))
 """
 
 
-def run_alone(found: Exported, tokens: Tensor, tmp_path: Path, *folders: Path) -> subprocess.CompletedProcess[str]:
+def run_alone(exported_model: Exported, tokens: Tensor, tmp_path: Path, *folders: Path) -> subprocess.CompletedProcess[str]:
     """Load an export in a process without megatape, with packages from `folders` first, and run it on tokens [B, N]."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
-        [sys.executable, "-I", "-c", ALONE, str(found.folder), json.dumps(tokens.tolist()), *map(str, folders)],
+        [sys.executable, "-I", "-c", ALONE, str(exported_model.folder), json.dumps(tokens.tolist()), *map(str, folders)],
         cwd=tmp_path,
         env=environment | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
@@ -146,16 +147,16 @@ def run_alone(found: Exported, tokens: Tensor, tmp_path: Path, *folders: Path) -
     )
 
 
-def check_alone(found: Exported, tmp_path: Path, *folders: Path) -> dict[str, Any]:
+def check_alone(exported_model: Exported, tmp_path: Path, *folders: Path) -> dict[str, Any]:
     """Check that an export's logits, computed without megatape, equal those of training. Return the process's findings."""
     tokens = torch.arange(3, 33).view(2, 15)
-    result = run_alone(found, tokens, tmp_path, *folders)
+    result = run_alone(exported_model, tokens, tmp_path, *folders)
     assert result.returncode == 0, result.stderr
     answer: dict[str, Any] = json.loads(result.stdout)
     assert answer["ids"][0] == 1
     assert 1 not in answer["ids"][1:]
     with torch.no_grad():
-        expected = found.ours(tokens, torch.arange(15).expand(2, 15))
+        expected = exported_model.ours(tokens, torch.arange(15).expand(2, 15))
     assert_close(torch.tensor(answer["logits"]), expected, bounds.EXPORTED)
     return answer
 
@@ -181,9 +182,9 @@ def test_loads_without_megatape(
 def test_loads_with_the_oldest_transformers_of_its_card(
     exported: Callable[..., Exported], encoding: str, tmp_path: Path
 ) -> None:
-    found = exported("grouped", encoding)
-    answer = check_alone(found, tmp_path, Path(os.environ["MEGATAPE_OLDEST"]).absolute())
-    card = (found.folder / "README.md").read_text()
+    oldest_export = exported("grouped", encoding)
+    answer = check_alone(oldest_export, tmp_path, Path(os.environ["MEGATAPE_OLDEST"]).absolute())
+    card = (oldest_export.folder / "README.md").read_text()
     oldest = answer["transformers"].removesuffix(".0")
     assert f"PyTorch and transformers {oldest} or later" in card
 
@@ -211,34 +212,50 @@ def test_saving_again_keeps_model_and_code(exported: Callable[..., Exported], sh
         assert torch.equal(again(tokens).logits, model(tokens).logits)
 
 
-def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
-    checkpoint, _ = memory_checkpoint(sentencepiece_model)
+@pytest.fixture
+def checkpoint(sentencepiece_model: Path) -> MemoryCheckpoint:
+    return memory_checkpoint(sentencepiece_model)[0]
+
+
+def test_an_existing_folder_is_refused(checkpoint: MemoryCheckpoint, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="exists: remove it or choose another name"):
         export(checkpoint, tmp_path)
-    out = tmp_path / "out"
 
-    small, _ = memory_checkpoint(sentencepiece_model, vocab_size=300)
-    with pytest.raises(ValueError, match="has 320 tokens, but model.vocab_size is 300"):
-        export(small, out)
 
-    large, _ = memory_checkpoint(sentencepiece_model)
-    large.weights["norm.weight"] = torch.full((32,), 1e5)
-    large.config = parse_config(large.config.model_dump() | {"export": {"dtype": "float16"}}, "test")
-    with pytest.raises(ValueError, match=r"norm.weight has values that torch.float16 cannot hold: export with another `dtype`"):
-        export(large, out)
-
-    missing, _ = memory_checkpoint(sentencepiece_model)
-    del missing.weights["blocks.1.position.gain"]
-    with pytest.raises(ValueError, match="they differ in blocks.1.position.gain: the checkpoint is corrupted"):
-        export(missing, out)
-
-    bent, _ = memory_checkpoint(sentencepiece_model)
-    bent.weights["norm.weight"] = torch.ones(31)
-    with pytest.raises(ValueError, match=r"norm.weight has shape \(31,\) in the checkpoint, .* says \(32,\)"):
-        export(bent, out)
+def assert_refused(checkpoint: MemoryCheckpoint, out: Path, message: str) -> None:
+    """Assert that an export fails and writes nothing."""
+    with pytest.raises(ValueError, match=message):
+        export(checkpoint, out)
     assert not out.exists()
 
-    precious = tmp_path / "out.tmp"  # a name that is not ours to take
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(sentencepiece_model: Path, tmp_path: Path) -> None:
+    small, _ = memory_checkpoint(sentencepiece_model, vocab_size=300)
+    assert_refused(small, tmp_path / "out", "has 320 tokens, but model.vocab_size is 300")
+
+
+def test_values_beyond_the_precision_are_refused(checkpoint: MemoryCheckpoint, tmp_path: Path) -> None:
+    checkpoint.weights["norm.weight"] = torch.full((32,), 1e5)
+    checkpoint.config = parse_config(checkpoint.config.model_dump() | {"export": {"dtype": "float16"}}, "test")
+    message = "norm.weight has values that torch.float16 cannot hold: export with another `dtype`"
+    assert_refused(checkpoint, tmp_path / "out", message)
+
+
+def test_a_missing_weight_is_refused(checkpoint: MemoryCheckpoint, tmp_path: Path) -> None:
+    del checkpoint.weights["blocks.1.position.gain"]
+    message = "they differ in blocks.1.position.gain: the checkpoint is corrupted"
+    assert_refused(checkpoint, tmp_path / "out", message)
+
+
+def test_a_weight_of_another_shape_is_refused(checkpoint: MemoryCheckpoint, tmp_path: Path) -> None:
+    checkpoint.weights["norm.weight"] = torch.ones(31)
+    message = r"norm.weight has shape \(31,\) in the checkpoint, .* says \(32,\)"
+    assert_refused(checkpoint, tmp_path / "out", message)
+
+
+def test_a_folder_named_like_a_temporary_one_is_kept(checkpoint: MemoryCheckpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    precious = tmp_path / "out.tmp"
     precious.mkdir()
     (precious / "file").touch()
     export(checkpoint, out)
@@ -259,8 +276,9 @@ def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp
     assert command("export", str(checkpoint), out)[0] == 2
     assert command("export", str(checkpoint), tmp_path / "half", "--dtype", "bfloat16")[0] == 0
     config = json.loads((tmp_path / "half" / "config.json").read_text())
-    with safe_open(tmp_path / "half" / "model.safetensors", framework="pt") as file:
-        assert {config["dtype"], *(str(file.get_tensor(name).dtype)[6:] for name in file.keys())} == {"bfloat16"}  # noqa: SIM118
+    assert config["dtype"] == "bfloat16"
+    weights = load_file(tmp_path / "half" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
 
     reader = CheckpointReader(checkpoint)
     ours = build_model(reader.config.model)

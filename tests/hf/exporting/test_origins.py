@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from megatape.config import Config, parse_config
+from megatape.config import parse_config
 from megatape.hf.exporting.model_card import TrainingSummary, model_card
 from megatape.hf.exporting.origins import Origins, origins_of
 from megatape.hf.families import family_of
@@ -21,14 +21,11 @@ from tests.helpers.runs.training_cases import TRAIN_CASES
 CACHED = "home/hub/models--org--Tiny-1.5B/snapshots/0123abcd"
 
 
-def configured(raw: dict[str, Any], init_from: Path | None, data: Path) -> Config:
-    raw["training"]["init_from"] = None if init_from is None else str(init_from)
-    raw["data"]["path"] = str(data)
-    return parse_config(raw, "test")
-
-
 def origins_of_run(init_from: Path | None, data: Path) -> Origins:
-    return origins_of(None if init_from is None else str(init_from), [str(data)])
+    start = None
+    if init_from is not None:
+        start = str(init_from)
+    return origins_of(start, [str(data)])
 
 
 def model_folder(path: Path, card: str | None) -> Path:
@@ -68,7 +65,7 @@ def test_a_model_of_transformers(
     assert origins_of_run(start, tmp_path / "nowhere") == Origins(base_model or None, license_ or None)
 
 
-def test_what_is_gone_or_damaged_adds_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_missing_or_damaged_files_add_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
     for name in ("import.json", "manifest.json", "README.md"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_bytes(b"---\n\xff\n---\n")
@@ -84,21 +81,18 @@ def test_an_import_of_a_model_in_the_cache(raw_config: dict[str, Any], tmp_path:
     assert origins_of_run(tmp_path / "imported", tmp_path) == Origins("org/Tiny-1.5B", "mit")
 
 
-def test_data_sets(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
+def test_data_sets_of_the_hub_are_named(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
     """Data sets of the hub are named, also in merged data and subsets. Local folders stay private."""
     hub = data_from(data_directory, tmp_path / "hub", {"kind": "hub", "inputs": ["HuggingFaceFW/fineweb-edu"]})
     c4 = data_from(data_directory, tmp_path / "c4", {"kind": "c4", "inputs": ["/home/somebody/c4"]})
-    own = data_from(data_directory, tmp_path / "own", {"kind": "jsonl", "inputs": ["/home/somebody/secret.jsonl"]})
-    merged = data_from(data_directory, tmp_path / "merged", {"kind": "merge", "folders": [str(hub), str(own), str(c4)]})
+    local = data_from(data_directory, tmp_path / "local", {"kind": "jsonl", "inputs": ["/home/somebody/secret.jsonl"]})
+    merged = data_from(data_directory, tmp_path / "merged", {"kind": "merge", "folders": [str(hub), str(local), str(c4)]})
     subset = data_from(data_directory, tmp_path / "subset", {"kind": "subset", "folder": str(merged)})
     itself = data_from(data_directory, tmp_path / "itself", {"kind": "subset", "folder": str(tmp_path / "itself")})
-    for folder, wanted in (
-        (hub, ("HuggingFaceFW/fineweb-edu",)),
-        (own, ()),
-        (subset, ("HuggingFaceFW/fineweb-edu", "allenai/c4")),
-        (itself, ()),
-    ):
-        assert origins_of_run(None, folder).data_sets == wanted
+    assert origins_of_run(None, hub).data_sets == ("HuggingFaceFW/fineweb-edu",)
+    assert origins_of_run(None, local).data_sets == ()
+    assert origins_of_run(None, subset).data_sets == ("HuggingFaceFW/fineweb-edu", "allenai/c4")
+    assert origins_of_run(None, itself).data_sets == ()
 
 
 def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
@@ -122,14 +116,19 @@ def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory:
         (Origins("org/tiny", "mit", ("a/b",)), "Its evaluation is not recorded"),
     ],
 )
-def test_the_card(raw_config: dict[str, Any], data_directory: Path, origins: Origins, unknown: str) -> None:
+def test_the_card(raw_config: dict[str, Any], origins: Origins, unknown: str) -> None:
     """The card has metadata in the hub's format, rows with links, and a last sentence about the rest."""
-    config = configured(raw_config, None, data_directory)
+    config = parse_config(raw_config, "test")
     exported = ExportedModel.of_run(config, SpecialTokens(1, 2, 0))
     card = model_card(exported, family_of(exported.model), TrainingSummary(7, 1234, None, "packed"), "", origins)
     metadata = yaml.safe_load(card.split("---\n")[1])
-    found = Origins(metadata.get("base_model"), metadata.get("license"), tuple(metadata.get("datasets", ())))
-    assert found == origins
-    assert (f"[{origins.base_model}](https://huggingface.co/{origins.base_model})" in card) == (origins.base_model is not None)
-    assert all(f"[{name}](https://huggingface.co/datasets/{name})" in card for name in origins.data_sets)
+    data_sets = tuple(metadata.get("datasets", ()))
+    assert Origins(metadata.get("base_model"), metadata.get("license"), data_sets) == origins
+    links = [f"[{name}](https://huggingface.co/datasets/{name})" for name in origins.data_sets]
+    if origins.base_model is not None:
+        links.append(f"[{origins.base_model}](https://huggingface.co/{origins.base_model})")
+    else:
+        assert "[None]" not in card
+    for link in links:
+        assert link in card
     assert unknown in " ".join(card.split())

@@ -94,7 +94,8 @@ def served(folder: Path) -> Iterator[Hub]:
 
         def answer(self, content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
             self.send_response(status)
-            for key, value in ({"Content-Length": str(len(content))} | (headers or {})).items():
+            self.send_header("Content-Length", str(len(content)))
+            for key, value in (headers or {}).items():
                 self.send_header(key, value)
             self.end_headers()
             if self.command == "GET":
@@ -106,16 +107,17 @@ def served(folder: Path) -> Iterator[Hub]:
 
 def megatape(folder: Path, address: str, *words: object) -> tuple[int, str, str]:
     """Run a command in a child process, with the hub at `address`. Returns status, output and errors."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
-    done = subprocess.run(
+    environment = {name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
+    environment |= {"HF_ENDPOINT": address, "HF_HOME": str(folder / "home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    process = subprocess.run(
         [sys.executable, "-m", "megatape", *map(str, words)],
         cwd=folder,
-        env=kept | {"HF_ENDPOINT": address, "HF_HOME": str(folder / "home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
-    return done.returncode, done.stdout, done.stderr
+    return process.returncode, process.stdout, process.stderr
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, address: str, offline: bool = False) -> None:
@@ -146,18 +148,21 @@ def test_download(model: Path, command: Command, tmp_path: Path, monkeypatch: py
         assert "give the same command again" in errors
         assert not (tmp_path / "tiny").exists()
         hub.lost = ""
-        before = len(hub.fetched)
+        num_fetched = len(hub.fetched)
         status, printed, errors = megatape(tmp_path, hub.address, "import", ID, "out", "--download")
         assert status == 0, errors
         assert f"downloaded {ID} to tiny" in printed
         assert "--tokenizer tiny" in printed
         weights = {path.name for path in model.glob("*.safetensors")}
-        found = {path.name for path in (tmp_path / "tiny").iterdir() if path.is_file()}
-        assert found == NEEDED | weights == set(hub.fetched)
+        downloaded = {path.name for path in (tmp_path / "tiny").iterdir() if path.is_file()}
+        assert downloaded == NEEDED | weights
+        assert set(hub.fetched) == downloaded
         assert len(weights) > 1
-        assert "tokenizer.json" in hub.fetched[before:]
-        assert len(hub.fetched) - before < len(found)
-        assert all((tmp_path / "tiny" / name).read_bytes() == hub.files[name] for name in found)
+        fetched_again = hub.fetched[num_fetched:]
+        assert "tokenizer.json" in fetched_again
+        assert len(fetched_again) < len(downloaded)
+        for name in downloaded:
+            assert (tmp_path / "tiny" / name).read_bytes() == hub.files[name], name
         status, _, errors = command("import", ID, "again", "--download")
         assert status == 2
         assert "tiny exists: remove it or choose another name" in errors
@@ -165,9 +170,10 @@ def test_download(model: Path, command: Command, tmp_path: Path, monkeypatch: py
     assert command("export", "out", "exported")[0] == 0
     card = (tmp_path / "exported" / "README.md").read_text()
     assert f"\nbase_model: {ID}\nlicense: apache-2.0\n---\n" in card
-    assert load_file(tmp_path / "exported" / "model.safetensors").keys() == {
-        name for path in model.glob("*.safetensors") for name in load_file(path)
-    }
+    expected_names: set[str] = set()
+    for path in model.glob("*.safetensors"):
+        expected_names |= load_file(path).keys()
+    assert load_file(tmp_path / "exported" / "model.safetensors").keys() == expected_names
 
 
 def test_no_access(model: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

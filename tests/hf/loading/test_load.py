@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.hf.adapters.export import export_adapter
@@ -151,25 +151,29 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
 MODELS = [*ENCODINGS, *((shape, "tape") for shape in SHAPES)]
 
 
-@pytest.mark.parametrize(("shape", "encoding"), slow_but([model for model in MODELS if model[0] == "grouped"], MODELS))
-def test_installed_code_is_that_of_the_folder(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
-    found = exported(shape, encoding)
-    ours = load_exported(found.folder).model
-    theirs = found.load()
+QUICK_MODELS = [model for model in MODELS if model[0] == "grouped"]
+
+
+def assert_equal_logits(model: PreTrainedModel, expected: PreTrainedModel) -> None:
     tokens = torch.arange(3, 33).view(2, 15)
     with torch.no_grad():
-        assert torch.equal(ours(tokens).logits, theirs(tokens).logits)
-    assert ours.generation_config.eos_token_id == theirs.generation_config.eos_token_id
+        assert torch.equal(model(tokens).logits, expected(tokens).logits)
+
+
+@pytest.mark.parametrize(("shape", "encoding"), slow_but(QUICK_MODELS, MODELS))
+def test_installed_code_is_that_of_the_folder(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
+    export = exported(shape, encoding)
+    installed = load_exported(export.folder).model
+    own = export.load()
+    assert_equal_logits(installed, own)
+    assert installed.generation_config.eos_token_id == own.generation_config.eos_token_id
 
 
 def test_precision_is_that_of_the_folder(exported: Callable[..., Exported]) -> None:
-    found = exported("grouped", "tape", precision="bfloat16")
-    ours = load_exported(found.folder).model
-    theirs = found.load()
-    tokens = torch.arange(3, 33).view(2, 15)
-    with torch.no_grad():
-        assert torch.equal(ours(tokens).logits, theirs(tokens).logits)
-    assert {weight.dtype for weight in ours.parameters()} == {torch.bfloat16}
+    export = exported("grouped", "tape", precision="bfloat16")
+    installed = load_exported(export.folder).model
+    assert_equal_logits(installed, export.load())
+    assert {weight.dtype for weight in installed.parameters()} == {torch.bfloat16}
 
 
 def test_installed_tokenizer_is_that_of_the_folder(exported: Callable[..., Exported]) -> None:
@@ -256,46 +260,55 @@ def test_impossible_configurations(folder: Path, fields: dict[str, Any], message
         load_exported(folder)
 
 
-def test_corrupted_files(folder: Path) -> None:
-    config = (folder / "config.json").read_text()
-    for text, message in (("[" * 100_000, "nested more than 64 levels"), ("{", "no JSON object"), ("[]", "no JSON object")):
-        (folder / "config.json").write_text(text)
-        with pytest.raises(ValueError, match=f"config.json: .*{message}"):
-            load_exported(folder)
-    (folder / "config.json").write_text(config)
+@pytest.mark.parametrize(
+    ("text", "message"), [("[" * 100_000, "nested more than 64 levels"), ("{", "no JSON object"), ("[]", "no JSON object")]
+)
+def test_a_config_that_is_no_json_object(folder: Path, text: str, message: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=f"config.json: .*{message}"):
+        load_exported(folder)
 
-    change(folder / "config.json", vocab_size=300)  # below its tokenizer's: the weights show it first
+
+def test_a_vocabulary_smaller_than_the_tokenizer(folder: Path) -> None:
+    """The shapes of the weights show it first."""
+    change(folder / "config.json", vocab_size=300)
     with pytest.raises(ValueError, match="has shape"):
         load_exported(folder)
-    (folder / "config.json").write_text(config)
 
-    index = folder / "model.safetensors.index.json"
-    for content, message in (({}, "no weight_map"), ({"weight_map": {NORM: "../w.safetensors"}}, "not a plain file name")):
-        index.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=message):
-            load_exported(folder)
-    index.unlink()
 
-    weights = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(weights[:-9])
+@pytest.mark.parametrize(
+    ("content", "message"), [({}, "no weight_map"), ({"weight_map": {NORM: "../w.safetensors"}}, "not a plain file name")]
+)
+def test_corrupted_index(folder: Path, content: dict[str, Any], message: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        load_exported(folder)
+
+
+def test_truncated_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match="model.safetensors: not a safetensors file"):
         load_exported(folder)
-    (folder / "model.safetensors").write_bytes(weights)
 
-    good = (folder / "tokenizer.json").read_bytes()
-    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(ValueError, match="tokenizer.json: not a tokenizer"):
-        load_exported(folder)
-    (folder / "tokenizer.json").write_bytes(good)
-    (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": 7}}')
-    with pytest.raises(ValueError, match="eos_token is .*, no token"):
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json: not a tokenizer"),
+        ("tokenizer_config.json", '{"eos_token": {"content": 7}}', "eos_token is .*, no token"),
+    ],
+)
+def test_corrupted_tokenizer(folder: Path, name: str, text: str, message: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
         load_exported(folder)
 
 
 def logits(folder: Path, adapter: Path | None = None) -> Tensor:
     with load_trained(folder, adapter=adapter) as loaded, torch.no_grad():
-        found: Tensor = loaded.model(TOKENS).logits
-    return found
+        result: Tensor = loaded.model(TOKENS).logits
+    return result
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
@@ -333,10 +346,13 @@ def test_an_adapter_is_merged(sentencepiece_model: Path, tmp_path: Path, command
     assert torch.equal(logits(tmp_path / "base", tmp_path / "adapter"), logits(tmp_path / "merged"))
     with load_trained(tmp_path / "base", adapter=tmp_path / "adapter") as loaded:
         assert loaded.name == f"{tmp_path / 'base'} with {tmp_path / 'adapter'}"
-    texts = [
-        command("generate", tmp_path / folder, "--prompt", "The fox", "--max-new-tokens", 20, *words)[1]
-        for folder, *words in (("merged",), ("base", "--adapter", tmp_path / "adapter"), ("base",))
-    ]
-    assert texts[0] == texts[1] != texts[2]
+
+    def generated(name: str, *options: object) -> str:
+        words = ("--prompt", "The fox", "--max-new-tokens", 20, *options)
+        return command("generate", tmp_path / name, *words)[1]
+
+    merged = generated("merged")
+    assert generated("base", "--adapter", tmp_path / "adapter") == merged
+    assert generated("base") != merged
     with pytest.raises(ValueError, match="merged is not the base of"):
         logits(tmp_path / "merged", tmp_path / "adapter")
