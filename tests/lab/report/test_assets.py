@@ -102,7 +102,8 @@ def test_page(browser: "Chrome", page: Path) -> None:
     assert values(browser, widest) <= values(browser, "document.documentElement.clientWidth")
     pixels = np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB"))
     colors, counts = np.unique(pixels @ np.array([2**16, 2**8, 1]), return_counts=True)
-    assert len(colors) > 20 and counts.max() < 0.99 * counts.sum()
+    assert len(colors) > 20
+    assert counts.max() < 0.99 * counts.sum()
 
     assert [entry for entry in browser.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")] == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -135,7 +136,8 @@ def test_slider(browser: "Chrome", page: Path) -> None:
     browser.execute_script("document.querySelector('#maps canvas').dispatchEvent(new PointerEvent('pointermove'))")
     assert browser.find_element(By.ID, "pointed").text.startswith('layer 1: token 0 "<0>"')
     Select(browser.find_element(By.ID, "view-run")).select_by_visible_text("deep")
-    assert now.text == "20" and len(values(browser, PICTURES)) == 5
+    assert now.text == "20"
+    assert len(values(browser, PICTURES)) == 5
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
@@ -146,7 +148,8 @@ def test_legend_and_names(browser: "Chrome", page: Path) -> None:
 
     controls = browser.find_elements(By.CSS_SELECTOR, "button, select, input, svg, canvas")
     controls = [control for control in controls if control.is_displayed()]
-    assert len(controls) > 10 and all(control.accessible_name for control in controls)
+    assert len(controls) > 10
+    assert all(control.accessible_name for control in controls)
     button = browser.find_element(By.CSS_SELECTOR, ".legend button")
     assert button.accessible_name == "tape (2 seeds)"
     shown = "document.querySelectorAll('#charts .curve').length"
@@ -155,7 +158,8 @@ def test_legend_and_names(browser: "Chrome", page: Path) -> None:
         assert button.get_attribute("aria-pressed") == pressed
         assert values(browser, shown) == curves
     ActionChains(browser).double_click(button).perform()  # alone
-    assert button.get_attribute("aria-pressed") == "true" and values(browser, shown) == 5
+    assert button.get_attribute("aria-pressed") == "true"
+    assert values(browser, shown) == 5
     for other in browser.find_elements(By.CSS_SELECTOR, ".legend button[aria-pressed=false]"):
         other.click()
     assert values(browser, shown) == 3 * 5
@@ -204,7 +208,8 @@ def test_axes(browser: "Chrome", alone: RunFolder) -> None:
         assert read_end(browser).splitlines()[0] == expected
         name = expected.rpartition(" ")[0]
         texts = values(browser, "[...document.querySelectorAll('#charts svg')].map((one) => one.textContent)")
-        assert len(texts) == 5 and all(name in text for text in texts), axis
+        assert len(texts) == 5, axis
+        assert all(name in text for text in texts), axis
 
 
 def test_smoothing(browser: "Chrome", alone: RunFolder) -> None:
@@ -227,7 +232,8 @@ def test_log_scale(browser: "Chrome", alone: RunFolder) -> None:
     before = values(browser, curves)
     click(browser, "#log")
     after = values(browser, curves)
-    assert before[0] != after[0] and before[1] == after[1]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
     click(browser, "#log")
     assert values(browser, curves) == before
 
@@ -262,7 +268,8 @@ def test_zoom(browser: "Chrome", alone: RunFolder) -> None:
         assert all("20" not in text[1:] and "10" in text for text in texts), name
         assert browser.find_element(By.ID, "reset").is_displayed()
         reset(browser.find_element(By.CSS_SELECTOR, f"{LOSS} svg"))
-        assert values(browser, TICKS) == whole and not browser.find_element(By.ID, "reset").is_displayed(), name
+        assert values(browser, TICKS) == whole, name
+        assert not browser.find_element(By.ID, "reset").is_displayed(), name
     svg = browser.find_element(By.CSS_SELECTOR, f"{LOSS} svg")
     svg.send_keys("+")
     assert values(browser, TICKS) != whole
@@ -277,7 +284,8 @@ def test_values_under_the_pointer(browser: "Chrome", alone: RunFolder) -> None:
 
     ActionChains(browser).move_to_element(browser.find_element(By.CSS_SELECTOR, f"{LOSS} svg")).perform()
     tip = browser.find_element(By.CSS_SELECTOR, f"{LOSS} .tip")
-    assert tip.text.startswith("step 10") and "run · validation" in tip.text
+    assert tip.text.startswith("step 10")
+    assert "run · validation" in tip.text
     assert values(browser, "document.querySelectorAll('#charts .cross').length") == 5
     assert values(browser, "document.querySelectorAll('#charts .tip:not([hidden])').length") == 1
 

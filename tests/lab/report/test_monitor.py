@@ -51,16 +51,23 @@ def test_one_run(command: Command, data_directory: Path, tmp_path: Path) -> None
     folder.metrics.write_text("".join(folder.metrics.read_text().splitlines(keepends=True)[:15]))
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.directory.rglob("*") if path.is_file()}
     status, printed, errors = command("monitor", folder.directory, "--once")
-    assert status == 0 and not errors
+    assert status == 0
+    assert not errors
     rows = [line.strip("│ \n").split(maxsplit=1) for line in printed.splitlines()]
     values = {row[0]: row[1] for row in rows if len(row) == 2}
-    assert "tape" in printed.splitlines()[0] and values["training"].endswith("left")
+    assert "tape" in printed.splitlines()[0]
+    assert values["training"].endswith("left")
     last = json.loads(folder.metrics.read_text().splitlines()[-1])
     assert values["loss"].startswith(f"{last['loss']:.4f}")
-    assert values["tokens/s"].startswith("2.56K") and values["memory"].startswith("1.00 GiB")
-    assert values["checkpoint"].startswith("step-00000015, ") and values["ranks"] == "4 ranks on 2 hosts"
-    assert "rank 3 (host b" in values["slow"] and values["last"].endswith("s ago") and "1 spike, 1 rollback" in printed
-    assert "loss  [2J 9.0" in printed and "\x1b" not in printed
+    assert values["tokens/s"].startswith("2.56K")
+    assert values["memory"].startswith("1.00 GiB")
+    assert values["checkpoint"].startswith("step-00000015, ")
+    assert values["ranks"] == "4 ranks on 2 hosts"
+    assert "rank 3 (host b" in values["slow"]
+    assert values["last"].endswith("s ago")
+    assert "1 spike, 1 rollback" in printed
+    assert "loss  [2J 9.0" in printed
+    assert "\x1b" not in printed
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before}
 
 
@@ -88,7 +95,8 @@ sys.exit(status)
 def test_as_many_side_by_side_as_fit(width: int, rows: int, data_directory: Path, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name, data_directory, steps=2).directory for name in ("a", "b", "c")]
     lines = shown(Monitor(folders), width).splitlines()
-    assert sum("╭" in line for line in lines) == rows and max(map(len, lines)) <= width
+    assert sum("╭" in line for line in lines) == rows
+    assert max(map(len, lines)) <= width
 
 
 def test_new_steps_and_a_file_server_that_is_away(data_directory: Path, tmp_path: Path) -> None:
@@ -97,22 +105,26 @@ def test_new_steps_and_a_file_server_that_is_away(data_directory: Path, tmp_path
     append_lines(folder.metrics, [json.loads(folder.metrics.read_text().splitlines()[-1]) | {"loss": 1.25}])
     assert "1.2500" not in shown(monitor, 100)
     monitor.update()
-    assert "1.2500" in shown(monitor, 100) and "not up to date" not in shown(monitor, 100)
+    assert "1.2500" in shown(monitor, 100)
+    assert "not up to date" not in shown(monitor, 100)
     config = folder.config.rename(tmp_path / "away")
     append_lines(folder.events, [event_entry("checkpoint", 20, "")])
     monitor.update()
-    assert "1.2500" in shown(monitor, 100) and "not up to date" in shown(monitor, 100)
+    assert "1.2500" in shown(monitor, 100)
+    assert "not up to date" in shown(monitor, 100)
     config.rename(folder.config)
     monitor.update()
     assert "not up to date" not in shown(monitor, 100)
     metrics = folder.metrics.rename(tmp_path / "metrics")
     folder.metrics.symlink_to("x" * 300)  # a file that cannot even be looked at
     monitor.update()
-    assert "1.2500" in shown(monitor, 100) and "not up to date" in shown(monitor, 100)
+    assert "1.2500" in shown(monitor, 100)
+    assert "not up to date" in shown(monitor, 100)
     folder.metrics.unlink()
     metrics.rename(folder.metrics)
     monitor.update()
-    assert "1.2500" in shown(monitor, 100) and "not up to date" not in shown(monitor, 100)
+    assert "1.2500" in shown(monitor, 100)
+    assert "not up to date" not in shown(monitor, 100)
 
 
 def test_files_of_a_host_whose_clock_is_ahead(command: Command, data_directory: Path, tmp_path: Path) -> None:
@@ -125,7 +137,8 @@ def test_files_of_a_host_whose_clock_is_ahead(command: Command, data_directory: 
     for path in (folder.metrics, folder.events, checkpoint):
         os.utime(path, (week, week))
     status, printed, errors = command("monitor", folder.directory, "--once")
-    assert (status, errors) == (0, "")
+    assert status == 0
+    assert errors == ""
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", printed).split())
     assert "training perhaps: the last line is 7 d" in text
     assert text.count("ahead of this machine's clock") == 3
@@ -153,7 +166,8 @@ def test_pipes_and_devices_in_a_run_are_not_read(
         status, _, errors = command(*words, folder.directory)
         assert "Traceback" not in errors
         if name in ("metrics.jsonl", "config.json"):
-            assert status == 2 and errors.count("\n") == 1, errors
+            assert status == 2, errors
+            assert errors.count("\n") == 1, errors
 
 
 @pytest.mark.parametrize(
@@ -168,7 +182,9 @@ def test_pipes_and_devices_in_a_run_are_not_read(
 def test_errors(words: list[str], message: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     status, printed, errors = command("monitor", *words)
-    assert (status, printed) == (2, "") and message in errors
+    assert status == 2
+    assert printed == ""
+    assert message in errors
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +248,9 @@ def test_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_path: Pat
         while select.select([ours], [], [], 0)[0]:
             unread += os.read(ours, 4096)
         assert process.poll() == 0
-        assert LEAVE in unread and SHOW_CURSOR in unread and b"Traceback" not in unread
+        assert LEAVE in unread
+        assert SHOW_CURSOR in unread
+        assert b"Traceback" not in unread
         assert termios.tcgetattr(theirs) == before
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""megatape report without a browser: what the page says of runs, whole, training or corrupted."""
+"""megatape report without a browser: pages of finished, training and corrupted runs."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,24 +25,37 @@ from tests.helpers.processes.command import Command
 from tests.helpers.runs.report_folders import HOSTILE, OWN_MODULE, make_results, make_run, train_with_own_module
 
 
-def page_of(command: Command, output: Path, *words: object) -> tuple[str, dict[str, Any], str]:
-    """The page, the data of its charts, and what the command printed as errors."""
+class ReportPage(NamedTuple):
+    """Page of a report.
+
+    Attributes:
+        text: HTML, without places where a name may be broken.
+        content: Data of its charts.
+        errors: What the command printed as errors.
+    """
+
+    text: str
+    content: dict[str, Any]
+    errors: str
+
+
+def page_of(command: Command, output: Path, *words: object) -> ReportPage:
     status, printed, errors = command("report", *words, "--output", output)
     assert status == 0, errors
     page = output / "index.html"
-    assert f"wrote {page}" in printed and [path.name for path in output.iterdir()] == [page.name]
+    assert f"wrote {page}" in printed
+    assert list(output.iterdir()) == [page]
     text = page.read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert found
-    text = text.replace("<wbr>", "")  # where a name may be broken
-    return text, json.loads(found[1], parse_constant=pytest.fail), errors
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert data
+    return ReportPage(text.replace("<wbr>", ""), json.loads(data[1], parse_constant=pytest.fail), errors)
 
 
 def curve(content: dict[str, Any], title: str, group: int, style: str = "line") -> dict[str, list[float]]:
-    """A curve of a chart, without its group and style."""
-    (chart,) = (chart for chart in content["charts"] if chart["title"] == title)
-    (found,) = (series for series in chart["series"] if (series["group"], series["style"]) == (group, style))
-    return {name: found[name] for name in ("x", "y", "low", "high")}
+    """Return a curve of a chart, without its group and style."""
+    (chart,) = [chart for chart in content["charts"] if chart["title"] == title]
+    (series,) = [series for series in chart["series"] if series["group"] == group and series["style"] == style]
+    return {name: series[name] for name in ("x", "y", "low", "high")}
 
 
 def losses(folder: RunFolder) -> list[float]:
@@ -50,7 +63,7 @@ def losses(folder: RunFolder) -> list[float]:
 
 
 def cells(text: str, label: str) -> list[str]:
-    """The cells of the first table row that begins with this label."""
+    """Return the cells of the first table row with this label."""
     row = re.search(rf"<tr[^>]*><th scope=\"row\">{re.escape(label)}</th>(.*?)</tr>", text)
     assert row, label
     return [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row[1])]
@@ -71,38 +84,85 @@ def test_runs_with_modules_of_a_user_s_own_need_no_import(command: Command, data
     assert int(known.replace(",", "")) > 1000
 
 
-def test_a_name_that_is_not_of_a_module_is_refused(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Types are checked even where names are not."""
+def test_misspelled_encoding_is_refused(command: Command, data_directory: Path, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", data_directory)
     text = folder.config.read_text()
     folder.config.write_text(text.replace('"encoding": "tape"', '"encoding": "tap"'))
+
     status, _, errors = command("report", folder.directory, "--output", tmp_path / "page")
+
     assert status == 2
-    assert "model.encoding" in errors and "did you mean tape?" in errors
+    assert "model.encoding" in errors
+    assert "did you mean tape?" in errors
+
+
+def test_types_are_checked_in_runs_with_own_modules(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """Names of encodings are not."""
+    folder = make_run(tmp_path / "run", data_directory)
     train_with_own_module(folder)
     raw = json.loads(folder.config.read_text())
     raw["model"]["num_layers"] = "many"
     folder.config.write_text(json.dumps(raw))
+
     status, _, errors = command("report", folder.directory, "--output", tmp_path / "page")
+
     assert status == 2
-    assert "model.num_layers" in errors and "many" in errors
+    assert "model.num_layers" in errors
+    assert "many" in errors
 
 
-def test_runs_that_differ_only_in_their_seed(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / f"tape/seed-{seed}", data_directory, seed=seed) for seed in (1, 1001)]
+class Comparison(NamedTuple):
+    """Report on two runs of tape that differ only in their seed, and a shorter one of rope.
+
+    Attributes:
+        seeds: Runs of tape.
+        page: Page of the report.
+    """
+
+    seeds: list[RunFolder]
+    page: ReportPage
+
+
+@pytest.fixture
+def comparison(command: Command, data_directory: Path, tmp_path: Path) -> Comparison:
+    seeds = [make_run(tmp_path / f"tape/seed-{seed}", data_directory, seed=seed) for seed in (1, 1001)]
     rope = make_run(tmp_path / "rope", data_directory, encoding="rope", steps=10)
-    text, content, errors = page_of(command, tmp_path / "out", *(run.directory for run in (*runs, rope)))
-    assert not errors and content["labels"] == ["tape (2 seeds)", "rope"]
-    found = curve(content, "Loss", 0)
-    both = np.array([losses(run) for run in runs])
-    for name, expected in {"y": both.mean(0), "low": both[0], "high": both[1], "x": np.arange(1, 21)}.items():
-        assert found[name] == pytest.approx(expected.tolist(), rel=1e-5), name
+    directories = [run.directory for run in (*seeds, rope)]
+    return Comparison(seeds, page_of(command, tmp_path / "out", *directories))
+
+
+def test_seeds_share_a_curve_with_a_band(comparison: Comparison) -> None:
+    _, content, errors = comparison.page
+    first, second = [losses(run) for run in comparison.seeds]
+
+    assert not errors
+    assert content["labels"] == ["tape (2 seeds)", "rope"]
+    loss = curve(content, "Loss", 0)
+    assert loss["x"] == list(range(1, 21))
+    assert loss["y"] == pytest.approx(np.mean([first, second], axis=0).tolist(), rel=1e-5)
+    assert loss["low"] == pytest.approx(first, rel=1e-5)
+    assert loss["high"] == pytest.approx(second, rel=1e-5)
+
+
+def test_charts_of_a_report(comparison: Comparison) -> None:
+    content = comparison.page.content
+
     assert curve(content, "Loss", 0, "points")["x"] == [5, 10, 15, 20]
-    assert curve(content, "Throughput", 1)["y"] == [2560] * 10 and curve(content, "Peak memory", 1)["y"] == [1] * 10
+    assert curve(content, "Throughput", 1)["y"] == [2560] * 10
+    assert curve(content, "Peak memory", 1)["y"] == [1] * 10
     (entropy,) = content["charts"][0]["lines"]
-    assert 3 < entropy["y"] < 6 and entropy["label"] == "unigram entropy"
-    assert cells(text, "steps") == ["20 of 20"] * 2 + ["10 of 10"] and cells(text, "model.encoding") == ["tape", "tape", "rope"]
-    assert cells(text, "training.seed") == ["1", "1001", "1234"] and "4 checkpoints" in text and "5 to 20" in text
+    assert entropy["label"] == "unigram entropy"
+    assert 3 < entropy["y"] < 6
+
+
+def test_table_of_a_report(comparison: Comparison) -> None:
+    text = comparison.page.text
+
+    assert cells(text, "steps") == ["20 of 20", "20 of 20", "10 of 10"]
+    assert cells(text, "model.encoding") == ["tape", "tape", "rope"]
+    assert cells(text, "training.seed") == ["1", "1001", "1234"]
+    assert "4 checkpoints" in text
+    assert "5 to 20" in text
 
 
 def test_runs_on_different_validation_samples(command: Command, data_directory: Path, tmp_path: Path) -> None:
@@ -139,45 +199,94 @@ def test_runs_with_the_same_seed(command: Command, data_directory: Path, tmp_pat
     assert content["labels"] == ["tape (2 runs)"]
 
 
-def test_position_view(command: Command, data_directory: Path, tmp_path: Path) -> None:
+def lower_triangle(encoded: str, limit: float) -> np.ndarray:
+    """Return the values of a map, which has a byte for each pair of positions."""
+    return np.frombuffer(base64.b64decode(encoded), np.int8) / 127 * limit
+
+
+def test_position_views_equal_the_recorded_ones(command: Command, data_directory: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data_directory, steps=20, evaluated=5, num_layers=4)
-    original = PositionView.load(run.position_view(15))
-    original.save(run, 25)  # the run went on from step 20
-    run.position_view(10).write_bytes(b"")
-    text, content, errors = page_of(command, tmp_path / "out", run.directory)
-    (view,) = content["views"]
-    assert view["steps"] == [5, 15, 20] and view["layers"] == [1, 2, 3, 4] and view["by"] == "head"
-    assert "step-00000010.safetensors is corrupted" in errors and "step-00000010.safetensors is corrupted" in text
+    recorded = PositionView.load(run.position_view(15))
     rows, columns = np.tril_indices(16)
-    for encoded, products, limit in zip(view["maps"][1], original.products, view["limits"], strict=True):
-        decoded = np.frombuffer(base64.b64decode(encoded), np.int8) / 127 * limit
-        assert np.abs(decoded - products[rows, columns].clip(-limit, limit)).max() <= limit / 127
-    assert view["norms"][1] == pytest.approx(original.norms.tolist(), rel=1e-5)
-    assert np.array(view["gains"][1]) == pytest.approx(original.gains, rel=1e-5)
-    vector = make_run(tmp_path / "vector", data_directory, encoding="tape_vector", steps=20, evaluated=5)
-    _, content, _ = page_of(command, tmp_path / "other", vector.directory)
-    assert content["views"][0]["by"] == "entry"  # as many as heads here, and yet not theirs
 
-
-def test_a_long_run_of_many_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """One step of 100,000 with a large loss is still seen, and of 40 evaluations some."""
-    run = make_run(tmp_path / "run", data_directory, steps=40, evaluated=1)
-    lines = [{"step": step, "loss": 50.0 if step == 77_777 else 3.0, "lr": step * 1e-6} for step in range(1, 100_001)]
-    run.metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     _, content, _ = page_of(command, tmp_path / "out", run.directory)
-    found = curve(content, "Loss", 0)
-    assert len(found["x"]) == MAX_POINTS and max(found["high"]) == 50 and found["low"] == [3] * MAX_POINTS
-    assert curve(content, "Learning rate", 0)["y"] == pytest.approx([x * 1e-6 for x in found["x"]], rel=1e-4)
+
     (view,) = content["views"]
-    assert len(view["steps"]) == MAX_STEPS and view["steps"][0] == 1 and view["steps"][-1] == 40
+    number = view["steps"].index(15)
+    assert view["layers"] == [1, 2, 3, 4]
+    assert view["by"] == "head"
+    for encoded, products, limit in zip(view["maps"][number], recorded.products, view["limits"], strict=True):
+        expected = products[rows, columns].clip(-limit, limit)
+        assert np.abs(lower_triangle(encoded, limit) - expected).max() <= limit / 127
+    assert view["norms"][number] == pytest.approx(recorded.norms.tolist(), rel=1e-5)
+    assert np.array(view["gains"][number]) == pytest.approx(recorded.gains, rel=1e-5)
 
 
-def test_twenty_runs(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Stay in the size that docs/watch.md states for their position views."""
+def test_corrupted_and_later_position_views_are_left_out(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """The run resumed from step 20, so its view of step 25 is not of this run any more."""
+    run = make_run(tmp_path / "run", data_directory, steps=20, evaluated=5, num_layers=4)
+    PositionView.load(run.position_view(15)).save(run, 25)
+    run.position_view(10).write_bytes(b"")
+
+    text, content, errors = page_of(command, tmp_path / "out", run.directory)
+
+    (view,) = content["views"]
+    assert view["steps"] == [5, 15, 20]
+    assert "step-00000010.safetensors is corrupted" in errors
+    assert "step-00000010.safetensors is corrupted" in text
+
+
+def test_position_views_of_entries(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """A vector has as many entries as there are heads here, but they are not those of heads."""
+    run = make_run(tmp_path / "vector", data_directory, encoding="tape_vector", steps=20, evaluated=5)
+
+    _, content, _ = page_of(command, tmp_path / "out", run.directory)
+
+    assert content["views"][0]["by"] == "entry"
+
+
+def test_long_curves_keep_their_extremes(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """Of 100,000 steps, one with a large loss is still seen."""
+    run = make_run(tmp_path / "run", data_directory, steps=40, evaluated=1)
+    with run.metrics.open("w") as file:
+        for step in range(1, 100_001):
+            loss = 3.0
+            if step == 77_777:
+                loss = 50.0
+            file.write(json.dumps({"step": step, "loss": loss, "lr": step * 1e-6}) + "\n")
+
+    _, content, _ = page_of(command, tmp_path / "out", run.directory)
+
+    loss_curve = curve(content, "Loss", 0)
+    assert len(loss_curve["x"]) == MAX_POINTS
+    assert max(loss_curve["high"]) == 50
+    assert loss_curve["low"] == [3] * MAX_POINTS
+    rates = [step * 1e-6 for step in loss_curve["x"]]
+    assert curve(content, "Learning rate", 0)["y"] == pytest.approx(rates, rel=1e-4)
+
+
+def test_some_of_many_position_views_are_shown(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", data_directory, steps=40, evaluated=1)
+
+    _, content, _ = page_of(command, tmp_path / "out", run.directory)
+
+    (view,) = content["views"]
+    assert len(view["steps"]) == MAX_STEPS
+    assert view["steps"][0] == 1
+    assert view["steps"][-1] == 40
+
+
+def test_position_views_of_twenty_runs_are_limited(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """docs/watch.md states their size."""
     runs = [make_run(tmp_path / str(number), data_directory, evaluated=2, position_size=number + 1) for number in range(20)]
-    _, content, _ = page_of(command, tmp_path / "out", *(run.directory for run in runs))
-    assert len(content["labels"]) == 20 and content["labels"][3] == "3"
-    assert 20 * 2 <= sum(len(step) for view in content["views"] for step in view["maps"]) <= MAX_MAPS
+
+    _, content, _ = page_of(command, tmp_path / "out", *[run.directory for run in runs])
+
+    assert len(content["labels"]) == 20
+    assert content["labels"][3] == "3"
+    num_maps = sum(len(step) for view in content["views"] for step in view["maps"])
+    assert num_maps >= 20 * 2
+    assert num_maps <= MAX_MAPS
 
 
 def test_a_run_that_is_training(command: Command, data_directory: Path, tmp_path: Path) -> None:
@@ -202,8 +311,12 @@ def test_a_run_that_is_training(command: Command, data_directory: Path, tmp_path
         path.unlink()
     text, content, _ = page_of(command, tmp_path / "out", run.directory, new.directory)
     assert curve(content, "Loss", 0)["x"] == list(range(1, 21))
-    assert cells(text, "steps") == ["22 of 20", "0 of 1"] and "No events were recorded" in text
-    assert "<img" not in text and "&lt;img src=x" in text and "f\\udcfcr" in text and "\\u003cimg src=x" in text
+    assert cells(text, "steps") == ["22 of 20", "0 of 1"]
+    assert "No events were recorded" in text
+    assert "<img" not in text
+    assert "&lt;img src=x" in text
+    assert "f\\udcfcr" in text
+    assert "\\u003cimg src=x" in text
 
 
 def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> None:
@@ -239,72 +352,137 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     (tmp_path / "more/c/large.png").write_bytes(b"0" * 2**21)
     text, _, errors = page_of(command, tmp_path / "out", run.directory, "--evaluations", tmp_path / "more", tmp_path / "more/b")
     assert re.findall(r"<h3>(perplexity|passkey)</h3>", text) == ["passkey", "perplexity", "perplexity"]
-    assert cells(text, "a") == [" (9)"] and "1.235 <span" in text and "± 0.01" in text and "(12,345)" in text
-    assert text.count("paper: TAPE") == 2 and cells(text, "paper: TAPE") == ["1.25", ""]
+    assert cells(text, "a") == [" (9)"]
+    assert "1.235 <span" in text
+    assert "± 0.01" in text
+    assert "(12,345)" in text
+    assert text.count("paper: TAPE") == 2
+    assert cells(text, "paper: TAPE") == ["1.25", ""]
     assert text.count("(12,345)") == 1
-    assert "paper: LoRA" not in text and "at 8192" not in text  # of lengths that were not asked for
-    assert text.count("&lt;img src=x") == 1 and text.count('src="data:image/png;base64,iVBORw=="') == text.count("<img") == 1
+    assert "paper: LoRA" not in text
+    assert "at 8192" not in text  # of lengths that were not asked for
+    assert text.count("&lt;img src=x") == 1
+    assert text.count('src="data:image/png;base64,iVBORw=="') == text.count("<img") == 1
     assert text.count('<source media="(prefers-color-scheme: dark)" srcset="data:image/png;base64,iVBORyBvbiBibGFjaw==">') == 1
     for file, reason in {
         "c/large.png": "it is larger than 1.00 MiB",
         "e/results.json": "format: must be 1, got ",
         "e2/results.json": "nested more than 64 levels",
     }.items():
-        assert re.search(f"more/{file} is not shown.*{reason}", errors) and f"more/{file} is not shown" in text
+        assert re.search(f"more/{file} is not shown.*{reason}", errors)
+        assert f"more/{file} is not shown" in text
 
 
-def test_bad_input(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", data_directory).directory
+@pytest.fixture
+def run(data_directory: Path, tmp_path: Path) -> RunFolder:
+    return make_run(tmp_path / "run", data_directory)
+
+
+def assert_report_refused(command: Command, output: Path, *words: object, message: str) -> None:
+    """Check that a report is refused with one line before anything is written."""
+    status, _, errors = command("report", *words, "--output", output)
+    assert status == 2
+    assert message in errors
+    assert errors.count("\n") == 1, errors
+    assert not output.exists()
+
+
+def test_folders_that_are_no_runs_are_refused(command: Command, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "loop").symlink_to("loop")
-    cases: dict[str, list[object]] = {
-        "nowhere: give the folder of a run": [tmp_path / "nowhere"],
-        "empty holds no run: it has no config.json": [tmp_path / "empty"],
-        "loop: give the folder of a run": [tmp_path / "loop"],
-        "is given twice": [run, run / "../run"],
-        "nothing: give one below which": [run, "--evaluations", tmp_path / "nothing"],
-    }
-    for fault, words in cases.items():
-        status, _, errors = command("report", *words, "--output", tmp_path / "out")
-        assert status == 2 and fault in errors and errors.count("\n") == 1, errors
-        assert not (tmp_path / "out").exists()
-    status, _, errors = command("report", run, "--output", tmp_path / "empty")
-    assert status == 2 and "empty exists: remove it or choose another name" in errors
+    out = tmp_path / "out"
+
+    assert_report_refused(command, out, tmp_path / "nowhere", message="nowhere: give the folder of a run")
+    assert_report_refused(command, out, tmp_path / "empty", message="empty holds no run: it has no config.json")
+    assert_report_refused(command, out, tmp_path / "loop", message="loop: give the folder of a run")
 
 
-def test_names(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """What the paths have in common is no part of a name, wherever it is; names of fields break after dots and underscores."""
-    folders = [tmp_path / f"suite/{encoding}/rate-0.001/seed-1" for encoding in ("rope", "tape")]
-    for folder in folders:
-        make_run(folder, data_directory, steps=1, encoding=folder.parts[-3])
-    assert page_of(command, tmp_path / "out", *folders)[1]["labels"] == ["rope", "tape"]
-    far = make_run(tmp_path / "elsewhere/far/away/third", data_directory, steps=1, encoding="alibi").directory
-    near = [make_run(tmp_path / name, data_directory, steps=1, seed=seed).directory for seed, name in enumerate(("a", "b/c"))]
-    assert [run.name for run in load_runs([far, *near])] == ["third", "a", "c"]
-    raw = (tmp_path / "out/index.html").read_text()
-    assert "model.<wbr>encoding</th>" in raw and re.search(r'<details id="differences"><summary>\d+ field', raw)
+def test_repeated_runs_are_refused(command: Command, run: RunFolder, tmp_path: Path) -> None:
+    again = run.directory / "../run"
+
+    assert_report_refused(command, tmp_path / "out", run.directory, again, message="is given twice")
 
 
-def test_environment(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """What the last start recorded; a run of an earlier version records nothing, and one may record anything."""
-    run = make_run(tmp_path / "run", data_directory)
-    earlier = page_of(command, tmp_path / "earlier", run.directory)[0]
-    assert 'row">device' not in earlier and 'row">command' not in earlier
-    environment = {
-        "command": f"megatape pretrain {HOSTILE}",
-        "device": "TPU",
-        "ranks": 16,
-        "hosts": 2,
-        "megatape": "1 (commit ab)",
-    }
-    append_lines(
-        run.events, [event_entry("resumed", 20, "") | {"environment": environment | {"python/torch/deepspeed": "3/2"}}]
+def test_missing_folder_of_evaluations_is_refused(command: Command, run: RunFolder, tmp_path: Path) -> None:
+    words = (run.directory, "--evaluations", tmp_path / "nothing")
+
+    assert_report_refused(command, tmp_path / "out", *words, message="nothing: give one below which")
+
+
+def test_existing_output_is_refused(command: Command, run: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    status, _, errors = command("report", run.directory, "--output", tmp_path / "empty")
+
+    assert status == 2
+    assert "empty exists: remove it or choose another name" in errors
+
+
+def test_labels_leave_out_what_paths_have_in_common(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """The common parts may be anywhere."""
+    folders = []
+    for encoding in ("rope", "tape"):
+        folder = tmp_path / f"suite/{encoding}/rate-0.001/seed-1"
+        make_run(folder, data_directory, steps=1, encoding=encoding)
+        folders.append(folder)
+
+    _, content, _ = page_of(command, tmp_path / "out", *folders)
+
+    assert content["labels"] == ["rope", "tape"]
+    page = (tmp_path / "out/index.html").read_text()
+    assert "model.<wbr>encoding</th>" in page, "names of fields break after dots"
+    assert re.search(r'<details id="differences"><summary>\d+ field', page)
+
+
+def test_names_of_runs_at_different_depths(data_directory: Path, tmp_path: Path) -> None:
+    far = make_run(tmp_path / "elsewhere/far/away/third", data_directory, steps=1, encoding="alibi")
+    near = make_run(tmp_path / "a", data_directory, steps=1, seed=0)
+    below = make_run(tmp_path / "b/c", data_directory, steps=1, seed=1)
+
+    runs = load_runs([far.directory, near.directory, below.directory])
+
+    assert [run.name for run in runs] == ["third", "a", "c"]
+
+
+def record_environment(run: RunFolder, environment: object) -> None:
+    append_lines(run.events, [event_entry("resumed", 20, "") | {"environment": environment}])
+
+
+def test_environment_of_the_last_start_is_shown(command: Command, run: RunFolder, tmp_path: Path) -> None:
+    record_environment(
+        run,
+        {
+            "command": f"megatape pretrain {HOSTILE}",
+            "device": "TPU",
+            "ranks": 16,
+            "hosts": 2,
+            "megatape": "1 (commit ab)",
+            "python/torch/deepspeed": "3/2",
+        },
     )
-    text = page_of(command, tmp_path / "out", run.directory)[0]
-    assert cells(text, "ranks") == ["16 ranks on 2 hosts"] and cells(text, "code") == ["MegaTAPE 1 (commit ab)"]
-    assert cells(text, "software") == ["Python 3, torch 2"] and "pretrain &lt;img" in cells(text, "command")[0]
-    append_lines(run.events, [event_entry("resumed", 20, "") | {"environment": ["no object"]}])
-    assert 'row">device' not in page_of(command, tmp_path / "odd", run.directory)[0]
+
+    text, _, _ = page_of(command, tmp_path / "out", run.directory)
+
+    assert cells(text, "ranks") == ["16 ranks on 2 hosts"]
+    assert cells(text, "code") == ["MegaTAPE 1 (commit ab)"]
+    assert cells(text, "software") == ["Python 3, torch 2"]
+    assert "pretrain &lt;img" in cells(text, "command")[0]
+
+
+def test_run_of_an_earlier_version_has_no_environment(command: Command, run: RunFolder, tmp_path: Path) -> None:
+    text, _, _ = page_of(command, tmp_path / "out", run.directory)
+
+    assert 'row">device' not in text
+    assert 'row">command' not in text
+
+
+def test_malformed_environment_is_left_out(command: Command, run: RunFolder, tmp_path: Path) -> None:
+    record_environment(run, {"device": "TPU"})
+    record_environment(run, ["no object"])
+
+    text, _, _ = page_of(command, tmp_path / "out", run.directory)
+
+    assert 'row">device' not in text
 
 
 def test_fine_tuning_data(command: Command, data_directory: Path, tmp_path: Path) -> None:
@@ -321,36 +499,64 @@ def test_fine_tuning_data(command: Command, data_directory: Path, tmp_path: Path
     answers = load_index(pairs).answers
     for row, split in {"training": "train", "validation": "validation"}.items():
         (cell,) = cells(text, row)
-        assert cell.startswith(f"{answers[split].examples} examples, {answers[split].tokens} of ") and "documents" not in cell
+        assert cell.startswith(f"{answers[split].examples} examples, {answers[split].tokens} of ")
+        assert "documents" not in cell
     assert sum(split.examples for split in answers.values()) == 40
     status, _, errors = command("data", "report", pairs, "--output", tmp_path / "data")
     assert status == 0, errors
     page = (tmp_path / "data/index.html").read_text()
-    assert cells(page, "examples") == [str(split.examples) for split in answers.values()] and 'row">documents' not in page
+    assert cells(page, "examples") == [str(split.examples) for split in answers.values()]
+    assert 'row">documents' not in page
 
 
-def test_watch(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Again while a run goes on, and nothing is written into its folder; a page that is complete reloads no more."""
-    run = make_run(tmp_path / "run", data_directory)
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_watched_page_follows_a_run(run: RunFolder, tmp_path: Path) -> None:
+    """Nothing is written into the folder of the run, and a complete page reloads no more."""
     lines = run.metrics.read_text().splitlines(keepends=True)
     run.metrics.write_text("".join(lines[:12]))
-    before = {path: path.read_bytes() for path in run.directory.rglob("*") if path.is_file()}
+    before = contents(run.directory)
+
     pages = watch_report([run.directory], [], tmp_path / "out", 0.01)
     page, _ = next(pages)
-    assert {path: path.read_bytes() for path in run.directory.rglob("*") if path.is_file()} == before
-    assert 'data-refresh="0.01"' in page.read_text() and "<b>12</b> of 20" in page.read_text()
+    assert contents(run.directory) == before
+    assert 'data-refresh="0.01"' in page.read_text()
+    assert "<b>12</b> of 20" in page.read_text()
+
     config = run.config.read_bytes()
     run.config.write_text("{")
     append_lines(run.metrics, [json.loads(lines[12])])
-    assert "the page stays as it was" in next(pages)[1][0] and "<b>12</b> of 20" in page.read_text()
+    _, reasons = next(pages)
+    assert "the page stays as it was" in reasons[0]
+    assert "<b>12</b> of 20" in page.read_text()
+
     run.config.write_bytes(config)
     append_lines(run.metrics, map(json.loads, lines[13:]))
-    assert next(pages) == (page, []) and next(pages, None) is None
-    assert "data-refresh" not in page.read_text() and "<b>20</b> of 20" in page.read_text()
+    assert next(pages) == (page, [])
+    assert next(pages, None) is None
+    assert "data-refresh" not in page.read_text()
+    assert "<b>20</b> of 20" in page.read_text()
+
+
+def test_watching_a_finished_run_ends(command: Command, run: RunFolder, tmp_path: Path) -> None:
+    """A page of an earlier report is replaced."""
+    page_of(command, tmp_path / "out", run.directory)
 
     status, printed, errors = command("report", run.directory, "--output", tmp_path / "out", "--watch", "1")
-    assert status == 0 and "no longer reload" in printed, errors
+
+    assert status == 0, errors
+    assert "no longer reload" in printed
+
+
+def test_watching_does_not_replace_a_foreign_page(command: Command, run: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/index.html").write_text("<html>")
+    page = tmp_path / "mine/index.html"
+    page.write_text("<html>")
+
     status, _, errors = command("report", run.directory, "--output", tmp_path / "mine", "--watch")
-    assert status == 2 and "mine exists" in errors and (tmp_path / "mine/index.html").read_text() == "<html>"
+
+    assert status == 2
+    assert "mine exists" in errors
+    assert page.read_text() == "<html>"

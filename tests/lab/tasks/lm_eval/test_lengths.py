@@ -106,7 +106,8 @@ def test_single_needle_is_rulers(reader: Any) -> None:
         )
         noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
         needle = f"One of the special magic numbers for {word[1]} is: {number}."
-        assert sorted(set(lines[1:-1])) == sorted({noise, needle}) and lines.count(needle) == 1
+        assert sorted(set(lines[1:-1])) == sorted({noise, needle})
+        assert lines.count(needle) == 1
         assert lines[-1] == (
             f"What is the special magic number for {word[1]} mentioned in the provided text? The special magic number for "
             f"{word[1]} mentioned in the provided text is"
@@ -147,7 +148,8 @@ def test_babilong(reader: Any, tmp_path: Path) -> None:
     assert reader.asked[0][0] > 200
     reader.learn(task)
     (measure,) = evaluate(task, reader).measures
-    assert (measure.name, measure.value) == ("babilong_qa1 at 1024 acc (%)", 100)
+    assert measure.name == "babilong_qa1 at 1024 acc (%)"
+    assert measure.value == 100
     small = Reader(reader.tokenizer, 128)
     with pytest.raises(
         UserError, match="babilong_qa1 at 1024 of lm-eval has an answer that needs .* positions with its prompt"

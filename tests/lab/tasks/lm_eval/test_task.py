@@ -132,7 +132,8 @@ def test_an_own_task(models: dict[str, Any], own_task: Path, command: Command, t
     measures = {measure["name"]: measure for measure in json.loads((folder / "results.json").read_text())["measures"]}
     for name, values in right.items():
         measure = measures[f"words {name} (%)"]
-        assert measure["value"] == pytest.approx(100 * fmean(values)) and measure["n"] == 12
+        assert measure["value"] == pytest.approx(100 * fmean(values))
+        assert measure["n"] == 12
         assert measure["error"] == pytest.approx(100 * stdev(values) / math.sqrt(12))
         expected = binomtest(round(sum(values)), 12).proportion_ci(0.95, "wilson")
         assert measure["interval"] == pytest.approx([100 * expected.low, 100 * expected.high])
@@ -265,7 +266,9 @@ def test_prompts_are_made_before_anything_is_asked(
     (own_task / "words.yaml").write_text(yaml)
     words = ("evaluate", "lm-eval", models["llama3"][0].name, "--tasks", "more,words", "--include", own_task)
     status, printed, errors = command(*words, "--output", tmp_path / "out")
-    assert (status, printed) == (2, "") and f"error: task lm-eval: --tasks: {message}" in errors, errors
+    assert status == 2, errors
+    assert printed == "", errors
+    assert f"error: task lm-eval: --tasks: {message}" in errors, errors
 
 
 def test_texts_begin_as_in_training(models: dict[str, Any]) -> None:
@@ -328,15 +331,20 @@ def test_a_stock_task_offline(
         assert status == 0, errors
         found.append((tmp_path / name / "lm-eval" / "model" / "samples.jsonl").read_text())
     samples = [json.loads(line) for line in found[0].splitlines()]
-    assert found[0] == found[1] and len(samples) == 5
+    assert found[0] == found[1]
+    assert len(samples) == 5
     assert samples[3]["prompt"][0][0].endswith("\n\nQuestion: What is 3?\nAnswer:")
-    assert "arc_easy acc_norm (%)" in printed and "| paper: TAPE " in printed and "| 74.16 " in printed
+    assert "arc_easy acc_norm (%)" in printed
+    assert "| paper: TAPE " in printed
+    assert "| 74.16 " in printed
     status, _, errors = command("evaluate", "lm-eval", model.name, "--tasks", "arc_eazy", "--output", tmp_path / "c")
-    assert status == 2 and "--tasks: lm-eval has no 'arc_eazy', but arc_easy" in errors
+    assert status == 2
+    assert "--tasks: lm-eval has no 'arc_eazy', but arc_easy" in errors
     words = ("evaluate", "lm-eval", model.name, "--data-root", tmp_path / "hub", "--output", tmp_path / "c", "--tasks")
     for task in ("arc_challenge", "hellaswag"):
         status, _, errors = command(*words, task)
-        assert status == 2 and f"--tasks: lm-eval cannot load {task} in --data-root {tmp_path / 'hub'}: " in errors, errors
+        assert status == 2, errors
+        assert f"--tasks: lm-eval cannot load {task} in --data-root {tmp_path / 'hub'}: " in errors, errors
     assert not asked
 
 
@@ -352,14 +360,19 @@ def test_a_stock_task_offline(
 )
 def test_bad_input(models: dict[str, Any], command: Command, tmp_path: Path, words: list[str], message: str) -> None:
     status, printed, errors = command("evaluate", "lm-eval", models["llama3"][0].name, *words, "--output", tmp_path / "out")
-    assert (status, printed, errors.count("\n")) == (2, "", 1) and message in errors, errors
+    assert status == 2, errors
+    assert printed == "", errors
+    assert errors.count("\n") == 1, errors
+    assert message in errors, errors
 
 
 def test_data_that_are_not_there(models: dict[str, Any], own_task: Path, command: Command, tmp_path: Path) -> None:
     (own_task / "test.jsonl").unlink()
     words = ("evaluate", "lm-eval", models["llama3"][0].name, "--tasks", "words", "--include", own_task)
     status, printed, errors = command(*words, "--output", tmp_path / "out")
-    assert (status, printed) == (2, "") and "error: task lm-eval: --tasks: lm-eval cannot load words: " in errors
+    assert status == 2
+    assert printed == ""
+    assert "error: task lm-eval: --tasks: lm-eval cannot load words: " in errors
 
 
 def test_without_lm_eval(models: dict[str, Any], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,4 +383,5 @@ def test_without_lm_eval(models: dict[str, Any], command: Command, tmp_path: Pat
     loading.task_manager.cache_clear()
     words = ("evaluate", "lm-eval", models["llama3"][0].name, "--tasks", "words", "--output", tmp_path / "out")
     status, _, errors = command(*words)
-    assert status == 2 and 'pip install -c constraints.txt -e ".[lm-eval]"' in errors
+    assert status == 2
+    assert 'pip install -c constraints.txt -e ".[lm-eval]"' in errors
