@@ -96,7 +96,7 @@ def test_resuming(config: dict[str, Any], tmp_path: Path) -> None:
     assert "holds prompts and answers, but data.samples is packed" in packed["error"]
 
 
-@pytest.mark.slow  # by default, test_a_model_that_was_trained_on_it_knows_it learns such a set
+@pytest.mark.slow  # by default, test_model_trained_on_a_set_knows_it learns such a set
 def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Pretrain on Python's topics, then learn to name them over two processes.
 

@@ -60,7 +60,7 @@ def browser() -> Iterator["Chrome"]:
 
 @pytest.fixture(scope="module")
 def page(browser: "Chrome", data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds of one run, a run without position tensors whose name is HTML, one of another depth, and an evaluation."""
+    """Page on two seeds of a run, a run without position tensors named by HTML, one of another depth, and an evaluation."""
     folder = tmp_path_factory.mktemp("report")
     runs = [make_run(folder / f"tape-{seed}", data_directory, seed=seed, num_layers=3).directory for seed in (1, 2)]
     runs += [make_run(folder / HOSTILE.replace("/", ""), data_directory, encoding="rope").directory]
@@ -84,8 +84,8 @@ def values(browser: "Chrome", script: str) -> Any:
 PICTURES = "[...document.querySelectorAll('#maps canvas')].map((canvas) => canvas.toDataURL())"
 
 
-def test_page(browser: "Chrome", page: Path) -> None:
-    """It draws everything, by itself: no error, no request but for the file, nothing of a run's name run or shown as HTML."""
+def test_page_draws_everything_without_a_network(browser: "Chrome", page: Path) -> None:
+    """There is no error and no request but for the file, and nothing in a run's name is executed or shown as HTML."""
     assert values(browser, "document.title").startswith("tape-1, tape-2, <img src=x onerror=")
     assert values(browser, "document.querySelectorAll('img').length") == 0
     assert values(browser, "[...document.querySelectorAll('#charts figcaption')].map((one) => one.firstChild.textContent)") == [
@@ -111,8 +111,8 @@ def test_page(browser: "Chrome", page: Path) -> None:
     assert sent == {page.as_uri()}
 
 
-def test_slider(browser: "Chrome", page: Path) -> None:
-    """The arrow keys move it; maps, norms and gains follow. Another run has its own."""
+def test_arrow_keys_move_the_slider(browser: "Chrome", page: Path) -> None:
+    """Maps, norms and gains follow. Another run has its own slider."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import Select
@@ -141,8 +141,8 @@ def test_slider(browser: "Chrome", page: Path) -> None:
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
-def test_legend_and_names(browser: "Chrome", page: Path) -> None:
-    """A button hides its lines, or with a double click all others, and every control has a name."""
+def test_legend_hides_lines_and_controls_have_names(browser: "Chrome", page: Path) -> None:
+    """A click hides the lines of a button, and a double click hides all others."""
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.by import By
 
@@ -170,7 +170,7 @@ TICKS = f"[...document.querySelectorAll('{LOSS} text')].map((one) => one.textCon
 
 
 def read_end(browser: "Chrome") -> str:
-    """What the loss chart says of its last point, by the keyboard."""
+    """Return the text of the loss chart about its last point, reached by the keyboard."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
@@ -180,7 +180,7 @@ def read_end(browser: "Chrome") -> str:
 
 
 def smooth(browser: "Chrome", weight: float) -> None:
-    """Move the slider as a hand does."""
+    """Move the slider as a reader does."""
     slider = "document.getElementById('smoothing')"
     browser.execute_script(f"{slider}.value = arguments[0]; {slider}.dispatchEvent(new Event('input'))", weight)
 
@@ -193,7 +193,7 @@ def click(browser: "Chrome", selector: str) -> None:
 
 @pytest.fixture
 def alone(browser: "Chrome", data_directory: Path, tmp_path: Path) -> RunFolder:
-    """A page about one run, as a reader finds it."""
+    """Open a page about one run, as a reader finds it."""
     run = make_run(tmp_path / "run", data_directory, encoding="rope")
     page, _ = write_report([run.directory], [], tmp_path / "out")
     browser.set_window_size(1200, 900)
@@ -201,8 +201,8 @@ def alone(browser: "Chrome", data_directory: Path, tmp_path: Path) -> RunFolder:
     return run
 
 
-def test_axes(browser: "Chrome", alone: RunFolder) -> None:
-    """Steps, tokens (256 a step) and time (0.1 s a step), on every chart."""
+def test_axes_show_steps_tokens_or_time(browser: "Chrome", alone: RunFolder) -> None:
+    """A step has 256 tokens and takes 0.1 s. Every chart has the same axis."""
     for axis, expected in {"tokens": "tokens 5,120", "time": "seconds of training 2", "step": "step 20"}.items():
         click(browser, f"[data-axis={axis}]")
         assert read_end(browser).splitlines()[0] == expected
@@ -212,8 +212,8 @@ def test_axes(browser: "Chrome", alone: RunFolder) -> None:
         assert all(name in text for text in texts), axis
 
 
-def test_smoothing(browser: "Chrome", alone: RunFolder) -> None:
-    """An exponential moving average without bias, and the raw values behind it; none of what has no noise."""
+def test_smoothing_is_a_moving_average_without_bias(browser: "Chrome", alone: RunFolder) -> None:
+    """Raw values are drawn behind it. Curves without noise are not smoothed."""
     losses = [json.loads(line)["loss"] for line in alone.metrics.read_text().splitlines()]
     for weight in (0.9, 0.0):
         smooth(browser, weight)
@@ -226,8 +226,8 @@ def test_smoothing(browser: "Chrome", alone: RunFolder) -> None:
         assert values(browser, "document.querySelectorAll('#charts .raw').length") == (3 if weight else 0)
 
 
-def test_log_scale(browser: "Chrome", alone: RunFolder) -> None:
-    """Changes the loss and not the learning rate."""
+def test_log_scale_is_for_the_loss(browser: "Chrome", alone: RunFolder) -> None:
+    """It changes the loss and not the learning rate."""
     curves = "[...document.querySelectorAll('#charts .curve')].map((one) => one.getAttribute('d'))"
     before = values(browser, curves)
     click(browser, "#log")
@@ -238,8 +238,8 @@ def test_log_scale(browser: "Chrome", alone: RunFolder) -> None:
     assert values(browser, curves) == before
 
 
-def test_zoom(browser: "Chrome", alone: RunFolder) -> None:
-    """A drag shows that range of every chart over steps; a double click, Escape and the button show all of it again."""
+def test_drag_zooms_all_charts(browser: "Chrome", alone: RunFolder) -> None:
+    """A drag selects a range of steps. A double click, Escape and the button show all steps again."""
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
@@ -277,8 +277,8 @@ def test_zoom(browser: "Chrome", alone: RunFolder) -> None:
     assert values(browser, TICKS) == whole
 
 
-def test_values_under_the_pointer(browser: "Chrome", alone: RunFolder) -> None:
-    """Beside the pointer in one chart, a line in all of them."""
+def test_values_are_shown_under_the_pointer(browser: "Chrome", alone: RunFolder) -> None:
+    """They are beside the pointer in one chart, and a line marks the step in all charts."""
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.by import By
 
@@ -290,7 +290,7 @@ def test_values_under_the_pointer(browser: "Chrome", alone: RunFolder) -> None:
     assert values(browser, "document.querySelectorAll('#charts .tip:not([hidden])').length") == 1
 
 
-def test_one_point_is_a_number(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
+def test_curve_of_one_point_is_a_number(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data_directory, steps=1, evaluated=1, encoding="rope")
     page, _ = write_report([run.directory], [], tmp_path / "out")
     visit(browser, page)
@@ -299,8 +299,8 @@ def test_one_point_is_a_number(browser: "Chrome", data_directory: Path, tmp_path
     assert f"{loss:.4g}" in values(browser, f"document.querySelector('{LOSS} .numbers').textContent")
 
 
-def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
-    """The page reads itself again while a run goes on, as its reader has set it, and stops when the run has finished."""
+def test_watched_page_reloads_until_the_run_has_finished(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
+    """The settings of its reader stay."""
     from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
@@ -353,8 +353,8 @@ def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
     assert [entry for entry in browser.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")] == []
 
 
-def test_dark_and_narrow(browser: "Chrome", page: Path) -> None:
-    """Text has a contrast of 4.5 to 1 in light and dark, and a telephone's width is not exceeded."""
+def test_page_is_readable_in_the_dark_and_on_a_telephone(browser: "Chrome", page: Path) -> None:
+    """Text has a contrast of 4.5 to 1 in both color schemes, and nothing exceeds a telephone's width."""
     colors = "[getComputedStyle(document.body)[arguments[0]], getComputedStyle(document.querySelector('.quiet'))[arguments[0]]]"
     grounds = set()
     for scheme in ("light", "dark"):
@@ -369,8 +369,8 @@ def test_dark_and_narrow(browser: "Chrome", page: Path) -> None:
     assert values(browser, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
-def test_suite_page(browser: "Chrome", tmp_path: Path) -> None:
-    """Draws a chart for each split, with 0 and 100% on its axis and what x is below it. Without charts there is no error."""
+def test_page_of_a_suite_draws_a_chart_for_each_split(browser: "Chrome", tmp_path: Path) -> None:
+    """Its axis has 0 and 100%, and a title below. Without charts there is no error."""
     records = make_records(["flip_flop"], ["rope", "tape"], limited=())
     for name, written in {"empty.html": [], "suite.html": records}.items():
         write_page(make_suite(written, parse_plan("tiny", "copy", "rope", 1, None)), tmp_path / name)

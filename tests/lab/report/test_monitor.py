@@ -39,8 +39,8 @@ def shown(monitor: Monitor, width: int) -> str:
     return captured.get()
 
 
-def test_one_run(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Each figure that the command promises. Nothing in the folder changes."""
+def test_view_of_one_run(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """It has every figure that the command promises. Nothing in the folder changes."""
     folder = make_run(tmp_path / "tape", data_directory)
     folder.checkpoint(15).mkdir(parents=True)
     environment = {"environment": {"ranks": 4, "hosts": 2}}
@@ -71,7 +71,7 @@ def test_one_run(command: Command, data_directory: Path, tmp_path: Path) -> None
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before}
 
 
-def test_it_needs_neither_torch_nor_the_modules_of_a_run(data_directory: Path, tmp_path: Path) -> None:
+def test_view_needs_neither_torch_nor_modules_of_the_user(data_directory: Path, tmp_path: Path) -> None:
     """Importing torch takes seconds. The GPU's utilization comes from the run's records."""
     folder = make_run(tmp_path / "own", data_directory)
     train_with_own_module(folder)
@@ -92,14 +92,14 @@ sys.exit(status)
 
 
 @pytest.mark.parametrize(("width", "rows"), [(60, 3), (110, 2), (200, 1)])
-def test_as_many_side_by_side_as_fit(width: int, rows: int, data_directory: Path, tmp_path: Path) -> None:
+def test_runs_are_side_by_side_as_far_as_they_fit(width: int, rows: int, data_directory: Path, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name, data_directory, steps=2).directory for name in ("a", "b", "c")]
     lines = shown(Monitor(folders), width).splitlines()
     assert sum("╭" in line for line in lines) == rows
     assert max(map(len, lines)) <= width
 
 
-def test_new_steps_and_a_file_server_that_is_away(data_directory: Path, tmp_path: Path) -> None:
+def test_view_follows_a_run_and_outlasts_missing_files(data_directory: Path, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", data_directory)
     monitor = Monitor([folder.directory])
     append_lines(folder.metrics, [json.loads(folder.metrics.read_text().splitlines()[-1]) | {"loss": 1.25}])
@@ -179,7 +179,9 @@ def test_pipes_and_devices_in_a_run_are_not_read(
         ([".", "--once"], "holds no run"),
     ],
 )
-def test_errors(words: list[str], message: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_options_are_refused(
+    words: list[str], message: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     status, printed, errors = command("monitor", *words)
     assert status == 2
@@ -189,7 +191,7 @@ def test_errors(words: list[str], message: str, command: Command, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> RunFolder:
-    """A run that has trained two steps."""
+    """A run of two steps."""
     folder = tmp_path_factory.mktemp("trained")
     raw: dict[str, Any] = small_config(data_directory, folder / "run")
     raw["training"] |= {"steps": 2}
@@ -200,8 +202,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> R
 
 
 @pytest.mark.parametrize("end", slow_but(["\x03"], ["\x03", signal.SIGTERM]))
-def test_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_path: Path) -> None:
-    """It shows a new line and a new size, ends on Ctrl-C and SIGTERM, and leaves the terminal's modes and screen."""
+def test_view_in_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_path: Path) -> None:
+    """It follows new steps and a new size, ends on Ctrl-C and SIGTERM, and restores the terminal's modes and screen."""
     ours, theirs = os.openpty()
     before = termios.tcgetattr(theirs)
 

@@ -69,7 +69,7 @@ def cells(text: str, label: str) -> list[str]:
     return [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row[1])]
 
 
-def test_runs_with_modules_of_a_user_s_own_need_no_import(command: Command, data_directory: Path, tmp_path: Path) -> None:
+def test_runs_with_own_modules_need_no_import(command: Command, data_directory: Path, tmp_path: Path) -> None:
     """Losses and settings need no code, only the numbers of parameters do."""
     own = make_run(tmp_path / "own", data_directory)
     rope = make_run(tmp_path / "rope", data_directory, encoding="rope")
@@ -193,7 +193,7 @@ def test_validation_loss_of_each_input(command: Command, data_directory: Path, t
 
 
 def test_runs_with_the_same_seed(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Their band is no spread over seeds."""
+    """Their band is not called a spread over seeds."""
     runs = [make_run(tmp_path / name, data_directory) for name in ("tape-1", "tape-2")]
     _, content, _ = page_of(command, tmp_path / "out", *(run.directory for run in runs))
     assert content["labels"] == ["tape (2 runs)"]
@@ -289,9 +289,9 @@ def test_position_views_of_twenty_runs_are_limited(command: Command, data_direct
     assert num_maps <= MAX_MAPS
 
 
-def test_a_run_that_is_training(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """A line that is being written, a loss that is NaN, numbers that are none, a file name that is not UTF-8; and a run before
-    its first step."""
+def test_run_that_is_training(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """Incomplete lines and losses that are no numbers are left out, and a file name that is not UTF-8 is text. There is also a
+    run before its first step."""
     run = make_run(tmp_path / HOSTILE.replace("/", ""), data_directory)
     odd = [
         {"step": 21, "loss": float("nan")},
@@ -319,8 +319,8 @@ def test_a_run_that_is_training(command: Command, data_directory: Path, tmp_path
     assert "\\u003cimg src=x" in text
 
 
-def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Those below a run and in other folders, by task and settings, each with the paper's figures once."""
+def test_evaluations_are_grouped_by_task_and_settings(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """They are found below a run and in other folders, and each group has the paper's figures once."""
     run = make_run(tmp_path / "run", data_directory)
     paper = {"paper": {"TAPE": {"nats": 1.25}}}
     short = {"settings": {"length": 512}}
@@ -485,8 +485,8 @@ def test_malformed_environment_is_left_out(command: Command, run: RunFolder, tmp
     assert 'row">device' not in text
 
 
-def test_fine_tuning_data(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Examples and the tokens of their answers, of which a model learns, and no documents."""
+def test_data_for_fine_tuning(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """The page counts examples and the tokens of their answers, which a model learns, instead of documents."""
     lines = [json.dumps({"prompt": f"{number}?", "answer": f"the fox {number}"}) for number in range(40)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
     tokenizer = data_directory / "tokenizer.model"

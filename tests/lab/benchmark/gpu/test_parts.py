@@ -28,15 +28,14 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_most_parts_start_within_ten_minutes() -> None:
-    """More than half of them do."""
     begins = [sum(part.seconds for part in PARTS[:index]) for index in range(len(PARTS))]
     assert sum(begin < 600 for begin in begins) > len(PARTS) / 2
     assert len({part.name for part in PARTS}) == len(PARTS)
 
 
 @pytest.mark.slow
-def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With a budget for one of two parts. Then the tests marked gpu, which are skipped, in a process of their own."""
+def test_command_measures_what_its_budget_allows(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The budget is for one of two parts. Tests marked gpu are skipped, in a process of their own."""
     monkeypatch.setattr(gpu, "PARTS", (PARTS[0], replace(PARTS[1], seconds=1000)))
     given = ("--out", tmp_path / "out", "--device", "cpu", "--tiny", "--budget", 500)
     code, printed, errors = command("benchmark", "gpu", *given)
@@ -56,8 +55,10 @@ def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     }
 
 
-def test_chosen_parts(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """They run in the order of the benchmark. An unknown part is refused before anything runs."""
+def test_chosen_parts_run_in_the_order_of_the_benchmark(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An unknown part is refused before anything runs."""
     begun: list[str] = []
 
     def benchmark(parts: tuple[Part, ...], *_: Any) -> list[str]:
@@ -117,7 +118,7 @@ sys.meta_path = [Finder(finder) for finder in sys.meta_path]
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [EVERY_PART, *PACKAGE_ROWS])
 def test_parts_import_only_the_listed_packages(row: str, tmp_path: Path) -> None:
-    """With all other packages out of reach: what a bare machine with the listed wheels would miss."""
+    """All other packages are hidden, as on a bare machine with the listed wheels."""
     page = (ROOT / "docs/benchmarks.md").read_text()
     rows = dict(re.findall(r"^\| (.*) \| (.*) \|$", page.split("| for | packages |")[1].split("\n\n")[0], re.MULTILINE))
     named = " ".join([rows[EVERY_PART], rows[row], *[rows["pretrain"]] * (row == "tests")]).lower()
@@ -144,12 +145,12 @@ def test_parts_import_only_the_listed_packages(row: str, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    """Of all other parts."""
+    """Results of all other parts."""
     return measured([part.name for part in PARTS if part.name != "tests"])
 
 
 def measured(names: list[str]) -> Results:
-    """Results of parts that run in this process, which has imported everything."""
+    """Return results of parts that run in this process, which has imported everything."""
     channel = io.StringIO()
     for part in PARTS:
         if part.name in names:
@@ -176,8 +177,8 @@ def test_fp8() -> None:
 
 
 @pytest.mark.slow
-def test_table(results: Results) -> None:
-    """Every measurement is in a table, and ratios are to the fastest RoPE."""
+def test_tables_have_every_measurement(results: Results) -> None:
+    """Ratios are to the fastest RoPE."""
     text = report(results)
     tables = dict(_tables(text))
     assert tables.keys() >= {"Targets", "Attention with rotation, one layer", "megatape pretrain", "Exported TAPE"}

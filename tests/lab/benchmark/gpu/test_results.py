@@ -83,7 +83,7 @@ def test_targets() -> None:
     ]
 
 
-def test_missing_results() -> None:
+def test_report_of_missing_results() -> None:
     assert rows("Not measured") == [
         ["step 155m/rope/flex/compiled", "RuntimeError: a / b"],
         ["step 155m", "1 failed"],

@@ -24,7 +24,7 @@ def importable_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Lines of a results.jsonl by key."""
+    """Return the lines of a results.jsonl by key."""
     lines = [Entry(key, result).to_json() for key, result in read_results(path).items()]
     return {line.pop("key"): line for line in lines}
 
@@ -69,7 +69,7 @@ def test_results_are_not_measured_again(tmp_path: Path) -> None:
         read_results(tmp_path / "other.json")
 
 
-def test_limits(tmp_path: Path) -> None:
+def test_time_limit_and_budget(tmp_path: Path) -> None:
     """A hanging part is stopped. A part that does not fit into the budget is skipped, and a shorter one after it is not."""
     run(tmp_path, part("slow", 1), part("missing", 10), part("good", 2), budget=9, time_limit=1)
     results = read(tmp_path / "results.jsonl")
@@ -81,7 +81,7 @@ def test_limits(tmp_path: Path) -> None:
 
 
 def test_processes_end_with_the_command(tmp_path: Path) -> None:
-    """Even if it is killed, so that no process keeps the GPU."""
+    """They end even if it is killed, so that no process keeps the GPU."""
     code = (
         "import sys, pathlib; from tests.helpers.lab import benchmark_parts as parts; "
         "parts.run(pathlib.Path(sys.argv[1]), parts.part('slow'))"

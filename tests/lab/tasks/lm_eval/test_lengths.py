@@ -1,4 +1,4 @@
-"""RULER's and BABILong's texts fit a length in the model's tokens, and scores are those of the answers, by length."""
+"""RULER and BABILong: texts fit a length in the model's tokens, and scores are of the answers, by length."""
 
 import re
 import sys
@@ -25,7 +25,12 @@ LENGTHS = (2048, 3072)
 
 @dataclass
 class Reader:
-    """A model that knows the answer to each prompt that it was told, and says nothing to others."""
+    """Model that knows the answers to the prompts it has learned, and answers others with an empty text.
+
+    Attributes:
+        answers: Answers by the ids of their prompts.
+        asked: Number of tokens of each prompt, and the room for its answer.
+    """
 
     tokenizer: Any
     max_positions: int = 3072
@@ -43,7 +48,7 @@ class Reader:
         return [self.tokenizer(answer, add_special_tokens=False)["input_ids"][:num_tokens] for answer in answers]
 
     def learn(self, task: LmEval) -> None:
-        """Read the answers to all prompts of a task."""
+        """Learn the answers to all prompts of a task."""
         for batch in task.batches(self):
             loaded = task.load(self).tasks[batch[0].task]
             loaded.build_all_requests(limit=task.max_examples)
@@ -60,15 +65,15 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def forgetful(reader: Reader) -> None:
+def forget_answers(reader: Reader) -> None:
     reader.answers.clear()
     reader.asked.clear()
 
 
 @pytest.mark.slow  # RULER's words are six million pairs
-def test_ruler(reader: Any, tmp_path: Path) -> None:
-    """All thirteen tasks without a network. Catches a prompt that is too long with its answer, one that is far too short, a
-    length whose questions or scores are another's, and lm-eval's -1 for lengths that were not asked."""
+def test_ruler_fits_its_lengths_without_a_network(reader: Any, tmp_path: Path) -> None:
+    """No prompt of the thirteen tasks is too long with its answer or far too short, no length has the questions or scores of
+    another one, and there is no -1, which lm-eval gives lengths without questions."""
     task = LmEval(("ruler",), None, 2, LENGTHS, write_copies(tmp_path), RULER)
     empty = evaluate(task, reader)
     assert [(measure.name, measure.value, measure.n) for measure in empty.measures] == [
@@ -90,8 +95,8 @@ def test_ruler(reader: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_single_needle_is_rulers(reader: Any) -> None:
-    """Prompts of `passkey --protocol ruler`, which lm-eval's take the place of, at the most lines that fit."""
+def test_single_needle_equals_rulers(reader: Any) -> None:
+    """lm-eval's prompts replace those of `passkey --protocol ruler`, and have as many lines as fit."""
     task = LmEval(("niah_single_1",), None, 3, (1024,), None, RULER)
     (examples,) = task.batches(reader)
     for example in examples:
@@ -128,10 +133,10 @@ def test_single_needle_is_rulers(reader: Any) -> None:
         ("ruler_fwe", 150, None, "lengths 150: ruler_fwe of lm-eval has room for 150 tokens, but its shortest text has 200"),
     ],
 )
-def test_what_is_missing_or_does_not_fit(
+def test_missing_files_and_short_lengths_are_refused(
     reader: Any, tmp_path: Path, task: str, length: int, gone: str | None, message: str
 ) -> None:
-    """An error at once: where the shortest text does not fit, lm-eval's own loops would never end."""
+    """If the shortest text does not fit, lm-eval's own loops would never end."""
     write_copies(tmp_path)
     nltk.tokenize._get_punkt_tokenizer.cache_clear()  # type: ignore[attr-defined]
     if gone is not None:
@@ -141,8 +146,8 @@ def test_what_is_missing_or_does_not_fit(
         LmEval((task,), None, 2, (length,), tmp_path, RULER).batches(reader)
 
 
-def test_babilong(reader: Any, tmp_path: Path) -> None:
-    """The text of the length that was asked for; a prompt that the model has no room for is not cut."""
+def test_babilong_has_the_chosen_length(reader: Any, tmp_path: Path) -> None:
+    """Texts have the chosen length, and a prompt without room in the model is refused instead of cut."""
     task = LmEval(("babilong_qa1",), None, None, (1024,), write_copies(tmp_path), BABILONG)
     assert [measure.value for measure in evaluate(task, reader).measures] == [0]
     assert reader.asked[0][0] > 200
@@ -159,8 +164,8 @@ def test_babilong(reader: Any, tmp_path: Path) -> None:
         LmEval(("babilong_qa1",), None, None, (2048,), tmp_path, BABILONG).batches(reader)
 
 
-def test_refused(reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RULER without a length, a length for a task that has none, and a missing package."""
+def test_lengths_that_a_task_needs_or_does_not_have(reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RULER without a length, a length for a task without lengths, and a missing package are refused."""
     with pytest.raises(UserError, match="niah_single_1 of lm-eval needs text lengths: give `lengths`, such as 4096"):
         LmEval(("niah_single_1",), include=RULER).batches(reader)
     (tmp_path / "words.jsonl").write_text('{"text": "one"}\n')

@@ -78,7 +78,7 @@ def exported(folder: Path, tokenizer: Callable[[Path], Path], **changes: Any) ->
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[LoadedModel, Transformer]]:
-    """One whose tokenizer has a beginning token, and one whose has none."""
+    """A model whose tokenizer has a beginning token, and one whose tokenizer has none."""
     return {
         name: exported(tmp_path_factory.mktemp(name), tokenizer)
         for name, tokenizer in (("llama3", write_llama3), ("qwen", write_qwen))
@@ -87,7 +87,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[LoadedMo
 
 @torch.no_grad()
 def token_losses(model: Transformer, ids: list[int]) -> Tensor:
-    """Nats of ids[1:] by training's model, float64."""
+    """Return the losses of ids[1:] in nats by the model of training, float64 [tokens]."""
     tokens = torch.tensor([ids[:-1]])
     scores = model(tokens, torch.arange(len(ids) - 1)[None])[0].double().log_softmax(-1)
     return -scores[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
@@ -106,8 +106,8 @@ def own_task(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def test_an_own_task(models: dict[str, Any], own_task: Path, command: Command, tmp_path: Path) -> None:
-    """Log-likelihoods are those of our forward pass after the beginning token, accuracies follow from them."""
+def test_own_task_equals_a_plain_forward_pass(models: dict[str, Any], own_task: Path, command: Command, tmp_path: Path) -> None:
+    """Log-likelihoods equal those of our forward pass after the beginning token, and accuracies follow from them."""
     model, ours = models["llama3"]
     words = ("evaluate", "lm-eval", model.name, "--tasks", "words", "--include", own_task, "--output", tmp_path / "out")
     status, printed, errors = command(*words)
@@ -143,8 +143,8 @@ def test_an_own_task(models: dict[str, Any], own_task: Path, command: Command, t
     assert (folder / "lm-eval.png").stat().st_size > 5000
 
 
-def test_a_group(models: dict[str, Any], own_task: Path) -> None:
-    """The table has its mean, the details its tasks too. Results follow from the predictions alone, without a data set."""
+def test_group_has_the_mean_of_its_tasks(models: dict[str, Any], own_task: Path) -> None:
+    """The table has the mean, the details have the tasks, too, and results follow from predictions, without a data set."""
     task = LmEval(("both",), max_examples=5, include=own_task)
     assert [len(batch) for batch in task.batches(models["llama3"][0])] == [5, 5]
     predictions = [
@@ -158,14 +158,14 @@ def test_a_group(models: dict[str, Any], own_task: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama3", "qwen"])
-def test_answers_are_those_of_lm_evals_own_class(models: dict[str, Any], name: str) -> None:
-    """Pairs with and without a context, too long ones, answers of one token, whole texts, and greedy texts."""
+def test_answers_equal_those_of_lm_evals_own_class(models: dict[str, Any], name: str) -> None:
+    """Requests are pairs with and without a context, too long ones, answers of one token, whole texts, and greedy texts."""
     model, _ = models[name]
     theirs = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=1)
     ours = LmEvalModel(model)
 
     def ask(kind: str, *arguments: Any) -> tuple[Any, Any]:
-        """What ours and theirs answer."""
+        """Return the answers of ours and theirs."""
         requests = [Instance(kind, {}, given, 0) for given in arguments]
         return getattr(ours, kind)(requests), getattr(theirs, kind)(requests)
 
@@ -209,9 +209,11 @@ metric_list:
 
 
 @pytest.mark.parametrize("name", slow_but(["llama3"], ["llama3", "qwen"]))
-def test_perplexities_of_whole_texts(models: dict[str, Any], name: str, command: Command, tmp_path: Path) -> None:
-    """Under lm-eval's names are the numbers of its own class; beside them those of texts that begin as in training, which
-    differ only where texts begin with a token that lm-eval predicts after itself."""
+def test_perplexities_of_whole_texts_equal_lm_evals(
+    models: dict[str, Any], name: str, command: Command, tmp_path: Path
+) -> None:
+    """lm-eval's names have the numbers of its own class. Beside them are those of texts that begin as in training. They differ
+    only if texts begin with a token that lm-eval predicts after itself."""
     model = models[name][0]
     own = tmp_path / "own"
     own.mkdir()
@@ -258,7 +260,7 @@ def test_prompts_are_made_before_anything_is_asked(
     change: Any,
     message: str,
 ) -> None:
-    """A template that fails, and texts for which the model has no room: also before another task of the command runs."""
+    """A failing template, and texts without room in the model, are refused before another task of the command runs."""
     monkeypatch.setattr(LmEvalModel, "__init__", None)
     yaml = (own_task / "words.yaml").read_text().replace(*change)
     if "generate_until" in change:
@@ -272,7 +274,7 @@ def test_prompts_are_made_before_anything_is_asked(
 
 
 def test_texts_begin_as_in_training(models: dict[str, Any]) -> None:
-    """With the beginning token; without one, a text of no context follows the end of the document before."""
+    """They begin with the beginning token. Without one, a text follows the end token of the document before."""
     for name, first in (("llama3", 600), ("qwen", 600)):
         model, ours = models[name]
         request = Instance("loglikelihood", {}, ("", "The statement"), 0)
@@ -286,7 +288,7 @@ def test_texts_begin_as_in_training(models: dict[str, Any]) -> None:
 
 
 def hub_copy(folder: Path) -> Path:
-    """allenai/ai2_arc as the hub has it, with few questions."""
+    """Write allenai/ai2_arc in the layout of the hub, with few questions."""
     questions = [
         {
             "id": str(number),
@@ -306,10 +308,8 @@ def hub_copy(folder: Path) -> Path:
 
 
 @pytest.mark.slow  # lm-eval reads 13,000 files to know its tasks
-def test_a_stock_task_offline(
-    models: dict[str, Any], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With examples in the prompts, which are the same every time; the paper's rows stand below."""
+def test_stock_task_offline(models: dict[str, Any], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts have examples, which are the same every time. The paper's rows stand below."""
     for module in (datasets.config, huggingface_hub.constants):
         monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
     asked: list[Any] = []
@@ -358,7 +358,9 @@ def test_a_stock_task_offline(
         (["--tasks", "words", "--max-examples", "0"], "--max-examples: must be greater than or equal to 1, got '0'"),
     ],
 )
-def test_bad_input(models: dict[str, Any], command: Command, tmp_path: Path, words: list[str], message: str) -> None:
+def test_bad_options_are_refused(
+    models: dict[str, Any], command: Command, tmp_path: Path, words: list[str], message: str
+) -> None:
     status, printed, errors = command("evaluate", "lm-eval", models["llama3"][0].name, *words, "--output", tmp_path / "out")
     assert status == 2, errors
     assert printed == "", errors
@@ -366,7 +368,7 @@ def test_bad_input(models: dict[str, Any], command: Command, tmp_path: Path, wor
     assert message in errors, errors
 
 
-def test_data_that_are_not_there(models: dict[str, Any], own_task: Path, command: Command, tmp_path: Path) -> None:
+def test_missing_data_are_refused(models: dict[str, Any], own_task: Path, command: Command, tmp_path: Path) -> None:
     (own_task / "test.jsonl").unlink()
     words = ("evaluate", "lm-eval", models["llama3"][0].name, "--tasks", "words", "--include", own_task)
     status, printed, errors = command(*words, "--output", tmp_path / "out")
@@ -375,7 +377,9 @@ def test_data_that_are_not_there(models: dict[str, Any], own_task: Path, command
     assert "error: task lm-eval: --tasks: lm-eval cannot load words: " in errors
 
 
-def test_without_lm_eval(models: dict[str, Any], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_with_the_command_to_install_it(
+    models: dict[str, Any], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "lm_eval"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "lm_eval").is_dir()])

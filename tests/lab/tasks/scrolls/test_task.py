@@ -329,8 +329,8 @@ def test_sets_with_other_metrics_need_no_package(sets: Path) -> None:
     assert Scrolls(sets, ("qasper",)).batches(Reader(official_answer))
 
 
-def test_a_model_that_was_trained_on_it_knows_it(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """By the public commands: the names of twelve topics of Python's documentation, from their first words."""
+def test_model_trained_on_a_set_knows_it(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """It is trained by the public commands to name twelve topics of Python's documentation from their first words."""
     records = [{"id": key, "input": f"Which topic is this?\n\n{topics[key]}", "output": key} for key in sorted(topics)[:12]]
     validation = write_set(tmp_path / "sets", "topics", records)
     train = shutil.copy(validation, tmp_path / "train.jsonl")
