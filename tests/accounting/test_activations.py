@@ -81,7 +81,7 @@ def test_activations_of_ranks_of_a_sample(raw_config: dict[str, Any], tmp_path: 
 def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpointing, int]:
     config = configure(raw, "x", {})
     mesh = make_mesh(topology, config.parallel.axes)
-    found = {}
+    bytes_by_mode = {}
     tensor = mesh["tensor"]
     sequence = mesh["sequence"]
     context = mesh["context"]
@@ -91,5 +91,5 @@ def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpoin
         )
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter)
-        found[mode] = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)
-    return found
+        bytes_by_mode[mode] = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)
+    return bytes_by_mode

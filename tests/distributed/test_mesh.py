@@ -1,5 +1,6 @@
 """Ranks joined by an axis of the mesh."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,10 +23,10 @@ SIZES_OF_ALL = {"data": 2, "context": 2, "sequence": 3, "tensor": 2}
 @pytest.mark.parametrize(("name", "first"), [("data", [0, 12]), ("sequence", [0, 4, 8]), ("tensor", [0, 1, 2, 3])])
 def test_lines_are_those_of_the_numbering(name: str, first: list[int]) -> None:
     """rank = (data x 3 + sequence) x 4 + tensor. Ranks of a line only differ in their index on its axis."""
-    found = lines((name,), SIZES)
-    assert found[0] == first
-    assert sorted(rank for line in found for rank in line) == list(range(24))
-    for line in found:
+    axis_lines = lines((name,), SIZES)
+    assert axis_lines[0] == first
+    assert sorted(itertools.chain(*axis_lines)) == list(range(24))
+    for line in axis_lines:
         places = [{"data": rank // 12, "sequence": rank // 4 % 3, "tensor": rank % 4} for rank in line]
         assert [place.pop(name) for place in places] == list(range(SIZES[name]))
         assert all(place == places[0] for place in places)
@@ -50,10 +51,10 @@ def test_joined_axes_are_neighbours_in_the_numbering() -> None:
 
 def test_groups_of_a_mesh(tmp_path: Path) -> None:
     """Groups follow from the sizes of the axes, without a group for an axis of one rank."""
-    found = run_workers("tests.distributed.test_mesh:group_ranks", 4, None, tmp_path)
+    results = run_workers("tests.distributed.test_mesh:group_ranks", 4, None, tmp_path)
     tensor = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
     data = {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
-    for rank, groups in enumerate(found):
+    for rank, groups in enumerate(results):
         assert groups["two axes"] == {
             "data": data[rank],
             "context": None,
@@ -94,11 +95,11 @@ def group_ranks(_: None, topology: Topology) -> dict[str, Any]:
 
     make_group = mesh._make_group
     with patch.object(mesh, "_make_group", counted):
-        found: dict[str, Any] = {"two axes": _ranks(make_mesh(topology, {"tensor": 2}))}
-    found["calls"] = len(made)
-    found["one rank for the data"] = _ranks(make_mesh(topology, {"tensor": 4}))
-    found["three axes"] = _ranks(make_mesh(topology, {"sequence": 2}))
-    return found
+        groups: dict[str, Any] = {"two axes": _ranks(make_mesh(topology, {"tensor": 2}))}
+    groups["calls"] = len(made)
+    groups["one rank for the data"] = _ranks(make_mesh(topology, {"tensor": 4}))
+    groups["three axes"] = _ranks(make_mesh(topology, {"sequence": 2}))
+    return groups
 
 
 def _ranks(made: mesh.Mesh) -> dict[str, list[int] | None]:

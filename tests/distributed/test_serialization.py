@@ -27,16 +27,16 @@ from megatape.errors import MissingPath, NotSaved, UserError
     ids=repr,
 )
 def test_values_survive(value: Any) -> None:
-    found = decode(encode(value))
-    assert found == value
-    assert repr(found) == repr(value)
+    decoded = decode(encode(value))
+    assert decoded == value
+    assert repr(decoded) == repr(value)
 
 
 def test_generators_survive() -> None:
     state = torch.get_rng_state()
-    found = decode(encode([state, torch.empty(0, dtype=torch.uint8)]))
-    assert torch.equal(found[0], state)
-    assert found[1].numel() == 0
+    decoded = decode(encode([state, torch.empty(0, dtype=torch.uint8)]))
+    assert torch.equal(decoded[0], state)
+    assert decoded[1].numel() == 0
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_generators_survive() -> None:
 def test_errors_survive(error: Any) -> None:
     if isinstance(error, OSError):
         error.errno = errno.EIO
-    found = decode(encode(error))
-    assert type(found) is type(error)
-    assert (str(found), getattr(found, "errno", None)) == (str(error), getattr(error, "errno", None))
+    decoded = decode(encode(error))
+    assert type(decoded) is type(error)
+    assert (str(decoded), getattr(decoded, "errno", None)) == (str(error), getattr(error, "errno", None))
 
 
 def test_an_error_that_another_process_defines_is_its_nearest_base() -> None:

@@ -84,7 +84,7 @@ class Operators(TorchDispatchMode):
 
 def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
     """Return, for each of STEPS, the reads and collectives of a step: ours with their numbers, and the names of DeepSpeed's."""
-    found = []
+    counts = []
     for stage in STEPS:
         config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{stage}"}}, "")
         run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
@@ -94,8 +94,8 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
         run.train_step()  # the counts of the first step have their own exchange
         with Waits() as waits, Operators(waits):
             run.train_step()
-        found.append([waits.ours, sorted(waits.theirs)])
-    return found
+        counts.append([waits.ours, sorted(waits.theirs)])
+    return counts
 
 
 def test_a_step_has_one_exchange_and_reads_two_numbers(raw_config: dict[str, Any], tmp_path: Path) -> None:

@@ -24,14 +24,14 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     deepest: Any = 1
     for _ in range(MAX_DEPTH):
         deepest = (deepest,)
-    for value, larger, told in (
+    for value, larger, message in (
         (deepest, [deepest], "file.json would be nested more than 64 levels deep, and could not be read again"),
         ("x" * 98, "x" * 99, "file.json would have 101 bytes, and more than 100 could not be read again"),
     ):
         max_bytes = 100 if isinstance(value, str) else MAX_JSON_BYTES
         path.write_bytes(json_content(value, path.name, max_bytes=max_bytes))
         assert read_json(path, max_bytes=max_bytes)
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             json_content(larger, path.name, max_bytes=max_bytes)
     path.write_bytes(json_content({"a": path}, path.name, indent=1, default=str))
     assert read_json(path) == {"a": str(path)}

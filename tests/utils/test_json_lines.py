@@ -27,8 +27,8 @@ def test_the_longest_line(tmp_path: Path, length: int) -> None:
     line = line.replace('""', f'"{"x" * (length - len(line) - 1)}"') + "\n"
     assert len(line) == length
     path.write_text(f'{line}{{"event": "a"}}\n{" " * (MAX_LINE_BYTES + 5)}{{"event": "part"}}\n{{"event": "b"}}\n')
-    found = [event["event"] for _, event in read_lines(path)]
-    assert found == [*(["failed"] if length < MAX_LINE_BYTES else []), "a", "b"]
+    events = [event["event"] for _, event in read_lines(path)]
+    assert events == [*(["failed"] if length < MAX_LINE_BYTES else []), "a", "b"]
 
 
 @pytest.mark.parametrize("before", [None, b"", b'{"number": 0}\n', b'{"number": 0}\n{"number": 7, "te'])

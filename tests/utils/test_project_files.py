@@ -33,11 +33,11 @@ def test_a_wheel_has_constraints_and_configurations(built: Path, monkeypatch: py
         assert project_file(name) == ROOT / name
     monkeypatch.setattr(project_files, "IN_WHEEL", built / "project")
     assert project_file("constraints.txt").read_bytes() == (ROOT / "constraints.txt").read_bytes()
-    found, wanted = (
+    listed, expected = (
         {str(path.relative_to(root)) for path in root.rglob("*.json")} for root in (project_file("configs"), ROOT / "configs")
     )
-    assert found == wanted
-    assert "finetune/tape_tiny.json" in found
+    assert listed == expected
+    assert "finetune/tape_tiny.json" in listed
     assert install_command("suite") == 'pip install "megatape[suite]"'
 
 

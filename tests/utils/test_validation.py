@@ -11,7 +11,7 @@ def test_types_of_fields() -> None:
     content = {"file": "a", "bytes": 3, "members": []}
     assert as_type(content, LegacyShard) == LegacyShard("a", 3, [])
     member = {"offset": 0, "bytes": 1, "tokens": 1, "documents": 0}
-    for value, told in (
+    for value, message in (
         ([], "must be a dictionary or an instance of LegacyShard, got a list"),
         (
             content | {"bytes": "x" * 100},
@@ -21,5 +21,5 @@ def test_types_of_fields() -> None:
         (content | {"bytes": 2**63}, "bytes: must be less than or equal to"),
         (content | {"members": [member]}, "members.0.sha256: Field required"),
     ):
-        with pytest.raises(ValueError, match=rf"^{told}[^\n]*$"):
+        with pytest.raises(ValueError, match=rf"^{message}[^\n]*$"):
             as_type(value, LegacyShard)
