@@ -5,8 +5,9 @@ from tests.helpers.models.paper import paper
 
 
 def test_parameters_of_the_paper() -> None:
-    """The paper's table has 154.89 and 155.33 x 2^20. Its gain is a 12 x 12 matrix, ours a number per head: 12 x (144 - 12)
-    fewer.
+    """The paper's table has 154.89 and 155.33 x 2^20.
+
+    Its gain is a 12 x 12 matrix, ours a number per head: 12 x (144 - 12) parameters fewer.
     """
     rope = count_parameters(paper("rope"))
     tape = count_parameters(paper("tape"))

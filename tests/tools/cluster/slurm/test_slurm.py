@@ -95,9 +95,7 @@ def test_stopped_three_times_and_requeued(
 ) -> None:
     """The run continues bit for bit after three stops, and edits after submission change nothing.
 
-    First it is signaled as before a time limit, then preempted, and then all processes of a node die at once, and the job
-    waits
-    for the node.
+    It is signaled as before a time limit, then preempted, and then all processes of a node die and the job waits for it.
     """
     config = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS)
     run = tmp_path / "run"
