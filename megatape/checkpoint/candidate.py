@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.distributed.exchange import on_all
+from megatape.distributed.values.exchange import on_all
 from megatape.errors import CheckpointError, PathError, path_error
 from megatape.reliability.shared_folder import wait_until_visible
 from megatape.utils.retries import retry_transient_errors

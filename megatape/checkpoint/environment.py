@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.distributed.exchange import on_main
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.exchange import on_main
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace

@@ -21,8 +21,8 @@ from megatape.checkpoint.partial_folder import hide, make_partial, partial_name
 from megatape.checkpoint.records import FileRecord
 from megatape.checkpoint.tensors import save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
-from megatape.distributed.exchange import gather_values, on_all, on_main
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.exchange import gather_values, on_all, on_main
 from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, path_error
 from megatape.reliability.shared_folder import wait_until_visible
 from megatape.utils.atomic import rename

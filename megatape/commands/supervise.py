@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.cli.shared_options import ConfigOptions
-from megatape.distributed.launcher_logs import quiet_launcher
+from megatape.distributed.launch.launcher_logs import quiet_launcher
 from megatape.imports import arguments
 from megatape.utils.options import Count, option
 

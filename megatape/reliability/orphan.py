@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from megatape.distributed.launchers import DEEPSPEED_COMMANDS, launcher_of_environment
+from megatape.distributed.launch.launchers import DEEPSPEED_COMMANDS, launcher_of_environment
 
 LOG = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.distributed.exchange import gather_values, on_all, on_main
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.exchange import gather_values, on_all, on_main
 from megatape.errors import PathError, path_error, path_errors
 from megatape.utils.files import create_private
 from megatape.utils.waiting import wait_until

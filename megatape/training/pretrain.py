@@ -14,7 +14,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.training.run_data import RunData, open_data
-from megatape.distributed.launchers import discover
+from megatape.distributed.launch.launchers import set_up_ranks
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.reliability.lease import hold
@@ -67,7 +67,7 @@ def pretrain(
     gc.freeze()
     start = start or Start()
     timeouts = timeouts or timeouts_of_environment()
-    topology = discover()
+    topology = set_up_ranks()
     folder = RunFolder(Path(config.run.directory))
     try:
         _join_process_group(topology, timeouts, config.parallel.tp)

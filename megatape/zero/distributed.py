@@ -12,9 +12,9 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.constants import default_pg_timeout
 
-from megatape.distributed.launchers import is_on_one_host
-from megatape.distributed.network import NAME_TIMEOUT, check_rendezvous, export_interface, export_loopback
-from megatape.distributed.store import open_store
+from megatape.distributed.launch.launchers import is_on_one_host
+from megatape.distributed.launch.network import NAME_TIMEOUT, check_rendezvous, export_interface, export_loopback
+from megatape.distributed.launch.store import open_store
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.utils.private_folder import private_folder

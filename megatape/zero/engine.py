@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megatape.distributed.exchange import gather_values
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.exchange import gather_values
 from megatape.optim.optimizer import build_optimizer
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.engine_options import EngineOptions

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from megatape.distributed.exchange import gather_values
+from megatape.distributed.values.exchange import gather_values
 from megatape.nn.parameters import Share, matrix
 from megatape.zero.kinds import WEIGHT
 from megatape.zero.piece import Piece

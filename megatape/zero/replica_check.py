@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatape.distributed.exchange import gather_values
+from megatape.distributed.values.exchange import gather_values
 from megatape.errors import TrainingDiverged
 from megatape.utils.units import plural
 from megatape.zero.kinds import WEIGHT

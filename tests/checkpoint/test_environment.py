@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from megatape.checkpoint.environment import RunEnvironment
-from megatape.distributed import exchange
 from megatape.distributed.topology import Topology
+from megatape.distributed.values import exchange
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace

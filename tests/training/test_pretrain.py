@@ -52,7 +52,7 @@ def end(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **ends: Any
         monkeypatch: Fixture that replaces the parts.
         ends: Errors to raise, or results to return in turn, by part.
     """
-    stubs: dict[str, Any] = {"discover": lambda: Topology(0, 1, 0), "hold": lambda *_: nullcontext()}
+    stubs: dict[str, Any] = {"set_up_ranks": lambda: Topology(0, 1, 0), "hold": lambda *_: nullcontext()}
     for name in ("open_together", "shut_down"):
         stubs[name] = Mock()
     stubs["initialize_distributed"] = Mock(side_effect=ends.get("meet"))

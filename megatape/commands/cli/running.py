@@ -20,7 +20,7 @@ from collections.abc import Callable, Container
 
 from megatape.commands.cli.arguments import flag_of
 from megatape.commands.cli.extras import EXTRAS
-from megatape.distributed.launchers import launcher_of_environment
+from megatape.distributed.launch.launchers import launcher_of_environment
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
 from megatape.utils.options import CommandOptions, Options, read_options

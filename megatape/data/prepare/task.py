@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from megatape.distributed.launchers import BY_HAND, launcher_of_environment
+from megatape.distributed.launch.launchers import BY_HAND, launcher_of_environment
 from megatape.errors import UserError
 
 

@@ -16,9 +16,9 @@ from tqdm import tqdm
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.config import Config, parse_config
-from megatape.distributed.launchers import discover
+from megatape.distributed.launch.launchers import set_up_ranks
+from megatape.distributed.launch.network import free_port
 from megatape.distributed.mesh import make_mesh
-from megatape.distributed.network import free_port
 from megatape.lab.benchmark.models import SHAPES
 from megatape.lab.processes import child, finish
 from megatape.model.build import build_model
@@ -113,7 +113,7 @@ def measure(case: Case) -> Measured:
 
 def worker(config: Config) -> Measured:
     """Train on one rank. Returns its memory."""
-    topology = discover()
+    topology = set_up_ranks()
     initialize_distributed(topology)
     mesh = make_mesh(topology, {"tensor": config.parallel.tp})
     before = psutil.Process().memory_info().rss

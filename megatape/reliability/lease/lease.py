@@ -197,7 +197,7 @@ def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = DEFAULT_TIMEO
         OSError: The file cannot be written. Raised on all ranks.
     """
     # Imported late, because commands that only check a lease do without torch.
-    from megatape.distributed.exchange import on_main
+    from megatape.distributed.values.exchange import on_main
 
     lease = Lease(path, timeouts)
     # Repeated, so that no collective waits for long.

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from megatape.distributed.messages import Messages, StoreEnded
+from megatape.distributed.values.messages import Messages, StoreEnded
 from megatape.reliability.watch.heartbeat import Heartbeat, parse_heartbeat
 from megatape.reliability.watch.verdict import Verdict
 from megatape.utils.validation import as_type

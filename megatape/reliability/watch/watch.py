@@ -24,8 +24,8 @@ from typing import Self
 
 import torch.distributed as dist
 
-from megatape.distributed.messages import StoreEnded
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.messages import StoreEnded
 from megatape.errors import UserError
 from megatape.reliability.watch.heartbeat_sender import HeartbeatSender
 from megatape.reliability.watch.messages import ForeignMessage, WatchMessages

@@ -9,7 +9,7 @@ from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.checkpoint.records import FileRecord
 from megatape.checkpoint.tensors import StoredWeights
 from megatape.config import ModelConfig
-from megatape.distributed.exchange import on_all
+from megatape.distributed.values.exchange import on_all
 from megatape.errors import path_errors
 from megatape.registry import INITIAL_WEIGHTS
 

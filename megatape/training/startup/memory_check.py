@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from megatape.distributed.exchange import gather_values
+from megatape.distributed.values.exchange import gather_values
 from megatape.errors import OutOfMemory
 from megatape.training.startup.available_memory import available_memory, memory_capacity
 from megatape.training.startup.memory_plan import MemoryPlan

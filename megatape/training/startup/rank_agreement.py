@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from megatape.data.training.run_data import RunData
-from megatape.distributed.exchange import gather_values
-from megatape.distributed.rank_differences import find_disagreement
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.exchange import gather_values
+from megatape.distributed.values.rank_differences import find_disagreement
 from megatape.errors import RankMismatch, UserError
 from megatape.imports import file_hashes
 from megatape.registry import SINKS

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from megatape.config import DataConfig, ModelConfig
-from megatape.distributed.exchange import gather_values
 from megatape.distributed.mesh import SINGLE, Axis, Mesh
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.exchange import gather_values
 from megatape.errors import UserError
 from megatape.model.build import build_model
 from megatape.model.layout import Layout

@@ -9,9 +9,9 @@ import torch
 from megatape.attention.attend import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.backend import AttentionRequirements
 from megatape.config import Fp8Recipe, ModelConfig
-from megatape.distributed.exchange import gather_values, on_all
 from megatape.distributed.mesh import SINGLE
 from megatape.distributed.topology import Topology, name_ranks
+from megatape.distributed.values.exchange import gather_values, on_all
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
 from megatape.model.smoke_test import BackendTrial, smoke_test_backend, smoke_test_loss, smoke_test_rotation, smoke_test_update

@@ -1,7 +1,7 @@
 """Ends a step or evaluation on all ranks when one cannot read its data."""
 
-from megatape.distributed.exchange import on_all
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.exchange import on_all
 from megatape.errors import DataError
 
 

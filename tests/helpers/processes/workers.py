@@ -288,10 +288,10 @@ def _work(work: list[str] | str, command: str, folder: Path) -> Callable[[], int
         return lambda: target(work)
 
     def call() -> int:
-        from megatape.distributed.launchers import discover
+        from megatape.distributed.launch.launchers import set_up_ranks
         from megatape.zero.distributed import initialize_distributed, shut_down
 
-        topology = discover()
+        topology = set_up_ranks()
         initialize_distributed(topology)
         result = target(json.loads((folder / "payload.json").read_text()), topology)
         (folder / f"rank{topology.rank}.json").write_text(json.dumps(result))

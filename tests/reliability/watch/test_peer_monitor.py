@@ -3,8 +3,8 @@
 import pytest
 import torch.distributed as dist
 
-from megatape.distributed.messages import Messages, StoreEnded
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.messages import Messages, StoreEnded
 from megatape.errors import ExitStatus
 from megatape.reliability.watch.heartbeat import Heartbeat, ThreadProgress
 from megatape.reliability.watch.messages import ForeignMessage, WatchMessages

@@ -407,7 +407,9 @@ def test_fp8_works_on_all_ranks_or_none(
     config = parse_config(fp8_config, "test")
     topology = Topology(rank=0, world_size=2, local_rank=0)
     for fault in (None, UserError("torchao cannot be imported")):
-        monkeypatch.setattr("megatape.distributed.exchange.gather_values", lambda mine, *_, fault=fault: [mine, [None, fault]])
+        monkeypatch.setattr(
+            "megatape.distributed.values.exchange.gather_values", lambda mine, *_, fault=fault: [mine, [None, fault]]
+        )
         if fault:
             with pytest.raises(ValueError, match="training.fp8 tensorwise does not work: rank 1: torchao cannot be imported"):
                 working_product(config.training.fp8, torch.device("cpu"), topology)

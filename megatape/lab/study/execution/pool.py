@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 
 from megatape.data.training.run_data import open_data
-from megatape.distributed.launcher_logs import quiet_launcher
+from megatape.distributed.launch.launcher_logs import quiet_launcher
 from megatape.errors import UserError
 from megatape.imports import arguments
 from megatape.lab.study.execution.children import Children, Environment

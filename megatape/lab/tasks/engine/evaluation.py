@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from megatape.distributed.exchange import on_all, on_main
+from megatape.distributed.values.exchange import on_all, on_main
 from megatape.errors import UserError, path_error, path_errors
 from megatape.lab import pictures
 from megatape.lab.tasks.engine.journal import Journal

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from megatape.distributed.launchers import discover
+from megatape.distributed.launch.launchers import set_up_ranks
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import SINGLE_PROCESS, Topology
 from megatape.errors import UserError
@@ -41,7 +41,7 @@ def launched_ranks(num_tensor: int = 1) -> Iterator[EvaluationRanks]:
     Raises:
         UserError: The launcher's variables are inconsistent, or the number of processes is not a multiple of `num_tensor`.
     """
-    topology = discover()
+    topology = set_up_ranks()
     world_size = topology.world_size
     if num_tensor < 1 or world_size % num_tensor:
         started = plural(world_size, "process", "processes")

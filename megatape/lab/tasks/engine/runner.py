@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from megatape.distributed.exchange import on_all, on_main
+from megatape.distributed.values.exchange import on_all, on_main
 from megatape.errors import UserError, path_errors
 from megatape.hf.loading.load import load_trained
 from megatape.lab.names import real_paths

@@ -21,10 +21,10 @@ import torch.distributed as dist
 
 from megatape.config import Config, shared_values
 from megatape.data.training.run_data import open_data
-from megatape.distributed.exchange import gather_values
-from megatape.distributed.launchers import discover
-from megatape.distributed.network import choose_interface
+from megatape.distributed.launch.launchers import set_up_ranks
+from megatape.distributed.launch.network import choose_interface
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.exchange import gather_values
 from megatape.errors import ExitStatus, UserError
 from megatape.reliability.shared_folder import check_shared
 from megatape.tools.cluster.preflight.bandwidth import Rate, measure
@@ -52,7 +52,7 @@ def preflight(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> int:
     """
     prints_errors = True
     try:
-        topology = discover()
+        topology = set_up_ranks()
         prints_errors = topology.local_rank == 0
         config.check_divides(topology.world_size)
         rendezvous = Rendezvous(topology, timeouts)

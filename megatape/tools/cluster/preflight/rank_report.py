@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from megatape.distributed.rank_differences import describe_ranks, differing_values
+from megatape.distributed.values.rank_differences import describe_ranks, differing_values
 from megatape.tools.cluster.preflight.bandwidth import Rate
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes

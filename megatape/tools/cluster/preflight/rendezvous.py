@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from megatape.distributed.network import check_rendezvous
-from megatape.distributed.store import open_store
+from megatape.distributed.launch.network import check_rendezvous
+from megatape.distributed.launch.store import open_store
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.tools.cluster.preflight.timeouts import Timeouts

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megatape.distributed.network import NAME_TIMEOUT
+from megatape.distributed.launch.network import NAME_TIMEOUT
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
-from megatape.distributed.network import free_port
+from megatape.distributed.launch.network import free_port
 from megatape.tools.cluster.preflight.bandwidth import measure
 from megatape.tools.cluster.preflight.preflight import Timeouts, preflight
 from tests.helpers.cluster.cluster_runs import write_config

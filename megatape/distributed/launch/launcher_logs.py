@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from megatape.distributed.launchers import DEEPSPEED_COMMANDS
+from megatape.distributed.launch.launchers import DEEPSPEED_COMMANDS
 
 # --verbose is an option of MegaTAPE's commands.
 LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")

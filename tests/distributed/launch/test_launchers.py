@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from megatape.distributed.launcher_logs import quiet_launcher
-from megatape.distributed.launchers import discover
+from megatape.distributed.launch.launcher_logs import quiet_launcher
+from megatape.distributed.launch.launchers import set_up_ranks
 from megatape.distributed.topology import Topology
 
 RANK_VARS = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
@@ -49,7 +49,7 @@ LAUNCHED = {
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove launcher variables. Variables set by discover() are undone after the test."""
+    """Remove launcher variables. Variables set by set_up_ranks() are undone after the test."""
     for name in {name for environment in LAUNCHED.values() for name in environment} | {"PMIX_SIZE", "PALS_SIZE"}:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -61,13 +61,13 @@ def launched(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> No
 
 
 def test_alone() -> None:
-    assert discover() == Topology(0, 1, 0)
+    assert set_up_ranks() == Topology(0, 1, 0)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHED)
 def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
     launched(monkeypatch, LAUNCHED[launcher])
-    topology = discover()
+    topology = set_up_ranks()
     assert topology == Topology(5, 8, 1, local_size=4)
     # The variables that torch and DeepSpeed read.
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]
@@ -75,7 +75,7 @@ def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launc
         ("n1", str(20000 + 31 * 70 + 3)) if launcher in ("srun", "srun --mpi=pmi2", "srun --mpi=pmix") else ("host", "29500")
     )
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == expected
-    assert discover() == topology  # also in a second call
+    assert set_up_ranks() == topology  # also in a second call
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launc
 )
 def test_tasks_of_a_slurm_node(monkeypatch: pytest.MonkeyPatch, tasks: str, node: int, local_size: int) -> None:
     launched(monkeypatch, SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node), "SLURM_LOCALID": "0"})
-    assert discover().local_size == local_size
+    assert set_up_ranks().local_size == local_size
 
 
 FAULTS = {
-    "half": ({"RANK": "0"}, "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set"),
+    "half": ({"RANK": "0"}, "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set"),
     "no number": (RANK_VARS | {"RANK": "one"}, "RANK is 'one'"),
     "rank too large": (RANK_VARS | {"RANK": "8"}, "RANK is 8 and WORLD_SIZE is 8"),
     "local rank too large": (
@@ -105,7 +105,7 @@ FAULTS = {
     ),
     "srun without tasks per node": (
         {name: value for name, value in SRUN.items() if name != "SLURM_STEP_TASKS_PER_NODE"},
-        "SLURM_STEP_TASKS_PER_NODE not set",
+        "SLURM_STEP_TASKS_PER_NODE is not set",
     ),
     "left rank": (SRUN | {"RANK": "0"}, "RANK is 0, but SLURM_PROCID, set by srun, says 5"),
     "left world": (OPEN_MPI | {"WORLD_SIZE": "1"}, "WORLD_SIZE is 1, but OMPI_COMM_WORLD_SIZE"),
@@ -127,7 +127,7 @@ def test_faults_name_the_variable(monkeypatch: pytest.MonkeyPatch, fault: str) -
     environment, message = FAULTS[fault]
     launched(monkeypatch, environment)
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        discover()
+        set_up_ranks()
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from megatape.distributed.environment import read_int
-from megatape.distributed.mpi import mpi_rendezvous
-from megatape.distributed.network import free_port, is_loopback
-from megatape.distributed.slurm import num_node_tasks, slurm_rendezvous
+from megatape.distributed.launch.environment import read_int
+from megatape.distributed.launch.mpi import mpi_rendezvous
+from megatape.distributed.launch.network import free_port, is_loopback
+from megatape.distributed.launch.slurm import num_node_tasks, slurm_rendezvous
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
+from megatape.moved_modules import old_names
 
 # Variables read by torch and DeepSpeed. The second ones are the address of rank 0's host, where ranks meet.
 RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -73,8 +75,8 @@ def is_on_one_host(topology: Topology) -> bool:
     return is_loopback(os.environ["MASTER_ADDR"])
 
 
-def discover() -> Topology:
-    """Read the ranks from the environment, and set the variables that torch and DeepSpeed need.
+def set_up_ranks() -> Topology:
+    """Read this process's ranks from the environment, and set the variables that torch and DeepSpeed read.
 
     If the launcher does not set MASTER_ADDR and MASTER_PORT, they are derived from Slurm's node list and job id, or broadcast
     with mpi4py. Without a launcher, this process is the only rank.
@@ -84,25 +86,19 @@ def discover() -> Topology:
     """
     launcher = launcher_of_environment()
     if launcher is None:
-        return _without_launcher()
+        return _set_up_without_launcher()
     _check_complete(launcher)
     topology = _read_topology(launcher)
-    values = (topology.rank, topology.world_size, topology.local_rank)
-    for variable, name, value in zip(RANK_VARS, launcher.variables, values, strict=False):
-        if variable in os.environ and read_int(variable) != value:
-            raise UserError(
-                f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
-                "which another launcher or your shell left"
-            )
+    _check_consistent(launcher, topology)
+    rendezvous = _find_rendezvous(launcher, topology)
+    os.environ |= dict(zip(MASTER_VARS, rendezvous, strict=True))
+    for variable, value in zip(RANK_VARS, _values_of_rank_vars(topology), strict=True):
         os.environ[variable] = str(value)
-    if any(name not in os.environ for name in MASTER_VARS):
-        if launcher.name == "srun":
-            address, port = slurm_rendezvous(topology)
-        else:
-            address, port = mpi_rendezvous(topology, launcher.name, launcher.variables[:2])
-        os.environ.setdefault("MASTER_ADDR", address)
-        os.environ.setdefault("MASTER_PORT", str(port))
     return topology
+
+
+def _values_of_rank_vars(topology: Topology) -> tuple[int, int, int]:
+    return topology.rank, topology.world_size, topology.local_rank
 
 
 def _check_complete(launcher: Launcher) -> None:
@@ -113,13 +109,48 @@ def _check_complete(launcher: Launcher) -> None:
     missing = [name for name in needed if name not in os.environ]
     if missing:
         raise UserError(
-            f"{launcher.marker} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
+            f"{launcher.marker} says that {launcher.name} started this process, but {_not_set(missing)}: start with "
             f"{launcher.name} itself, or unset {launcher.marker}"
         )
 
 
-def _without_launcher() -> Topology:
-    """Read the ranks set by hand. If none of the five variables is set, this process is the only rank."""
+def _not_set(missing: Sequence[str]) -> str:
+    """Return a clause for messages: "RANK is not set", or "RANK, WORLD_SIZE are not set"."""
+    verb = "is"
+    if len(missing) > 1:
+        verb = "are"
+    return f"{', '.join(missing)} {verb} not set"
+
+
+def _check_consistent(launcher: Launcher, topology: Topology) -> None:
+    """Check that torch's variables, if set, agree with the launcher's."""
+    values = _values_of_rank_vars(topology)
+    for variable, name, value in zip(RANK_VARS, launcher.variables, values, strict=False):
+        if variable in os.environ and read_int(variable) != value:
+            raise UserError(
+                f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
+                "which another launcher or your shell left"
+            )
+
+
+def _find_rendezvous(launcher: Launcher, topology: Topology) -> tuple[str, str]:
+    """Return the address and the port at which the ranks meet. Collective for mpirun without MASTER_ADDR or MASTER_PORT."""
+    address, port = (os.environ.get(name) for name in MASTER_VARS)
+    if address is not None and port is not None:
+        return address, port
+    if launcher.name == "srun":
+        derived_address, derived_port = slurm_rendezvous(topology)
+    else:
+        derived_address, derived_port = mpi_rendezvous(topology, launcher.name, launcher.variables[:2])
+    if address is None:
+        address = derived_address
+    if port is None:
+        port = str(derived_port)
+    return address, port
+
+
+def _set_up_without_launcher() -> Topology:
+    """Read the ranks set by hand. If none of the five variables is set, this process is the only rank, and sets them."""
     variables = RANK_VARS + MASTER_VARS
     missing = [name for name in variables if name not in os.environ]
     if len(missing) == len(variables):
@@ -128,7 +159,7 @@ def _without_launcher() -> Topology:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     elif missing:
         raise UserError(
-            f"the launcher's environment is incomplete: {', '.join(missing)} not set; start with "
+            f"the launcher's environment is incomplete: {_not_set(missing)}; start with "
             "`deepspeed launch/pretrain.py ...`, or unset the others to run one process"
         )
     return _read_topology(BY_HAND)
@@ -139,7 +170,7 @@ def _check_alone(missing: Sequence[str]) -> None:
     for size in OTHER_WORLD_SIZE_VARS:
         if read_int(size, default=1) > 1:
             raise UserError(
-                f"{size} is {os.environ[size]}, from an unknown launcher, and {', '.join(missing)} are not set: each of "
+                f"{size} is {os.environ[size]}, from an unknown launcher, and {_not_set(missing)}: each of "
                 "these processes would be its own run; set them, or start with deepspeed, torchrun, srun or mpirun"
             )
 
@@ -166,3 +197,7 @@ def _read_topology(launcher: Launcher) -> Topology:
     if topology.local_size > topology.world_size:
         raise UserError(f"{local_size} is {topology.local_size}, more than {world_size}, {topology.world_size}")
     return topology
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -11,9 +11,9 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from megatape.distributed.messages import Messages
-from megatape.distributed.store import open_store
+from megatape.distributed.launch.store import open_store
 from megatape.distributed.topology import Topology
+from megatape.distributed.values.messages import Messages
 from tests.helpers.processes.workers import free_port, run_workers
 
 TIMEOUT = timedelta(seconds=10)
@@ -130,5 +130,5 @@ def listen(payload: None, topology: Topology) -> list[str]:
 
 
 def test_ranks_of_one_host_listen_on_loopback_only(tmp_path: Path) -> None:
-    results = run_workers("tests.distributed.test_store:listen", 2, None, tmp_path, timeout=90)
+    results = run_workers("tests.distributed.launch.test_store:listen", 2, None, tmp_path, timeout=90)
     assert results == [["127.0.0.1"], ["127.0.0.1"]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.distributed.slurm import first_host
+from megatape.distributed.launch.slurm import first_host
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megatape.data.io.retries import RemoteError
-from megatape.distributed.serialization import TAG, decode, encode
+from megatape.distributed.values.serialization import TAG, decode, encode
 from megatape.errors import MissingPath, NotSaved, UserError
 
 

@@ -111,7 +111,7 @@ def choose_interface(master: str) -> tuple[str, str]:
     if ipaddress.ip_address(address).is_loopback:
         try:
             address = address_towards(EXTERNAL_ADDRESS)
-        except ValueError:
+        except UserError:
             raise UserError(
                 f"MASTER_ADDR {master} is {address} on {socket.gethostname()}, which other hosts cannot reach, and there is no "
                 "default route: set MASTER_ADDR to an address of the network (deepspeed --master_addr ...)"

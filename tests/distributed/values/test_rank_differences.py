@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.distributed.rank_differences import describe_ranks, differing_values, find_disagreement
+from megatape.distributed.values.rank_differences import describe_ranks, differing_values, find_disagreement
 
 HOSTS = ["n0", "n1", "n0"]
 

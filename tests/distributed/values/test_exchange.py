@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megatape.distributed import exchange
-from megatape.distributed.exchange import on_all, on_main
-from megatape.distributed.serialization import decode, encode
 from megatape.distributed.topology import Topology
+from megatape.distributed.values import exchange
+from megatape.distributed.values.exchange import on_all, on_main
+from megatape.distributed.values.serialization import decode, encode
 from megatape.errors import LeaseLost, MissingPath, NotSaved, PathError, UserError, path_error
 from tests.helpers.processes.workers import ROOT, run_workers
 
@@ -106,7 +106,7 @@ class Ending:
 
 
 def test_what_another_process_sends_does_not_run(tmp_path: Path) -> None:
-    found = run_workers("tests.distributed.test_exchange:exchange_with_a_stranger", 2, None, tmp_path)
+    found = run_workers("tests.distributed.values.test_exchange:exchange_with_a_stranger", 2, None, tmp_path)
     assert found[0].startswith("ValueError: "), found
 
 
@@ -129,7 +129,7 @@ def exchange_values(payload: None, topology: Topology) -> list[Any]:
 
 
 def test_values_of_several_lengths(tmp_path: Path) -> None:
-    found = run_workers("tests.distributed.test_exchange:exchange_values", 3, None, tmp_path)
+    found = run_workers("tests.distributed.values.test_exchange:exchange_values", 3, None, tmp_path)
     assert found == [[["x" * 1000 * rank, rank, ["a", None]] for rank in range(3)]] * 3
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 
-from megatape.distributed.environment import read_int
+from megatape.distributed.launch.environment import read_int
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 

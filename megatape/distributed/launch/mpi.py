@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 
-from megatape.distributed.network import address_towards, free_port
+from megatape.distributed.launch.network import address_towards, free_port
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 

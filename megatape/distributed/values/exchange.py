@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatape.distributed.serialization import STRANGER, Failure, decode, encode
 from megatape.distributed.topology import Topology, name_ranks
+from megatape.distributed.values.serialization import STRANGER, Failure, decode, encode
 from megatape.errors import UserError
 
 Result = TypeVar("Result")

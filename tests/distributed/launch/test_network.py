@@ -5,8 +5,8 @@ import socket
 import psutil
 import pytest
 
-from megatape.distributed import network
-from megatape.distributed.network import (
+from megatape.distributed.launch import network
+from megatape.distributed.launch.network import (
     address_towards,
     check_rendezvous,
     choose_interface,
@@ -49,7 +49,7 @@ def test_master_named_by_a_loopback_address(monkeypatch: pytest.MonkeyPatch) -> 
 
     def no_route(host: str) -> str:
         if host == network.EXTERNAL_ADDRESS:
-            raise ValueError("no way")
+            raise UserError("no way")
         return "127.0.1.1"
 
     monkeypatch.setattr(network, "address_towards", no_route)

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from megatape.distributed.launchers import is_on_one_host
+from megatape.distributed.launch.launchers import is_on_one_host
 from megatape.distributed.topology import Topology
 
 LOOPBACK = "127.0.0.1"
