@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-from megatape.accounting.activations import activations
+from megatape.accounting.activations import count_saved_activations
 from megatape.accounting.rank_model import requirements_on_gpu
 from megatape.accounting.workload import Workload
 from megatape.attention.attend import check_forced_backend
@@ -47,8 +47,8 @@ def plan_activations(workload: Workload, on_gpu: bool) -> ActivationMemory:
     if on_gpu:
         check_forced_backend(requirements_on_gpu(workload), workload.attention, workload.model.encoding)
     without_positions = workload.with_model(encoding="nope", scaling=None)
-    total = activations(workload, on_gpu).total
-    content = activations(without_positions, on_gpu).total
+    total = count_saved_activations(workload, on_gpu).total
+    content = count_saved_activations(without_positions, on_gpu).total
     return ActivationMemory(content, total - content, largest_temporary(workload, on_gpu))
 
 
@@ -65,7 +65,7 @@ def offloaded_bytes(workload: Workload, on_gpu: bool) -> int:
     one block's stream.
     """
     on_device = replace(workload, activation_checkpointing="full")
-    return activations(on_device, on_gpu).total - activations(workload, on_gpu).total
+    return count_saved_activations(on_device, on_gpu).total - count_saved_activations(workload, on_gpu).total
 
 
 def recomputed_bytes(workload: Workload, on_gpu: bool) -> int:
@@ -73,10 +73,10 @@ def recomputed_bytes(workload: Workload, on_gpu: bool) -> int:
     workload = workload.with_model(nope_every=None)  # The largest layer has positions.
     saved = 0
     if not workload.recomputes_blocks:
-        saved = activations(workload, on_gpu).layer
+        saved = count_saved_activations(workload, on_gpu).layer
     plain = replace(workload, activation_checkpointing="none")
-    chunked_layer = activations(plain, on_gpu).layer
-    whole_layer = activations(replace(plain, chunk_tokens=None), on_gpu).layer
+    chunked_layer = count_saved_activations(plain, on_gpu).layer
+    whole_layer = count_saved_activations(replace(plain, chunk_tokens=None), on_gpu).layer
     chunk = (whole_layer - chunked_layer) // workload.num_chunks
     return chunked_layer - saved + chunk
 

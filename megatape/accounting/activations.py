@@ -16,7 +16,7 @@ from megatape.utils.torch_internals import FakeTensorMode, fused_on_shapes
 
 
 @dataclass(frozen=True)
-class Activations:
+class SavedActivations:
     """Bytes that autograd saves on one rank for a micro-batch.
 
     Attributes:
@@ -29,8 +29,8 @@ class Activations:
 
 
 @cache
-def activations(workload: Workload, on_gpu: bool) -> Activations:
-    """Return the bytes of activations saved for the backward pass.
+def count_saved_activations(workload: Workload, on_gpu: bool) -> SavedActivations:
+    """Count the bytes of activations saved for the backward pass.
 
     They are counted at two depths, on small micro-batches and, for a GPU, on short samples. Extrapolating from these is exact:
     on a GPU, nothing with N x N elements is saved.
@@ -41,11 +41,11 @@ def activations(workload: Workload, on_gpu: bool) -> Activations:
     """
     samples = workload.micro_batch_size
     if samples > 2:
-        one = activations(replace(workload, micro_batch_size=1), on_gpu)
-        two = activations(replace(workload, micro_batch_size=2), on_gpu)
+        one = count_saved_activations(replace(workload, micro_batch_size=1), on_gpu)
+        two = count_saved_activations(replace(workload, micro_batch_size=2), on_gpu)
         total = extrapolate({1: one.total, 2: two.total}, samples)
         layer = extrapolate({1: one.layer, 2: two.layer}, samples)
-        return Activations(total, layer)
+        return SavedActivations(total, layer)
 
     first, second = depths(workload.model)
     by_depth = {
@@ -53,7 +53,7 @@ def activations(workload: Workload, on_gpu: bool) -> Activations:
         second: _saved_at_depth(workload, second, on_gpu),
     }
     total = extrapolate(by_depth, workload.model.num_layers)
-    return Activations(total, layer=by_depth[second] - by_depth[first])
+    return SavedActivations(total, layer=by_depth[second] - by_depth[first])
 
 
 def _saved_at_depth(workload: Workload, num_layers: int, on_gpu: bool) -> int:

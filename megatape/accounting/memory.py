@@ -5,12 +5,12 @@ from functools import cache
 from torch import nn
 
 from megatape.accounting.activation_memory import largest_temporary, offloaded_bytes, plan_activations
-from megatape.accounting.activations import activations
+from megatape.accounting.activations import count_saved_activations
 from megatape.accounting.element_sizes import GRADIENT_BYTES, STATE_BYTES, elements
 from megatape.accounting.gathered_weights import always_whole, gathered
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory_parts import Memory, MemoryPart
-from megatape.accounting.trace import run_pass, run_weights
+from megatape.accounting.trace import trace_micro_batch, trace_parameters
 from megatape.accounting.whole_matrices import plan_matrices
 from megatape.config import ZeroConfig
 from megatape.optim.optimizer import is_whole
@@ -45,7 +45,7 @@ def plan_total(layout: TrainingLayout, on_gpu: bool) -> Memory:
         layout: Layout of the run.
         on_gpu: Whether to plan for a GPU's attention backend.
     """
-    peak = activations(layout.workload, on_gpu).total + largest_temporary(layout.workload, on_gpu)
+    peak = count_saved_activations(layout.workload, on_gpu).total + largest_temporary(layout.workload, on_gpu)
     return _with_activations(layout, on_gpu, {MemoryPart.ACTIVATIONS: peak})
 
 
@@ -91,53 +91,98 @@ def _offloaded_parts(zero: ZeroConfig) -> set[MemoryPart]:
 
 
 def _state_bytes(layout: TrainingLayout) -> dict[MemoryPart, float]:
-    """Return the bytes of a rank's weights, gradients, optimizer state and their copies, on either device.
+    """Return the bytes of a rank's weights, gradients, optimizer state and their copies, on either device."""
+    zero = layout.zero
+    state = _State(layout)
+    parts: dict[MemoryPart, float] = {
+        MemoryPart.WEIGHTS: state.weights(),
+        MemoryPart.GRADIENTS: state.gradients(),
+        MemoryPart.MASTER_WEIGHTS: state.master_weights(),
+        MemoryPart.MOMENTS: state.moments(),
+    }
+    if zero.stage in (1, 2) or zero.offload_optimizer:
+        parts[MemoryPart.FLATTENED_GRADIENTS] = state.flattened_gradients()
+    if layout.optimizer.ema_decay:
+        parts[MemoryPart.MOVING_AVERAGE] = state.moving_average()
+    if zero.stage == 3:
+        parts[MemoryPart.GATHERED_WEIGHTS] = state.gathered_weights()
+    if zero.stage:
+        parts[MemoryPart.GRADIENT_BUCKETS] = state.gradient_buckets()
+    if layout.copies_state:
+        parts[MemoryPart.CHECKPOINT_COPIES] = state.checkpoint_copies()
+    return parts
+
+
+class _State:
+    """Bytes of a rank's training state, one method per part.
 
     With P_t trained elements and N replicas, ZeRO leaves a rank P_t / N of the optimizer state from stage 1 on, of the
     gradients from stage 2 on, and of the weights at stage 3 (arXiv 1910.02054, section 5). Gradients, master weights and the
     moving average have 4 bytes an element, AdamW's moments 8.
     """
-    zero = layout.zero
-    limits = layout.stage3_limits
-    ranks = layout.replicas
-    one = run_weights(layout.workload)
-    if zero.stage == 3:
-        one = run_pass(layout.workload)
-    parameters = list(one.model.parameters())
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    num_trained = elements(trained)
-    share = elements(trained, ranks) / ranks  # trained elements of a rank, if ZeRO shards them
 
-    gradients: float = num_trained
-    if zero.stage >= 2:
-        gradients = share
-    state: float = num_trained
-    master_weights: float = 0  # Stage 0 updates the weights themselves.
-    if zero.stage:
-        state = share
-        master_weights = state
+    def __init__(self, layout: TrainingLayout) -> None:
+        self._layout = layout
+        self._stage = layout.zero.stage
+        self._ranks = layout.replicas
+        if self._stage == 3:
+            traced = trace_micro_batch(layout.workload)
+        else:
+            traced = trace_parameters(layout.workload)
+        self._events = traced.events
+        self._parameters = list(traced.model.parameters())
+        self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        self._num_trained = elements(self._trained)
+        self._num_sharded = elements(self._trained, self._ranks) / self._ranks
+        # Elements that this rank updates.
+        self._num_updated: float = self._num_trained
+        if self._stage:
+            self._num_updated = self._num_sharded
 
-    weight_bytes = layout.workload.element_bytes
-    moments = _optimizer_state(layout, trained)
-    average = 0.0
-    parts: dict[MemoryPart, float] = {
-        MemoryPart.WEIGHTS: _weight_elements(parameters, ranks, zero, limits) * weight_bytes,
-        MemoryPart.GRADIENTS: gradients * GRADIENT_BYTES,
-        MemoryPart.MASTER_WEIGHTS: master_weights * STATE_BYTES,
-        MemoryPart.MOMENTS: moments,
-    }
-    if zero.stage in (1, 2) or zero.offload_optimizer:
-        parts[MemoryPart.FLATTENED_GRADIENTS] = share * GRADIENT_BYTES
-    if layout.optimizer.ema_decay:
-        average = state * STATE_BYTES
-        parts[MemoryPart.MOVING_AVERAGE] = average
-    if zero.stage == 3:
-        parts[MemoryPart.GATHERED_WEIGHTS] = gathered(one.events, ranks, limits).live * weight_bytes
-    if zero.stage:
-        parts[MemoryPart.GRADIENT_BUCKETS] = 2 * min(zero.bucket_size, num_trained) * GRADIENT_BYTES
-    if layout.copies_state:
-        parts[MemoryPart.CHECKPOINT_COPIES] = state * STATE_BYTES + moments + average
-    return parts
+    def weights(self) -> float:
+        """Return the bytes of weights that stay on the rank between uses."""
+        num_weights = _weight_elements(self._parameters, self._ranks, self._layout.zero, self._layout.stage3_limits)
+        return num_weights * self._layout.workload.element_bytes
+
+    def gradients(self) -> float:
+        """Return the bytes of summed gradients."""
+        if self._stage >= 2:
+            return self._num_sharded * GRADIENT_BYTES
+        return self._num_trained * GRADIENT_BYTES
+
+    def master_weights(self) -> float:
+        """Return the bytes of master weights: 0 at stage 0, which updates the weights themselves."""
+        if self._stage == 0:
+            return 0
+        return self._num_updated * STATE_BYTES
+
+    def moments(self) -> float:
+        """Return the bytes of the optimizer's state."""
+        return _optimizer_state(self._layout, self._trained)
+
+    def flattened_gradients(self) -> float:
+        """Return the bytes of the gradients' copy for DeepSpeed's optimizer."""
+        return self._num_sharded * GRADIENT_BYTES
+
+    def moving_average(self) -> float:
+        """Return the bytes of the moving average."""
+        return self._num_updated * STATE_BYTES
+
+    def gathered_weights(self) -> float:
+        """Return the bytes of weights that stage 3 holds gathered at once."""
+        live = gathered(self._events, self._ranks, self._layout.stage3_limits).live
+        return live * self._layout.workload.element_bytes
+
+    def gradient_buckets(self) -> float:
+        """Return the bytes of a full bucket and its copy in transit."""
+        return 2 * min(self._layout.zero.bucket_size, self._num_trained) * GRADIENT_BYTES
+
+    def checkpoint_copies(self) -> float:
+        """Return the bytes of the state's copy in the background: weights in float32, moments and moving average."""
+        copied = self._num_updated * STATE_BYTES + self.moments()
+        if self._layout.optimizer.ema_decay:
+            copied += self.moving_average()
+        return copied
 
 
 def _weight_elements(parameters: list[nn.Parameter], ranks: int, zero: ZeroConfig, limits: Stage3Limits) -> float:

@@ -6,7 +6,7 @@ from functools import cache
 
 from megatape.accounting.extrapolation import depths, extrapolate_all
 from megatape.accounting.rank_model import fake_axes
-from megatape.accounting.trace import run_model
+from megatape.accounting.trace import run_on_shapes
 from megatape.accounting.workload import Workload
 from megatape.distributed.traffic import CountTraffic, Sent
 
@@ -73,7 +73,7 @@ def _sent_at_depth(workload: Workload, num_layers: int) -> SentByAxis:
     by_length = {}
     for length in (short, 2 * short):
         with CountTraffic(*axes.values()) as traffic:
-            run_model(workload, num_layers, length)
+            run_on_shapes(workload, num_layers, length)
         sent: SentByAxis = Counter()
         for name in axes:
             for collective, count in traffic.sent[name].items():

@@ -37,39 +37,39 @@ class Pass:
 
 
 @cache
-def run_pass(workload: Workload) -> Pass:
-    """Run a pass over a short sequence. Modules, parameters and events are the same as in a real micro-batch."""
+def trace_micro_batch(workload: Workload) -> Pass:
+    """Trace a micro-batch on a short sequence. Modules, parameters and events are the same as on a full one."""
     model = workload.model
     if workload.micro_batch_size > 1:
         # Events do not depend on the batch size.
-        return run_pass(replace(workload, micro_batch_size=1))
+        return trace_micro_batch(replace(workload, micro_batch_size=1))
     check_trainable(meta_model(model), workload.trainable, workload.frozen)
     if model.num_layers > SHALLOW and not model.nope_every:
-        deep = deep_pass(workload)
-        if deep is not None:
-            return deep
-    return one_pass(workload, model.num_layers)
+        traced = trace_deep(workload)
+        if traced is not None:
+            return traced
+    return trace_layers(workload, model.num_layers)
 
 
-def run_weights(workload: Workload) -> Pass:
-    """Return a pass with the modules and parameters of a run, but maybe other events.
+def trace_parameters(workload: Workload) -> Pass:
+    """Trace the modules and parameters only: events may differ from the run's.
 
     It ignores activation checkpointing and the ranks sharing samples, so a search runs it only once.
     """
     plain = replace(workload, activation_checkpointing="none", chunk_tokens=None)
-    return run_pass(plain.with_ranks(sp=1, cp=1))
+    return trace_micro_batch(plain.with_ranks(sp=1, cp=1))
 
 
-def one_pass(workload: Workload, num_layers: int) -> Pass:
-    """Run a pass through this number of layers."""
+def trace_layers(workload: Workload, num_layers: int) -> Pass:
+    """Trace a model with this number of layers by running all of them."""
     length = 8 * workload.num_chunks * workload.parallel.sample_ranks
-    model, events = run_model(workload, num_layers, length)
+    model, events = run_on_shapes(workload, num_layers, length)
     trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     return Pass(model, trained, events)
 
 
-def deep_pass(workload: Workload) -> Pass | None:
-    """Return the pass of a deep model by running only SHALLOW layers.
+def trace_deep(workload: Workload) -> Pass | None:
+    """Trace a deep model by running only SHALLOW layers.
 
     This is exact: the third layer stands for all but the first two, which may have nothing trained before them, and the last
     two.
@@ -77,7 +77,7 @@ def deep_pass(workload: Workload) -> Pass | None:
     Returns:
         The pass, or None if training.trainable or frozen treat layers differently.
     """
-    shallow = one_pass(workload, SHALLOW)
+    shallow = trace_layers(workload, SHALLOW)
     depth = workload.model.num_layers
     with on_shapes(workload.precision):
         model = build_rank_model(workload, depth)
@@ -90,7 +90,7 @@ def deep_pass(workload: Workload) -> Pass | None:
             return None
         if shallow_weight.grad is not None:
             trained.append(parameter)
-    return Pass(model, trained, _deep_events(shallow, model, depth))
+    return Pass(model, trained, _repeat_events(shallow, model, depth))
 
 
 def _shallow_name(name: str, depth: int) -> str:
@@ -104,7 +104,7 @@ def _shallow_name(name: str, depth: int) -> str:
     return re.sub(r"(?<=^blocks\.)\d+", shallow_layer, name)
 
 
-def _deep_events(shallow: Pass, model: Transformer, depth: int) -> list[Event]:
+def _repeat_events(shallow: Pass, model: Transformer, depth: int) -> list[Event]:
     """Repeat the events of each shallow layer for the deep layers that it stands for."""
     shallow_modules = dict(shallow.model.named_modules())
     copies: defaultdict[nn.Module, list[nn.Module]] = defaultdict(list)  # modules of the deep model, by layer
@@ -129,7 +129,7 @@ def _deep_events(shallow: Pass, model: Transformer, depth: int) -> list[Event]:
     return events
 
 
-def run_model(workload: Workload, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
+def run_on_shapes(workload: Workload, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
     """Run a forward and backward pass over short samples, in as many chunks as the real run.
 
     Args:

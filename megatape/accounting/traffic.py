@@ -14,7 +14,7 @@ from megatape.accounting.extrapolation import scaled
 from megatape.accounting.gathered_weights import always_whole, gathered
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.model_traffic import model_traffic
-from megatape.accounting.trace import run_pass, run_weights
+from megatape.accounting.trace import trace_micro_batch, trace_parameters
 from megatape.accounting.whole_matrices import plan_matrices
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
 
@@ -76,7 +76,7 @@ def _replicated_gradients(layout: TrainingLayout) -> Sent:
     workload = layout.workload
     tensor_size = workload.parallel.tp
     weights = []
-    for parameter in run_pass(workload).model.parameters():
+    for parameter in trace_micro_batch(workload).model.parameters():
         is_replicated = not hasattr(parameter, "partition_dim")
         if parameter.requires_grad and is_replicated:
             weights.append(parameter)
@@ -97,8 +97,8 @@ def _stages_0_to_2(layout: TrainingLayout) -> Sent:
     """Return the bytes that ZeRO sends at stages 0 to 2."""
     stage = layout.zero.stage
     ranks = layout.replicas
-    one = run_weights(layout.workload)
-    trainable = [parameter for parameter in one.model.parameters() if parameter.requires_grad]
+    traced = trace_parameters(layout.workload)
+    trainable = [parameter for parameter in traced.model.parameters() if parameter.requires_grad]
     sent: Sent = Counter()
     if stage == 0:
         # Trainable parameters without a gradient are reduced too, as zeros.
@@ -107,30 +107,30 @@ def _stages_0_to_2(layout: TrainingLayout) -> Sent:
     reductions = 1
     if stage == 2:
         reductions = layout.micro_batches
-    sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, elements(one.trained) * GRADIENT_BYTES, ranks)
+    sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, elements(traced.trained) * GRADIENT_BYTES, ranks)
     sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(trainable) * layout.workload.element_bytes, ranks)
     return +sent
 
 
 def _stage3(layout: TrainingLayout) -> tuple[Sent, Sent]:
     """Return the bytes that ZeRO sends at stage 3, and those between ranks sharing a second copy of the weights."""
-    one = run_pass(layout.workload)
+    traced = trace_micro_batch(layout.workload)
     limits = layout.stage3_limits
     ranks = layout.replicas
     copy_ranks = layout.zero.hpz_ranks
     weight_bytes = layout.workload.element_bytes
-    gathered_elements = layout.micro_batches * gathered(one.events, ranks, limits).elements
+    gathered_elements = layout.micro_batches * gathered(traced.events, ranks, limits).elements
     copied_elements = 0  # gathered from the second copy
     if copy_ranks > 1:
-        sharded = elements(one.trained, ranks) - elements(always_whole(one.trained, limits), ranks)
+        sharded = elements(traced.trained, ranks) - elements(always_whole(traced.trained, limits), ranks)
         copied_elements = gathered_elements - sharded
         gathered_elements = sharded
     # Weights that are always gathered are gathered again after each update.
-    gathered_elements += elements(always_whole(list(one.model.parameters()), limits), ranks)
+    gathered_elements += elements(always_whole(list(traced.model.parameters()), limits), ranks)
 
     sent: Sent = Counter()
     sent[ALL_GATHER] = sent_bytes(ALL_GATHER, gathered_elements * weight_bytes, ranks)
-    gradient_bytes = elements(one.trained, ranks) * GRADIENT_BYTES
+    gradient_bytes = elements(traced.trained, ranks) * GRADIENT_BYTES
     sent[REDUCE_SCATTER] = layout.micro_batches * sent_bytes(REDUCE_SCATTER, gradient_bytes, ranks)
     copies: Sent = Counter()
     copies[ALL_GATHER] = sent_bytes(ALL_GATHER, copied_elements * weight_bytes, copy_ranks)

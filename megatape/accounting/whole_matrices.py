@@ -9,7 +9,7 @@ from torch import nn
 
 from megatape.accounting.element_sizes import STATE_BYTES
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.trace import run_weights
+from megatape.accounting.trace import trace_parameters
 from megatape.config import OptimizerConfig
 from megatape.nn.parameters import spec_of
 from megatape.optim.optimizer import is_whole, parameter_groups
@@ -57,7 +57,7 @@ def plan_matrices(layout: TrainingLayout) -> MatrixPlan:
     entry = OPTIMIZERS[layout.optimizer.kind]
     world_size = layout.world_size
     tensor_size = layout.workload.parallel.tp
-    named_weights = run_weights(layout.workload).model.named_parameters()
+    named_weights = trace_parameters(layout.workload).model.named_parameters()
     trained = {name: weight for name, weight in named_weights if weight.requires_grad}
     matrices = {name: weight for name, weight in trained.items() if is_whole(weight, layout.optimizer)}
     shapes = {name: spec_of(weight).shape for name, weight in matrices.items()}

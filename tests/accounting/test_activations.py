@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.accounting.activations import activations
+from megatape.accounting.activations import count_saved_activations
 from megatape.accounting.meta_device import on_shapes
 from megatape.accounting.rank_model import build_rank_model
 from megatape.accounting.saved_tensors import saved_bytes
@@ -63,8 +63,8 @@ def test_activations_equal_saved_bytes(raw_config: dict[str, Any], size: str, ki
     model.to(getattr(torch, config.training.precision))
     batch = config.training.micro_batch_size, config.data.sequence_length
     workload = Workload.from_config(config)
-    assert activations(workload, on_gpu=False).total == saved_bytes(model, *batch)
-    planned = activations(workload, on_gpu=True).total
+    assert count_saved_activations(workload, on_gpu=False).total == saved_bytes(model, *batch)
+    planned = count_saved_activations(workload, on_gpu=True).total
     with fused_on_shapes(), on_shapes(config.training.precision):  # a GPU's, of all layers and tokens
         assert planned == saved_bytes(build_rank_model(workload, config.model.num_layers), *batch)
 
@@ -73,7 +73,9 @@ def test_activations_equal_saved_bytes(raw_config: dict[str, Any], size: str, ki
 def test_activations_of_ranks_of_a_sample(raw_config: dict[str, Any], tmp_path: Path, axis: str) -> None:
     config = configure(raw_config, "x", SIZES["long"] | {f"parallel.{axis}": 2})
     workload = Workload.from_config(config)
-    planned = {mode: activations(replace(workload, activation_checkpointing=mode), on_gpu=False).total for mode in MODES}
+    planned = {
+        mode: count_saved_activations(replace(workload, activation_checkpointing=mode), on_gpu=False).total for mode in MODES
+    }
     for measured in run_workers("tests.accounting.test_activations:measure", 2, config.model_dump(), tmp_path):
         assert planned == measured
 

@@ -10,7 +10,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.parameters import count_parameters
-from megatape.accounting.trace import run_pass
+from megatape.accounting.trace import trace_micro_batch
 from megatape.accounting.workload import Workload
 from tests.helpers.checks.slow import slow_but
 from tests.helpers.planner.plan_cases import configure
@@ -83,7 +83,9 @@ def test_a_second_copy_of_the_weights(raw_config: dict[str, Any]) -> None:
         plan_memory(TrainingLayout.from_config(config, 4), on_gpu=False).device[MemoryPart.WEIGHTS]
         for config in (plain, copies)
     )
-    matrices = sum(weight.numel() for weight in run_pass(Workload.from_config(plain)).model.parameters() if weight.numel() > 32)
+    matrices = sum(
+        weight.numel() for weight in trace_micro_batch(Workload.from_config(plain)).model.parameters() if weight.numel() > 32
+    )
     assert after - before == 4 * matrices / 2
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.gathered_weights import EventKind
-from megatape.accounting.trace import SHALLOW, Pass, deep_pass, one_pass, run_pass
+from megatape.accounting.trace import SHALLOW, Pass, trace_deep, trace_layers, trace_micro_batch
 from megatape.accounting.workload import Workload
 from tests.helpers.checks.slow import slow_but
 from tests.helpers.planner.plan_cases import configure
@@ -39,12 +39,12 @@ RUNS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", slow_but(RUNS[:2], RUNS), ids=str)
 def test_extrapolation_equals_full_depth(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
     workload = Workload.from_config(configure(raw_config, "x", changes | {"model.num_layers": DEPTH}))
-    deep = deep_pass(workload)
+    deep = trace_deep(workload)
     assert deep is not None
-    assert _named(deep) == _named(one_pass(workload, DEPTH))
+    assert _named(deep) == _named(trace_layers(workload, DEPTH))
 
 
 @pytest.mark.parametrize("changes", [{"training.frozen": ["blocks.3.*"]}, {"model.nope_every": 3}], ids=str)
 def test_differing_layers_all_run(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
     workload = Workload.from_config(configure(raw_config, "x", changes | {"model.num_layers": DEPTH}))
-    assert _named(run_pass(workload)) == _named(one_pass(workload, DEPTH))
+    assert _named(trace_micro_batch(workload)) == _named(trace_layers(workload, DEPTH))

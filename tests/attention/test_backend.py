@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from megatape.accounting.activation_memory import plan_activations
-from megatape.accounting.activations import activations
+from megatape.accounting.activations import count_saved_activations
 from megatape.accounting.saved_tensors import saved_bytes
 from megatape.accounting.workload import Workload
 from megatape.attention.attend import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
@@ -181,7 +181,7 @@ def test_the_plan_counts_what_autograd_keeps(
             patched.setattr("megatape.attention.fused_rotation.has_kernels", lambda device: True)
             patched.setattr(TapeUpdate, "has_kernel", lambda update, device: has_kernel(update, torch.device("meta")))
             num_saved = _saved_bytes_per_layer(config, name)
-        assert activations(Workload.from_config(config), on_gpu=True).layer == num_saved, (name, size)
+        assert count_saved_activations(Workload.from_config(config), on_gpu=True).layer == num_saved, (name, size)
 
 
 def _saved_bytes_per_layer(config: Config, backend: str) -> int:

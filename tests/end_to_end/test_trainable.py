@@ -11,7 +11,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.parameters import meta_model
-from megatape.accounting.trace import run_pass
+from megatape.accounting.trace import trace_micro_batch
 from megatape.accounting.workload import Workload
 from megatape.config import parse_config
 from megatape.model.trainable import check_trainable, freeze
@@ -165,7 +165,7 @@ def test_frozen_is_taken_from_what_is_trainable(raw_config: dict[str, Any]) -> N
     for layer in (0, 1):
         expected |= {f"blocks.{layer}.position.{name}" for name in ("content", "up", "down")}
     assert trained_names(model) == expected
-    run_pass(Workload.from_config(config))
+    trace_micro_batch(Workload.from_config(config))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_frozen_patterns_are_checked(raw_config: dict[str, Any], frozen: list[st
     raw_config["training"] |= {"trainable": ["position"], "frozen": frozen}
 
     with pytest.raises(ValueError, match=error):
-        run_pass(Workload.from_config(parse_config(raw_config, "test")))
+        trace_micro_batch(Workload.from_config(parse_config(raw_config, "test")))
 
 
 def test_a_plan_where_only_the_last_layers_train(raw_config: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ def test_a_plan_where_only_the_last_layers_train(raw_config: dict[str, Any]) -> 
     freeze(model, config.training.trainable, config.training.frozen)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
 
-    traced = run_pass(Workload.from_config(config)).trained
+    traced = trace_micro_batch(Workload.from_config(config)).trained
 
     # Nothing reads the position state of the last block.
     expected = sum(sizes[name] for name in trained_names(model) if ".position." not in name)

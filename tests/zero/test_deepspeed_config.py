@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.gathered_weights import gathered
-from megatape.accounting.trace import run_pass
+from megatape.accounting.trace import trace_micro_batch
 from megatape.accounting.workload import Workload
 from megatape.config import Config, parse_config
 from megatape.nn.linear import Linear
@@ -40,7 +40,7 @@ def test_limits_follow_the_largest_layer(raw_config: dict[str, Any], changes: di
         return parse_config(raw_config | {"zero": {"stage": 3, "bucket_size": bucket_size}}, "test")
 
     config = configure(bucket_size=100)
-    trace = run_pass(Workload.from_config(config))
+    trace = trace_micro_batch(Workload.from_config(config))
     layers = [layer for layer in trace.model.blocks[0].modules() if isinstance(layer, Linear)]
     block_size = sum(layer.weight.numel() for layer in layers)
     limits = stage3_limits(config.model, config.zero, tp)

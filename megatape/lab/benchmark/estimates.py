@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from megatape.accounting.activations import activations
+from megatape.accounting.activations import count_saved_activations
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
@@ -82,7 +82,7 @@ def step_estimates(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
             work.update(optimizer)
             saved = None
             if mode == "eager" and attention in configs:
-                saved = activations(Workload.from_config(configs[attention]), on_gpu=True).total
+                saved = count_saved_activations(Workload.from_config(configs[attention]), on_gpu=True).total
             yield Estimate(encoding, attention, mode, device_times(work, gpu), work, saved)
 
 

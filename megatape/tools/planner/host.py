@@ -7,7 +7,7 @@ good case is a current server.
 from typing import NamedTuple
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.trace import run_pass
+from megatape.accounting.trace import trace_micro_batch
 from megatape.tools.planner.cases import ByCase, Case
 from megatape.tools.planner.work import eager_work
 
@@ -51,5 +51,5 @@ def host_work(layout: TrainingLayout) -> HostWork:
     launches = sum(eager_work(layout.workload).values())
     hooks = 0
     if layout.zero.stage == 3:
-        hooks = len(run_pass(layout.workload).events)
+        hooks = len(trace_micro_batch(layout.workload).events)
     return HostWork(layout.micro_batches * launches, layout.micro_batches * hooks)

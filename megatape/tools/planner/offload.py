@@ -9,7 +9,7 @@ from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state
 from megatape.accounting.memory_parts import MemoryPart
-from megatape.accounting.trace import run_pass
+from megatape.accounting.trace import trace_micro_batch
 from megatape.tools.planner.cases import ByCase, Case
 from megatape.tools.planner.rates import LINK_EFFICIENCY
 from megatape.zero.deepspeed_config import Stage3Limits
@@ -103,7 +103,7 @@ def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> 
         ranks = layout.replicas
         if limits is None:
             limits = layout.stage3_limits
-        gathered_elements = gathered(run_pass(workload).events, ranks, limits).elements
+        gathered_elements = gathered(trace_micro_batch(workload).events, ranks, limits).elements
         overlapped += micro_batches * gathered_elements / ranks * size
     if workload.activation_checkpointing == "offload":
         # To the host and back, in the computing stream.

@@ -1,7 +1,7 @@
 """Compares memory, exchanges and time of the ZeRO stages for a run."""
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.trace import run_pass
+from megatape.accounting.trace import trace_micro_batch
 from megatape.config import Config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
@@ -67,7 +67,7 @@ def _advise(plans: list[Candidate], present_stage: int) -> list[str]:
     lines = [advice]
     if present_stage == 3:
         passes = present.layout.micro_batches
-        hooks = len(run_pass(present.layout.workload).events)
+        hooks = len(trace_micro_batch(present.layout.workload).events)
         lines.append(f"  in a step stage 3 also waits for the device after each of {passes} backward passes, and runs")
         lines.append(f"  {passes * hooks:,} hooks of modules in Python: {hooks} a micro-batch")
     return lines
