@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# Package in version 0.1 -> module in it -> present name. "*" stands for all other modules in the package.
+# Package in version 0.1 or later -> module that has left it -> present name. "*" stands for all other modules in the package.
 MOVED = {
     "megatape": {
         "files": "megatape.utils.files",
@@ -43,6 +43,8 @@ MOVED = {
         "sampling": "megatape.hf.generation.sampling",
         "tokenizer": "megatape.hf.exporting.tokenizer",
     },
+    "megatape.lab.report": {"suite_page": "megatape.lab.study.suite.page"},
+    "megatape.lab.study.comparison": {"variants": "megatape.lab.study.variants"},
     "megatape.model": {
         "accounting": "megatape.accounting.parameters",
         "backends": "megatape.model.smoke_test",
@@ -81,7 +83,7 @@ MOVED = {
         "zero3": "megatape.accounting.gathered_weights",
         "*": "megatape.tools.planner.*",
     },
-    "megatape.report": {"*": "megatape.lab.report.*"},
+    "megatape.report": {"suite_page": "megatape.lab.study.suite.page", "*": "megatape.lab.report.*"},
     "megatape.runtime": {
         "diagnosis": "megatape.reliability.watch.diagnosis",
         "encoding": "megatape.distributed.values.serialization",

@@ -66,7 +66,6 @@ class Options(RunsOptions, ImportOptions):
 
 def run(options: Options) -> None:
     """Train and score the models, and print the table. Or write the plan, or submit an array job."""
-    from megatape.lab.report.suite_page import write_page
     from megatape.lab.study.execution.pool import RunPool, default_jobs
     from megatape.lab.study.execution.study import Study
     from megatape.lab.study.suite.suite import suite
@@ -83,7 +82,7 @@ def run(options: Options) -> None:
         return
     jobs = options.jobs or default_jobs(options.launcher)
     study = Study(options.out, RunPool(jobs, options.launcher), options.typed)
-    print_paragraphs(suite(plan, study, write_page, options.cell))
+    print_paragraphs(suite(plan, study, options.cell))
 
 
 def _selected_plan(options: Options) -> "Plan":

@@ -1,4 +1,4 @@
-"""Pages about runs, data directories and suites, and the terminal view of runs.
+"""Pages about runs and data directories, and the terminal view of runs.
 
 Reading
 run.py, load.py      a run directory: configuration, metrics, events, data indices
@@ -14,12 +14,12 @@ setup_tables.py      overview, data, differences between configurations
 Other views
 monitor.py           `megatape monitor`, in a terminal
 data_page.py         the page about a data directory
-suite_page.py        the page about a suite of synthetic tasks
 summary.py           the last lines of launch/quickstart.py
 
 Rendering
 template.py          fills in a template and embeds its scripts
-assets/base.html     frame of every page; page.html, data.html, suite.html extend it; table.html and legend.html are macros
+assets/base.html     frame of every page; table.html and legend.html are macros
+assets/*.html        page.html, data.html and suite.html (megatape/lab/study/suite/page.py) extend the frame
 assets/chart.js      charts; layout.js prepares curves and scales, numbers.js formats numbers
 assets/controls.js   buttons and reloading; view.js remembers the reader's choices
 assets/positions.js  position views

@@ -5,6 +5,8 @@ finetuning/   methods extending the context of a pretrained model: `finetune`
 suite/        encodings on synthetic tasks, with statistics: `suite`
 attention/    attention and position tensors of trained models: `attention` and `shift`
 
+variants.py   models to compare, as the options of `compare` and `suite` name them
+
 The first three train models. Each goes from a plan to a table in the same steps:
 
 1. The plan lists the models to train: Comparison (comparison/compare.py), Extension (finetuning/finetune.py), or Plan
@@ -14,7 +16,7 @@ The first three train models. Each goes from a plan to a table in the same steps
 3. A Measurement (execution/measurement.py) calls `measure` of the study's measure.py in a new process, after training. It
    writes a result into the run directory.
 4. A report reads the results of all runs and writes tables and pictures: report.py of a study, or suite/analysis/ with the
-   statistics and suite/tables/ with the tables. The suite also gets a page, megatape/lab/report/suite_page.py.
+   statistics and suite/tables/ with the tables. The suite also gets a page, suite/page.py.
 
 A finished step is never repeated, so the same command continues an interrupted study.
 

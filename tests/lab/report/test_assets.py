@@ -14,7 +14,7 @@ from PIL import Image
 
 from megatape.data.synthetic.flip_flop import FlipFlop
 from megatape.lab.report.page import watch_report, write_report
-from megatape.lab.report.suite_page import write_page
+from megatape.lab.study.suite.page import write_page
 from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.tasks.engine.result import Measure
 from megatape.run_folder import RunFolder

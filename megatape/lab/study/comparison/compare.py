@@ -12,13 +12,13 @@ from megatape.config import Config, load_config
 from megatape.errors import UserError
 from megatape.lab.study.comparison.measure import check_measurable, measure
 from megatape.lab.study.comparison.report import report
-from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
 from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.execution.study import Study
 from megatape.lab.study.results.plots import Row
 from megatape.lab.study.results.text_result import TextResult
+from megatape.lab.study.variants import Variant, parse_variants
 from megatape.run_folder import RunFolder
 
 

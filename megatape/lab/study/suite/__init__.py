@@ -5,6 +5,7 @@ runs/               runs of each task and encoding: learning-rate search, then a
 scores/             records of a trained model and of baselines
 analysis/           cells with means over seeds, differences between encodings with their tests, ranks
 tables/             tables and files of the results
+page.py             page with pictures, rendered by megatape/lab/report
 
-suite.py calls them in this order. megatape/lab/report/suite_page.py makes the page with pictures.
+suite.py calls them in this order.
 """

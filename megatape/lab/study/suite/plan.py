@@ -13,8 +13,8 @@ from megatape.data.synthetic.task import SyntheticTask
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.errors.suggestions import choose_one
 from megatape.lab.names import parse_names
-from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.suite.sizes import ALL, SIZES
+from megatape.lab.study.variants import Variant, parse_variants
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_files import json_content, read_json
@@ -33,7 +33,7 @@ class Plan:
     Attributes:
         size: Size name, which selects models and samples.
         tasks: Tasks to learn.
-        encodings: Variant labels (lab/study/comparison/variants.py), mostly encoding names.
+        encodings: Variant labels (lab/study/variants.py), mostly encoding names.
         seeds: Number of seeds.
         rates: Learning rates to choose from for each encoding and task. A single rate needs no search.
         left_out: Phrases naming parts left out, with reasons, which the tables list.

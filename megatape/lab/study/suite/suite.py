@@ -23,17 +23,16 @@ from megatape.lab.study.suite.runs.experiment import Experiment
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
 from megatape.lab.study.suite.scores.task_result import TaskResult
 from megatape.lab.study.suite.sizes import SIZES
-from megatape.lab.study.suite.tables.result_files import WritePage, write_results
+from megatape.lab.study.suite.tables.result_files import write_results
 from megatape.lab.study.suite.tables.suite_results import read_results
 
 
-def suite(plan: Plan, study: Study, write_page: WritePage, only: int | None = None) -> Iterator[str]:
+def suite(plan: Plan, study: Study, only: int | None = None) -> Iterator[str]:
     """Execute the missing runs and write the tables. An interrupted call writes the tables of the finished runs.
 
     Args:
         plan: Tasks, encodings, seeds and learning rates.
         study: Folder and resources.
-        write_page: `write_page` of megatape/lab/report/suite_page.py.
         only: Number of a task and encoding, to train only that pair as a task of an array job. The tables show all pairs.
 
     Yields:
@@ -58,7 +57,7 @@ def suite(plan: Plan, study: Study, write_page: WritePage, only: int | None = No
     def write_tables() -> str:
         with tables_lock:
             results = read_results(experiments, plan, study.command)
-            return write_results(results, study.out, write_page)
+            return write_results(results, study.out)
 
     with study.begin(locked_folder) as execution:
         try:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from megatape.lab.report.suite_page import write_page
 from megatape.lab.study.execution.children import Children
 from megatape.lab.study.execution.lock import locked_study
 from megatape.lab.study.execution.pool import RunPool
@@ -31,7 +30,7 @@ def run(out: Path, seeds: int, rates: Sequence[float] = RATES, only: int | None 
     """Return the output of the command with two encodings."""
     plan = parse_plan("tiny", "capitals", "rope,tape", seeds, rates)
     study = Study(out, RunPool(1, None), "typed")
-    return "\n".join(suite(plan, study, write_page, only))
+    return "\n".join(suite(plan, study, only))
 
 
 def encodings_with_results(out: Path) -> set[str]:
@@ -211,6 +210,6 @@ def test_failed_run_is_reported(tmp_path: Path) -> None:
     study = Study(tmp_path, RunPool(1, "false"), "typed")
 
     with pytest.raises(RunsFailed, match="capitals, rope, rate 0.001, seed 1: training exited with status 1"):
-        list(suite(plan, study, write_page))
+        list(suite(plan, study))
 
     assert not RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1").list_checkpoints()

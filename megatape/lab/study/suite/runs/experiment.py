@@ -7,7 +7,6 @@ from pydantic import JsonValue
 
 from megatape.config import Config, load_config
 from megatape.data.synthetic.task import VALIDATION
-from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import DIVERGED, Run
@@ -16,6 +15,7 @@ from megatape.lab.study.suite.runs.rate_search import RateSearch
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
 from megatape.lab.study.suite.scores.measure import measure
 from megatape.lab.study.suite.scores.task_result import SCORES, TaskResult
+from megatape.lab.study.variants import Variant, parse_variants
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
 

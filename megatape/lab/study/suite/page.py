@@ -15,7 +15,6 @@ from megatape.config import parse_config
 from megatape.data.synthetic.task import TEST
 from megatape.lab.report.charts import Chart, Series
 from megatape.lab.report.template import CHART_SCRIPTS, fill
-from megatape.lab.study.comparison.variants import parse_variants
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL
 from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable
 from megatape.lab.study.suite.analysis.summary import Summary
@@ -25,6 +24,7 @@ from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.tables.sections import sections
 from megatape.lab.study.suite.tables.suite_results import SuiteResults
+from megatape.lab.study.variants import parse_variants
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.atomic import write_atomically
 from megatape.utils.units import format_count

@@ -11,8 +11,8 @@ from markupsafe import escape
 
 from megatape.accounting.parameters import count_parameters
 from megatape.config import ModelConfig
-from megatape.lab.report.suite_page import MAX_POINTS, write_page
 from megatape.lab.study.suite.analysis.summary import Summary
+from megatape.lab.study.suite.page import MAX_POINTS, write_page
 from megatape.lab.study.suite.plan import Plan, parse_plan
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.sizes import SIZES
@@ -54,7 +54,7 @@ def write_copy_suite(records: list[Record], folder: Path, not_run: tuple[str, ..
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of a task, which is HTML."""
-    monkeypatch.setitem(SYNTHETIC_TASKS, HOSTILE, Entry("tests.lab.report.test_suite_page:Hostile", "a task"))
+    monkeypatch.setitem(SYNTHETIC_TASKS, HOSTILE, Entry("tests.lab.study.suite.test_page:Hostile", "a task"))
     return HOSTILE
 
 

@@ -11,11 +11,11 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import Config, ModelConfig, ScalingConfig, parse_config
 from megatape.config.scaling import YarnScaling
 from megatape.lab.study.comparison.measure import with_scaling
-from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.study.suite.runs.experiment import Experiment
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
 from megatape.lab.study.suite.sizes import SIZES
+from megatape.lab.study.variants import Variant, parse_variants
 
 
 def test_variants_are_parsed() -> None:
