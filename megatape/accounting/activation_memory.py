@@ -7,7 +7,7 @@ from megatape.accounting.activations import count_saved_activations
 from megatape.accounting.rank_model import requirements_on_gpu
 from megatape.accounting.workload import Workload
 from megatape.attention.attend import check_forced_backend
-from megatape.nn.loss import chunk_elements
+from megatape.nn.loss import chunk_logits
 
 # Bytes per number while torchao rounds to FP8: scaled and clamped in float32, then rounded.
 FP8_BYTES = 4 + 4 + 1
@@ -98,7 +98,7 @@ def _loss_bytes(workload: Workload, on_gpu: bool) -> int:
     model = workload.model
     size = workload.element_bytes
     rows = -(-model.vocab_size // workload.parallel.tp)
-    chunk_tokens = min(workload.replica_tokens, max(1, chunk_elements(on_gpu) // rows))
+    chunk_tokens = min(workload.replica_tokens, max(1, chunk_logits(on_gpu) // rows))
 
     logit_bytes = size
     if not on_gpu:

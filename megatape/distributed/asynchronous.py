@@ -25,26 +25,26 @@ class AsyncAllToAll:
     Args:
         x: Tensor to exchange; None, or with a single rank any tensor, is not exchanged.
         axis: Ranks that exchange pieces.
-        before: How x is split into pieces.
-        after: How the received pieces are joined.
+        split_by: How x is split into pieces.
+        join_by: How the received pieces are joined.
     """
 
-    def __init__(self, x: Tensor | None, axis: Axis, before: Pieces, after: Pieces) -> None:
+    def __init__(self, x: Tensor | None, axis: Axis, split_by: Pieces, join_by: Pieces) -> None:
         self.axis = axis
-        self.after = after
+        self.join_by = join_by
         self.exchange = _Exchange()
         self.x: Tensor | None = None
         if x is not None:
-            begin = partial(self.exchange.begin, before)
-            finish = partial(self.exchange.finish, before)
+            begin = partial(self.exchange.begin, split_by)
+            finish = partial(self.exchange.finish, split_by)
             self.x = paired(x, axis, begin, finish)
 
     def wait(self) -> Tensor | None:
         """Wait for the pieces of the other ranks, and join them."""
         if self.x is None:
             return None
-        begin = partial(self.exchange.begin, self.after)
-        finish = partial(self.exchange.finish, self.after)
+        begin = partial(self.exchange.begin, self.join_by)
+        finish = partial(self.exchange.finish, self.join_by)
         return paired(self.x, self.axis, finish, begin)
 
 

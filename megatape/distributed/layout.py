@@ -23,13 +23,13 @@ from megatape.distributed.asynchronous import AsyncAllToAll
 from megatape.distributed.collectives import Pieces, all_to_all, every_rank, gather_tokens, paired
 from megatape.distributed.mesh import Axis
 
-Given = TypeVar("Given", Tensor, Tensor | None)
+MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
 # Tensors by heads, with the same tokens and dtype, or None
 Parts = TypeVarTuple("Parts")
 
 
-def local_tokens(x: Given, axis: Axis) -> Given:
+def local_tokens(x: MaybeTensor, axis: Axis) -> MaybeTensor:
     """Select this rank's tokens in a tensor that all ranks hold, [B, N] -> [B, N/T]. No gradient. None stays None."""
     if x is None or axis.size == 1:
         return x
@@ -41,7 +41,7 @@ def all_tokens(x: Tensor, axis: Axis) -> Tensor:
     return gather_tokens(x, axis)
 
 
-def zigzag(x: Given, context: Axis) -> Given:
+def zigzag(x: MaybeTensor, context: Axis) -> MaybeTensor:
     """Select this context-parallel rank's two chunks, [B, N, ...] -> [B, N/P, ...]. No gradient. None stays None."""
     if x is None or context.size == 1:
         return x
@@ -131,12 +131,12 @@ def heads_to_tokens(axis: Axis, *parts: *Parts) -> tuple[*Parts]:
     return _exchange(axis, parts, TOKENS, HEADS)
 
 
-def _exchange(axis: Axis, parts: tuple[*Parts], before: Pieces, after: Pieces) -> tuple[*Parts]:
+def _exchange(axis: Axis, parts: tuple[*Parts], split_by: Pieces, join_by: Pieces) -> tuple[*Parts]:
     """Exchange several tensors (see Parts) side by side, with one copy before and one after. Backward: the inverse."""
     if axis.size == 1:
         return parts
     tensors = cast(tuple[Tensor | None, ...], parts)
-    sent = [before.split(part, axis.size) for part in tensors if part is not None]
+    sent = [split_by.split(part, axis.size) for part in tensors if part is not None]
     packed = torch.cat([pieces.flatten(3) for pieces in sent], dim=-1)
     exchanged = paired(packed, axis, all_to_all, all_to_all)
     widths = [pieces[0, 0, 0].numel() for pieces in sent]
@@ -148,5 +148,5 @@ def _exchange(axis: Axis, parts: tuple[*Parts], before: Pieces, after: Pieces) -
             continue
         pieces, pieces_sent = next(received)
         # `join` copies. If autograd saved a view, the memory of all parts would stay in use.
-        results.append(after.join(pieces.unflatten(-1, pieces_sent.shape[3:])))
+        results.append(join_by.join(pieces.unflatten(-1, pieces_sent.shape[3:])))
     return cast(tuple[*Parts], tuple(results))

@@ -6,7 +6,7 @@ tokens, except in attention: there they distribute its heads, and each of them h
 
 from dataclasses import dataclass
 
-from megatape.distributed.layout import Given, local_tokens, zigzag
+from megatape.distributed.layout import MaybeTensor, local_tokens, zigzag
 from megatape.distributed.mesh import SINGLE, Axis
 
 
@@ -24,11 +24,11 @@ class Layout:
     sequence_axis: Axis = SINGLE
     context_axis: Axis = SINGLE
 
-    def in_attention(self, x: Given) -> Given:
+    def in_attention(self, x: MaybeTensor) -> MaybeTensor:
         """Return the tokens [B, N/P] of samples [B, N] that this rank attends with."""
         return zigzag(x, self.context_axis)
 
-    def local(self, x: Given) -> Given:
+    def local(self, x: MaybeTensor) -> MaybeTensor:
         """Return the tokens [B, N/(P S)] of samples [B, N] that this rank computes outside attention."""
         return local_tokens(self.in_attention(x), self.sequence_axis)
 

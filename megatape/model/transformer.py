@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.distributed.layout import Given, local_tokens
+from megatape.distributed.layout import MaybeTensor, local_tokens
 from megatape.encodings import encoding_of
 from megatape.encodings.encoding import Encoding, positioned_layers
 from megatape.model.block import Block, Streams
@@ -126,6 +126,6 @@ class Transformer(nn.Module):
         tied = self.embedding.weight if self.config.tie_embeddings else None
         return self.head(self.norm(streams.x), self.local(targets), tied)
 
-    def local(self, x: Given) -> Given:
+    def local(self, x: MaybeTensor) -> MaybeTensor:
         """Return this rank's tokens [B, N/(P S)] of a tensor [B, N] without a gradient. None stays None."""
         return self.layout.local(x)

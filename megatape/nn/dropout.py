@@ -31,17 +31,22 @@ class Samples(NamedTuple):
 
 
 _NO_DROPOUT = Samples(None)
-samples: ContextVar[Samples] = ContextVar("samples", default=_NO_DROPOUT)
+_current_samples: ContextVar[Samples] = ContextVar("current_samples", default=_NO_DROPOUT)
 
 
 @contextmanager
 def draw_dropout_from(seeds: Tensor | None, token_indices: Tensor | None = None) -> Iterator[None]:
     """Set the Samples for dropout inside the block, also when the backward pass recomputes it."""
-    token = samples.set(Samples(seeds, token_indices))
+    token = _current_samples.set(Samples(seeds, token_indices))
     try:
         yield
     finally:
-        samples.reset(token)
+        _current_samples.reset(token)
+
+
+def current_samples() -> Samples:
+    """Return the Samples set by `draw_dropout_from`. Outside of it there is no dropout."""
+    return _current_samples.get()
 
 
 def dropout(

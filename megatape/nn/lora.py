@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from megatape.distributed.collectives import gather_tokens, scatter_sum_tokens
 from megatape.distributed.layout import local_tokens
 from megatape.distributed.mesh import Axis
-from megatape.nn.dropout import dropout, samples
+from megatape.nn.dropout import current_samples, dropout
 from megatape.nn.linear import Projection, RowLinear, SharedInputLinear
 from megatape.nn.parameters import Uniform, parameter
 from megatape.nn.product import LinearFunction
@@ -73,7 +73,7 @@ class ColumnAdapter(Adapter):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the adapter's addition to the output, [B, N/T, in_features] -> [B, N, out_features / T]."""
-        seeds, token_indices = samples.get()
+        seeds, token_indices = current_samples()
         x = dropout(x, self.probability, seeds, self.layer, token_indices=local_tokens(token_indices, self.axis))
         inner = gather_tokens(self.scale * F.linear(x, self.a), self.axis)
         return F.linear(inner, self.b)
@@ -87,7 +87,7 @@ class RowAdapter(Adapter):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the adapter's addition to the output, [B, N, in_features / T] -> [B, N/T, out_features]."""
-        seeds, token_indices = samples.get()
+        seeds, token_indices = current_samples()
         first_channel = self.axis.rank * x.shape[2]
         x = dropout(x, self.probability, seeds, self.layer, token_indices=token_indices, first_channel=first_channel)
         inner = scatter_sum_tokens(self.scale * F.linear(x, self.a), self.axis)

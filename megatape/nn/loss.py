@@ -25,12 +25,12 @@ from megatape.nn.targets import target_mask
 
 # Number of logits that a rank computes at a time: 128 MiB in float32, and enough rows for efficient products up to a
 # vocabulary of 131,072.
-CHUNK_ELEMENTS = 2**25
+CHUNK_LOGITS = 2**25
 
 # The kernel needs no float32 copy of the logits, so its chunks are longer, and the weight's gradient is summed less often.
 # A chunk has one logit per 512 bytes of GPU memory, up to a maximum: 0.5 GiB in bfloat16 on an H200.
-BYTES_A_KERNEL_ELEMENT = 512
-MOST_KERNEL_ELEMENTS = 2**28
+BYTES_PER_KERNEL_LOGIT = 512
+MAX_KERNEL_LOGITS = 2**28
 
 
 class LossFormula(NamedTuple):
@@ -71,14 +71,14 @@ def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormu
     return _CrossEntropy.apply(x, weight, targets, formula, torch.is_grad_enabled())  # type: ignore[no-any-return]
 
 
-def chunk_elements(by_kernel: bool, device: torch.device | None = None) -> int:
+def chunk_logits(by_kernel: bool, device: torch.device | None = None) -> int:
     """Return the maximum number of logits that a rank computes at a time. Without a device, that of the largest GPU."""
     if not by_kernel:
-        return CHUNK_ELEMENTS
+        return CHUNK_LOGITS
     if device is None or device.type != "cuda":
-        return MOST_KERNEL_ELEMENTS
+        return MAX_KERNEL_LOGITS
     memory = torch.cuda.get_device_properties(device).total_memory
-    return min(MOST_KERNEL_ELEMENTS, max(CHUNK_ELEMENTS, memory // BYTES_A_KERNEL_ELEMENT))
+    return min(MAX_KERNEL_LOGITS, max(CHUNK_LOGITS, memory // BYTES_PER_KERNEL_LOGIT))
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -96,7 +96,7 @@ class _CrossEntropy(torch.autograd.Function):
             gradients = _LossGradients(states, weight)
 
         total = torch.zeros((), device=x.device)
-        size = max(1, chunk_elements(by_kernel, x.device) // weight.shape[0])
+        size = max(1, chunk_logits(by_kernel, x.device) // weight.shape[0])
         for first in range(0, len(states), size):
             chunk = slice(first, first + size)
             losses, grad_logits = compute(states[chunk], weight, targets[chunk], formula, differentiate)
@@ -226,15 +226,15 @@ def _chunk_by_kernel(
         logits,
         rows.where(is_local, -1),
         targets,
-        real=min(num_valid_rows(columns, formula.vocab_size, axis), columns),
+        num_valid=min(num_valid_rows(columns, formula.vocab_size, axis), columns),
         softcap=formula.softcap,
         z_loss=formula.z_loss,
     )
-    run(sums, measure=True, differentiate=differentiate and axis.size == 1)
+    run(sums, compute_sums=True, differentiate=differentiate and axis.size == 1)
     if axis.size > 1:
         sums = torch.stack(_over_ranks(sums, axis))
         if differentiate:
-            run(sums, measure=False, differentiate=True)
+            run(sums, compute_sums=False, differentiate=True)
     gradient = None
     if differentiate:
         gradient = logits

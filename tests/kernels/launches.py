@@ -144,6 +144,6 @@ def loss_launches(num_tokens: int, vocab: int) -> list[Launch]:
     targets = torch.empty(1, num_tokens, dtype=torch.long, device="meta")
     formula = loss.LossFormula(vocab, SINGLE, softcap=30.0, by_kernel=True)
     recorder = Recorder()
-    with patch.object(loss_kernel, "launch", recorder), patch.object(loss, "MOST_KERNEL_ELEMENTS", num_tokens * vocab):
+    with patch.object(loss_kernel, "launch", recorder), patch.object(loss, "MAX_KERNEL_LOGITS", num_tokens * vocab):
         loss.cross_entropy(x, weight, targets, formula)
     return recorder.launches

@@ -69,7 +69,7 @@ def exact(x: Tensor, weight: Tensor, targets: Tensor, **terms: Any) -> tuple[Ten
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients are those of a loss that is scaled afterwards, as in training."""
-    monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(loss, "CHUNK_LOGITS", chunk)
     x, weight, targets = example()
     expected, _ = plain(x, weight, targets)
     expected_gradients = torch.autograd.grad(expected * 0.125, (x, weight))
@@ -86,7 +86,7 @@ def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_equal_without_gradients(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(loss, "CHUNK_LOGITS", chunk)
     x, weight, targets = example()
     formula = LossFormula(VOCAB, SINGLE)
     expected = loss.cross_entropy(x, weight, targets, formula)
@@ -98,7 +98,7 @@ def test_equal_without_gradients(chunk: int, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_z_loss_and_softcap(chunk: int, terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The returned loss excludes the z-loss, but gradients of x and weight include its gradient."""
-    monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(loss, "CHUNK_LOGITS", chunk)
     x, weight, targets = example()
     entropy = loss.cross_entropy(x, weight, targets, LossFormula(VOCAB, SINGLE, **terms))
     results = (entropy, *torch.autograd.grad(entropy, (x, weight)))
@@ -114,7 +114,7 @@ def test_a_kernel_takes_few_bytes_a_logit() -> None:
     num_tokens = 2**15
     vocab = 2**14
     num_logits = num_tokens * vocab
-    num_chunks = num_logits // loss.MOST_KERNEL_ELEMENTS
+    num_chunks = num_logits // loss.MAX_KERNEL_LOGITS
     with torch.device("meta"), count() as work:
         x = torch.empty(1, num_tokens, 256, dtype=torch.bfloat16, requires_grad=True)
         weight = torch.empty(vocab, 256, dtype=torch.bfloat16, requires_grad=True)
@@ -133,8 +133,8 @@ def test_chunks_of_the_kernel_follow_the_memory(gibibytes: int, expected: int, m
     cuda = torch.device("cuda")
     properties = SimpleNamespace(total_memory=gibibytes * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert loss.chunk_elements(True, cuda) == expected
-    assert loss.chunk_elements(False, cuda) == loss.CHUNK_ELEMENTS
+    assert loss.chunk_logits(True, cuda) == expected
+    assert loss.chunk_logits(False, cuda) == loss.CHUNK_LOGITS
 
 
 def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatc
     targets = torch.zeros(1, 1024, dtype=torch.long)
 
     def weight_gradient(chunk: int) -> Tensor:
-        monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
+        monkeypatch.setattr(loss, "CHUNK_LOGITS", chunk)
         entropy = loss.cross_entropy(x, weight, targets, LossFormula(8, SINGLE))
         (gradient,) = torch.autograd.grad(entropy, weight)
         return gradient.float()
@@ -195,7 +195,7 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
     differences = []
     for chunk, terms in product(CHUNKS, TERMS):
         expected, expected_grad_x, expected_grad_weight = exact(x, weight, targets, **terms)
-        loss.CHUNK_ELEMENTS = chunk
+        loss.CHUNK_LOGITS = chunk
         local_x = local_tokens(x.detach(), axis).requires_grad_()
         local_weight = padded[rows].clone().requires_grad_()
         entropy = loss.cross_entropy(local_x, local_weight, targets, LossFormula(VOCAB, axis, **terms))

@@ -23,10 +23,10 @@ def run_loss_kernel(
     targets: Tensor,
     sums: Tensor,
     *,
-    real: int,
+    num_valid: int,
     softcap: float | None,
     z_loss: float,
-    measure: bool,
+    compute_sums: bool,
     differentiate: bool,
 ) -> None:
     """Launch the kernel.
@@ -35,12 +35,12 @@ def run_loss_kernel(
         logits: Logits before the soft-cap, [n, ceil(V / T)]. With `differentiate` they are overwritten with their gradient.
         rows: Index of each target among this rank's vocabulary rows, or -1, [n].
         targets: Targets, [n]. Tokens with IGNORE_INDEX get no gradient.
-        sums: Log-sum-exp and target logit, float32 [2, n]. Written with `measure`, for this rank's logits alone; otherwise
-            read.
-        real: Number of columns that are not padding.
+        sums: Log-sum-exp and target logit, float32 [2, n]. Written with `compute_sums`, for this rank's logits alone;
+            otherwise read.
+        num_valid: Number of columns that are not padding.
         softcap: Soft-cap of the logits, or None.
         z_loss: Factor of the squared log-sum-exp.
-        measure: Whether to compute `sums`.
+        compute_sums: Whether to compute `sums`.
         differentiate: Whether to compute the gradient from `sums`.
     """
     columns = logits.shape[1]
@@ -54,15 +54,15 @@ def run_loss_kernel(
         "rows": rows,
         "targets": targets,
         "log_sum": sums[0],
-        "chosen": sums[1],
+        "target_logits": sums[1],
         # Sizes and factors
         "columns": columns,
-        "real": real,
+        "num_valid": num_valid,
         "cap": softcap or 0.0,
         "z_loss": z_loss,
         # Flags and compile-time sizes
         "CAPPED": softcap is not None,
-        "MEASURE": measure,
+        "COMPUTE_SUMS": compute_sums,
         "IGNORED": IGNORE_INDEX,
         "COLUMNS": min(COLUMNS, triton.next_power_of_2(columns)),
     }
@@ -77,45 +77,45 @@ def loss_kernel(
     rows,
     targets,
     log_sum,
-    chosen,
+    target_logits,
     # Sizes and factors
     columns,
-    real,
+    num_valid,
     cap,
     z_loss,
     # Flags and compile-time sizes
     CAPPED: tl.constexpr,
-    MEASURE: tl.constexpr,
+    COMPUTE_SUMS: tl.constexpr,
     IGNORED: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Compute log_sum and chosen with MEASURE, and the gradient unless it is None. Each program handles one row.
+    """Compute log_sum and target_logits with COMPUTE_SUMS, and the gradient unless it is None. Each program handles one row.
 
-    Tensors as in run_loss_kernel. Columns from `real` on are padding.
+    Tensors as in run_loss_kernel. Columns from `num_valid` on are padding.
     """
     row = tl.program_id(0).to(tl.int64)
     start = row * columns
     target = tl.load(rows + row)
-    if MEASURE:
+    if COMPUTE_SUMS:
         # Not minus infinity, because all columns may be padding.
         largest = -1e30
         total = 0.0
-        found = 0.0
+        target_logit = 0.0
         for first in range(0, columns, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
             values = _capped(
-                tl.load(logits + start + column, mask=column < real, other=0.0).to(tl.float32),
+                tl.load(logits + start + column, mask=column < num_valid, other=0.0).to(tl.float32),
                 cap,
                 CAPPED,
             )
-            values = tl.where(column < real, values, float("-inf"))
+            values = tl.where(column < num_valid, values, float("-inf"))
             highest = tl.maximum(largest, tl.max(values, 0))
             total = total * tl.exp(largest - highest) + tl.sum(tl.exp(values - highest), 0)
             largest = highest
-            found += tl.sum(tl.where(column == target, values, 0.0), 0)
+            target_logit += tl.sum(tl.where(column == target, values, 0.0), 0)
         log_total = largest + tl.log(total)
         tl.store(log_sum + row, log_total)
-        tl.store(chosen + row, found)
+        tl.store(target_logits + row, target_logit)
     else:
         log_total = tl.load(log_sum + row)
     if gradient is not None:
@@ -123,7 +123,7 @@ def loss_kernel(
         for first in range(0, columns, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
             values = _capped(
-                tl.load(logits + start + column, mask=column < real, other=0.0).to(tl.float32),
+                tl.load(logits + start + column, mask=column < num_valid, other=0.0).to(tl.float32),
                 cap,
                 CAPPED,
             )
@@ -131,7 +131,7 @@ def loss_kernel(
             slopes = tl.exp(values - log_total) * (1.0 + 2.0 * z_loss * log_total) - tl.where(column == target, 1.0, 0.0)
             if CAPPED:
                 slopes *= 1.0 - (values / cap) * (values / cap)
-            slopes = tl.where((column < real) & counts, slopes, 0.0)
+            slopes = tl.where((column < num_valid) & counts, slopes, 0.0)
             tl.store(gradient + start + column, slopes.to(gradient.dtype.element_ty), mask=column < columns)
 
 
