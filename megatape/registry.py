@@ -342,15 +342,15 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
 # Component -> table of settings that it does not support (megatape/config/limits.py), in a file that imports no torch. The
 # first violated limit is the error that users see.
 LIMITS: dict[str, str] = {
-    "positions": "megatape.model.limits:LENGTH_LIMITS",
+    "positions": "megatape.model.length_limits:LIMITS",
     "ZeRO": "megatape.config.distribution_limits:ZERO_LIMITS",
-    "LoRA": "megatape.model.limits:LORA_LIMITS",
+    "LoRA": "megatape.model.lora_limits:LIMITS",
     "tensor-parallel ranks": "megatape.config.distribution_limits:TENSOR_LIMITS",
     "sequence-parallel ranks": "megatape.config.distribution_limits:SEQUENCE_LIMITS",
     "context-parallel ranks": "megatape.config.distribution_limits:CONTEXT_LIMITS",
-    "shifted sparse attention": "megatape.attention.limits:LIMITS",
-    "compiled blocks": "megatape.model.limits:COMPILE_LIMITS",
-    "FP8 products": "megatape.nn.limits:LIMITS",
+    "shifted sparse attention": "megatape.attention.shifted_limits:LIMITS",
+    "compiled blocks": "megatape.model.compile_limits:LIMITS",
+    "FP8 products": "megatape.nn.fp8_limits:LIMITS",
 }
 
 if not TYPE_CHECKING:

@@ -7,6 +7,6 @@ Where to look:
 * bias.py: bias that encodings add to scores; block_masks.py: blocks that flex_attention skips.
 * rotation.py: rotation of queries and keys; fused_rotation.py: the same by our kernels or PyTorch's operators.
 * split_values.py: values and position state in several calls, for backends that limit the width.
-* shifted.py: shifted sparse attention; limits.py: settings that it excludes.
+* shifted.py: shifted sparse attention; shifted_limits.py: settings that it excludes.
 * kernels/: our Triton kernels.
 """

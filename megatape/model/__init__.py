@@ -11,6 +11,6 @@ Where to look, starting with the equations:
     * memory.py: blocks using less memory; compilation.py: compiled blocks.
     * init.py: initial weights.
 * smoke_test.py, with smoke_test_child.py: tries backends and kernels before a run uses them.
-* limits.py: excluded settings.
+* lora_limits.py, compile_limits.py and length_limits.py: excluded settings.
 * recorded_streams.py: residual streams, recorded for position views.
 """

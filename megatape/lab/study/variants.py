@@ -12,7 +12,7 @@ from megatape.config import Config, ModelConfig
 from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
 from megatape.lab.encodings import parse_encodings, with_encoding
-from megatape.nn.limits import FP8_MULTIPLE
+from megatape.nn.fp8_limits import FP8_MULTIPLE
 from megatape.registry import ENCODINGS
 
 # Kinds of model.scaling. llama3 takes more than two lengths.
