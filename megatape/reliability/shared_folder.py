@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from megatape.distributed.topology import Topology
-from megatape.distributed.values.exchange import gather_values, on_all, on_main
+from megatape.distributed.values.exchange import gather_values, on_each, on_main
 from megatape.errors import PathError, path_error, path_errors
 from megatape.utils.files import create_private
 from megatape.utils.waiting import wait_until
@@ -54,36 +54,33 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
         PathError: The main rank cannot write the file, or another rank does not see it. Raised on all ranks.
     """
     requirement = _requirement(directory)
-    secret = secrets.token_bytes(SECRET_BYTES)
     if topology.world_size == 1:
-        return secret
+        return secrets.token_bytes(SECRET_BYTES)
 
     def write() -> Path:
         try:
             parent = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
             path = parent / f".secret-{secrets.token_hex(8)}"
-            create_private(path, secret)
+            create_private(path, secrets.token_bytes(SECRET_BYTES))
         except OSError as error:
             raise path_error(error, f"{requirement}{error}") from error
         return path
 
     path = on_main(write, topology)
 
-    def read() -> None:
-        # Not returned, because `on_all` would send it to the other ranks.
-        nonlocal secret
+    def read() -> bytes:
         if not wait_until_visible(path, patience):
             raise PathError(f"{requirement}a file of the main rank is not visible on {socket.gethostname()}")
         with path_errors():
-            secret = path.read_bytes()
+            return path.read_bytes()
 
     try:
-        on_all(read, topology)
+        # Unlike `on_all`, `on_each` sends no results, and so no secret.
+        return on_each(read, topology)
     finally:
         if topology.is_main:
             with suppress(OSError):
                 path.unlink()
-    return secret
 
 
 def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:

@@ -1,6 +1,6 @@
 """Gathering small Python values from all ranks, and running work so that its errors are raised on every rank."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -116,20 +116,62 @@ def on_all(
         UserError: A rank raised it. Raised on all ranks.
         OSError: A rank raised it. Raised on all ranks.
     """
-    value: Result | None = None
-    local_error: Failure | None = None
-    try:
-        value = work()
-    except (UserError, OSError) as error:
-        local_error = error
-
+    value, local_error = _attempt(work)
     outcomes = gather_values((value, local_error), topology, group)
+    _raise_common([error for _, error in outcomes], local_error, topology, context, names)
+    return [result for result, _ in outcomes]  # type: ignore[misc]
+
+
+def on_each(work: Callable[[], Result], topology: Topology, context: str = "") -> Result:
+    """Call a function on every rank, and return this rank's own result. Collective.
+
+    Errors are the same as of `on_all`, but results of any type stay on their rank.
+
+    Args:
+        work: Function to call. It must not be collective, because it may fail on one rank alone.
+        topology: Ranks of this process.
+        context: Text in front of the error message.
+
+    Raises:
+        UserError: A rank raised it. Raised on all ranks.
+        OSError: A rank raised it. Raised on all ranks.
+    """
+    value, local_error = _attempt(work)
+    outcomes = gather_values((None, local_error), topology)
+    _raise_common([error for _, error in outcomes], local_error, topology, context)
+    return value  # type: ignore[return-value]
+
+
+def _attempt(work: Callable[[], Result]) -> tuple[Result | None, Failure | None]:
+    """Call a function, and return its result or the error to share with the other ranks."""
+    try:
+        return work(), None
+    except (UserError, OSError) as error:
+        return None, error
+
+
+def _raise_common(
+    error_of_rank: Sequence[Failure | None],
+    local_error: Failure | None,
+    topology: Topology,
+    context: str,
+    names: bool = True,
+) -> None:
+    """Raise an error if a rank failed, the same one on all ranks.
+
+    Args:
+        error_of_rank: Each rank's error, or None.
+        local_error: This rank's error, the cause of the common one.
+        topology: Ranks of this process.
+        context: Text in front of the error message.
+        names: Whether the message names the failing ranks, unless all ranks failed.
+    """
     errors: dict[int, Failure] = {}
-    for rank, (_, rank_error) in enumerate(outcomes):
+    for rank, rank_error in enumerate(error_of_rank):
         if rank_error is not None:
             errors[rank] = rank_error
     if not errors:
-        return [result for result, _ in outcomes]  # type: ignore[misc]
+        return
 
     first = next(iter(errors.values()))
     common_error = type(first)(context + _message(errors, topology, names))

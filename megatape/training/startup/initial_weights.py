@@ -1,7 +1,7 @@
 """Opens and verifies the weights of training.init_from."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.hashed_files import hash_file
@@ -9,7 +9,7 @@ from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.checkpoint.records import FileRecord
 from megatape.checkpoint.tensors import StoredWeights
 from megatape.config import ModelConfig
-from megatape.distributed.values.exchange import on_all
+from megatape.distributed.values.exchange import gather_values, on_each
 from megatape.errors import path_errors
 from megatape.registry import INITIAL_WEIGHTS
 
@@ -28,54 +28,53 @@ def open_initial_weights(
     Returns:
         The weights, and the frozen ones among them: the base of the run's checkpoints, None without frozen weights.
     """
-    share = _Share(directory, model, frozen, environment)
-    hashes_of_ranks = on_all(path_errors()(share.open), environment.topology, context="training.init_from: ")
-    assert share.weights is not None and share.base is not None
-    files = dict(share.base.files)
-    for hashes in hashes_of_ranks:
+    topology = environment.topology
+
+    @path_errors()
+    def open_share() -> _Opened:
+        return _open_share(directory, model, frozen, environment)
+
+    opened = on_each(open_share, topology, context="training.init_from: ")
+    base = opened.base
+    files = dict(base.files)
+    for hashes in gather_values(opened.hashes, topology):
         for name, entry in hashes.items():
             files[name] = FileRecord(**entry)
-    if not share.base.tensors:
-        return share.weights, None
-    return share.weights, StoredWeights(share.base.directory, share.base.tensors, files)
+    if not base.tensors:
+        return opened.weights, None
+    return opened.weights, StoredWeights(base.directory, base.tensors, files)
 
 
-class _Share:
-    """The weights to start from, and this rank's share of their files to hash.
+class _Opened(NamedTuple):
+    """The weights to start from, and this rank's hashes of their files.
 
     Attributes:
-        weights: The weights, None before `open`.
-        base: Frozen ones among them, None before `open`.
+        weights: The weights.
+        base: Frozen ones among them.
+        hashes: File -> size and hash, as JSON, for files of this rank's share without a recorded hash.
     """
 
-    def __init__(self, directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment) -> None:
-        self.weights: InitialWeights | None = None
-        self.base: StoredWeights | None = None
-        self._directory = directory
-        self._model = model
-        self._frozen = frozen
-        self._environment = environment
+    weights: InitialWeights
+    base: StoredWeights
+    hashes: dict[str, dict[str, Any]]
 
-    def open(self) -> dict[str, dict[str, Any]]:
-        """Open the weights, and verify this rank's share of their files.
 
-        Returns:
-            File -> size and hash, as JSON, for files of this share without a recorded hash.
+def _open_share(directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment) -> _Opened:
+    """Open the weights, and verify this rank's share of their files.
 
-        Raises:
-            UserError, OSError: The weights are missing, corrupted or another model's.
-        """
-        topology = self._environment.topology
-        weights: InitialWeights = INITIAL_WEIGHTS.load()(self._directory, self._environment.base)
-        taken = weights.check_fits(self._model)
-        stored = weights.stored()
-        weights.verify(topology.rank, topology.world_size)
-        base = stored.restricted(sorted(stored.tensors.keys() & self._frozen & taken))
-        self.weights = weights
-        self.base = base
+    Raises:
+        UserError, OSError: The weights are missing, corrupted or another model's.
+    """
+    topology = environment.topology
+    weights: InitialWeights = INITIAL_WEIGHTS.load()(directory, environment.base)
+    taken = weights.check_fits(model)
+    stored = weights.stored()
+    weights.verify(topology.rank, topology.world_size)
+    base = stored.restricted(sorted(stored.tensors.keys() & frozen & taken))
 
-        # An export has no record of hashes, so hash its files now.
-        used = {record.file for record in base.tensors.values()}
-        unhashed = sorted(used - base.files.keys())
-        share = unhashed[topology.rank :: topology.world_size]
-        return {name: hash_file(base.directory / name).model_dump() for name in share}
+    # An export has no record of hashes, so hash its files now.
+    used = {record.file for record in base.tensors.values()}
+    unhashed = sorted(used - base.files.keys())
+    share = unhashed[topology.rank :: topology.world_size]
+    hashes = {name: hash_file(base.directory / name).model_dump() for name in share}
+    return _Opened(weights, base, hashes)

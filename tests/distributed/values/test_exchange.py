@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
 from megatape.distributed.values import exchange
-from megatape.distributed.values.exchange import on_all, on_main
+from megatape.distributed.values.exchange import on_all, on_each, on_main
 from megatape.distributed.values.serialization import decode, encode
 from megatape.errors import LeaseLost, MissingPath, NotSaved, PathError, UserError, path_error
 from tests.helpers.processes.workers import ROOT, run_workers
@@ -75,6 +75,17 @@ def test_the_ranks_that_met_an_error_are_named(others: list[Any]) -> None:
         on_all(meet(PathError("disk full")), topology)
     with pytest.raises(MissingPath, match="^rank 0: gone; ranks 1-2: disk full$"):
         on_all(meet(MissingPath("gone")), topology)
+
+
+def test_each_rank_has_its_own_result(others: list[Any]) -> None:
+    """Results of `on_each` are not sent, so any type will do. Errors are raised on all ranks."""
+    topology = Topology(0, 2, 0)
+    own = object()
+    others[:] = [[None, None]]
+    assert on_each(lambda: own, topology) is own
+    others[:] = [[None, PathError("disk full")]]
+    with pytest.raises(PathError, match="^opening: rank 1: disk full$"):
+        on_each(lambda: own, topology, context="opening: ")
 
 
 def test_values_of_all_ranks(others: list[Any]) -> None:
