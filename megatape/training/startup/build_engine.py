@@ -14,13 +14,7 @@ from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.training.startup.attention_choice import AttentionChoice
 from megatape.training.startup.split_sequence_check import check_split_sequences
-from megatape.training.startup.working_kernels import (
-    loss_by_kernel,
-    rotates_by_kernel,
-    updates_by_kernel,
-    working_backends,
-    working_product,
-)
+from megatape.training.startup.working_kernels import KernelTests, working_product
 from megatape.zero.distributed import local_device
 from megatape.zero.engine import Engine
 from megatape.zero.engine_options import engine_options
@@ -44,13 +38,13 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     training = config.training
     check_split_sequences(config.model, config.data, mesh, topology, device)
     requirements = attention_requirements(config, device.type)
-    length = config.data.sequence_length
     dtype = getattr(torch, training.precision)
-    rotation_by_kernel = rotates_by_kernel(config.model, dtype, length, device, topology)
-    backends = working_backends(requirements, training.attention, config.model, length, device, topology, rotation_by_kernel)
+    kernel_tests = KernelTests(config.model, dtype, config.data.sequence_length, device, topology)
+    rotation_by_kernel = kernel_tests.rotates_by_kernel()
+    backends = kernel_tests.working_backends(requirements, training.attention, rotation_by_kernel)
     fp8 = working_product(training.fp8, device, topology)
-    update_by_kernel = updates_by_kernel(config.model, dtype, config.parallel.tp, length, device, topology)
-    is_loss_by_kernel = loss_by_kernel(config.model, dtype, training.z_loss, device, topology)
+    update_by_kernel = kernel_tests.updates_by_kernel(config.parallel.tp)
+    loss_by_kernel = kernel_tests.computes_loss_by_kernel(training.z_loss)
     compiler = None
     if training.compile:
         compiler = "inductor"
@@ -58,7 +52,7 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
         backends=backends,
         rotation_by_kernel=rotation_by_kernel,
         update_by_kernel=update_by_kernel,
-        loss_by_kernel=is_loss_by_kernel,
+        loss_by_kernel=loss_by_kernel,
         fp8=fp8,
         compiler=compiler,
     )

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -11,7 +12,7 @@ from megatape.attention.backend import AttentionRequirements
 from megatape.config import Fp8Recipe, ModelConfig
 from megatape.distributed.mesh import SINGLE
 from megatape.distributed.topology import Topology, name_ranks
-from megatape.distributed.values.exchange import gather_values, on_all
+from megatape.distributed.values.exchange import gather_values, on_each
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
 from megatape.model.smoke_test import BackendTrial, smoke_test_backend, smoke_test_loss, smoke_test_rotation, smoke_test_update
@@ -31,156 +32,187 @@ TOKENS = 256
 MISSING = "the package triton is not installed"
 
 
-def working_backends(
-    requirements: Sequence[AttentionRequirements],
-    forced: str,
-    model: ModelConfig,
-    num_tokens: int,
-    device: torch.device,
-    topology: Topology,
-    rotation_by_kernel: bool = False,
-) -> Backends:
-    """Return the first backends that work on all ranks and together support all layers, in order of preference. Collective.
+@dataclass(frozen=True)
+class BackendSelection:
+    """Attention backends that work on all ranks, and those that failed.
 
-    If a backend fails on one rank, no rank uses it, and the main rank logs the reason.
+    Attributes:
+        working: Names of working backends, in order of preference. Together they support all layers but `unsupported`.
+        failures: Backend name -> which ranks it failed on, and why.
+        unsupported: Requirements of layers that no working backend supports.
+    """
 
-    Args:
-        requirements: Requirements of the layers, the most demanding ones first.
-        forced: Backend to use (training.attention), or AUTO.
+    working: Backends
+    failures: dict[str, str]
+    unsupported: set[AttentionRequirements]
+
+
+@dataclass(frozen=True)
+class KernelTests:
+    """Smoke tests of a model's backends and kernels on all ranks. All public methods are collective.
+
+    What fails on one rank is used on no rank, and the main rank logs the reason.
+
+    Attributes:
         model: Model configuration.
-        num_tokens: Tokens per sample. Backends are tested on at most TOKENS.
+        dtype: Activation type.
+        num_tokens: Tokens per sample. Kernels are tested on at most TOKENS.
         device: Device to run on.
         topology: All ranks.
-        rotation_by_kernel: Whether our own kernels rotate queries and keys, from `rotates_by_kernel`.
-
-    Raises:
-        UserError: training.attention forces a backend that does not support the model or fails, or no backend works. Raised on
-            all ranks.
     """
-    most_demanding = requirements[0]
-    check_forced_backend(most_demanding, forced, model.encoding)
-    encoding = encoding_of(model)
-    state_width = 0
-    if encoding.moves_state:
-        state_width = encoding.state_width
-    trial = BackendTrial(
-        groups=model.num_heads // model.num_kv_heads,
-        state_width=state_width,
-        tokens=min(num_tokens, TOKENS),
-        device=device,
-        rotation_by_kernel=rotation_by_kernel,
-    )
 
-    working: list[str] = []
-    failures: dict[str, str] = {}
-    unsupported = set(requirements)
-    for name in backends_by_priority(forced, most_demanding):
-        backend = get_backend(name)
-        supported = [layer for layer in requirements if backend.unsupported_reason(layer) is None]
-        if not unsupported or not supported:
-            continue
-        reason = None
-        if device.type == "cuda" and (name == forced or backend.is_preferred_for(most_demanding)):
-            # Test it in a child process of one rank per node first, where it cannot harm the ranks.
+    model: ModelConfig
+    dtype: torch.dtype
+    num_tokens: int
+    device: torch.device
+    topology: Topology
+
+    def rotates_by_kernel(self) -> bool:
+        """Whether our own kernels rotate queries and keys before PyTorch's attention."""
+        test = partial(smoke_test_rotation, self.model, self.dtype, self._sample_tokens, self.device)
+        return self._works_everywhere(test, "rotation by PyTorch instead of our kernel")
+
+    def updates_by_kernel(self, num_tensor_ranks: int) -> bool:
+        """Whether our own kernels update the position state.
+
+        Args:
+            num_tensor_ranks: Number of tensor-parallel ranks.
+        """
+        test = partial(
+            smoke_test_update,
+            self.model,
+            self.dtype,
+            self._sample_tokens,
+            self.device,
+            num_tensor_ranks=num_tensor_ranks,
+        )
+        return self._works_everywhere(test, "position update by PyTorch instead of our kernel")
+
+    def computes_loss_by_kernel(self, z_loss: float) -> bool:
+        """Whether our own kernel computes the loss.
+
+        Args:
+            z_loss: Weight of the z-loss.
+        """
+        formula = LossFormula(self.model.vocab_size, SINGLE, self.model.logit_softcap, z_loss)
+        test = partial(smoke_test_loss, formula, self.dtype, TOKENS, self.device)
+        return self._works_everywhere(test, "loss by PyTorch instead of our kernel")
+
+    def working_backends(
+        self, requirements: Sequence[AttentionRequirements], forced: str, rotation_by_kernel: bool = False
+    ) -> Backends:
+        """Return the first backends that work and together support all layers, in order of preference.
+
+        Args:
+            requirements: Requirements of the layers, the most demanding ones first.
+            forced: Backend to use (training.attention), or AUTO.
+            rotation_by_kernel: Whether our own kernels rotate queries and keys, from `rotates_by_kernel`.
+
+        Raises:
+            UserError: training.attention forces a backend that does not support the model or fails, or no backend works.
+                Raised on all ranks.
+        """
+        check_forced_backend(requirements[0], forced, self.model.encoding)
+        selection = self._select_backends(requirements, forced, rotation_by_kernel)
+        self._report(selection, forced, requirements[0])
+        return selection.working
+
+    def _select_backends(
+        self, requirements: Sequence[AttentionRequirements], forced: str, rotation_by_kernel: bool
+    ) -> BackendSelection:
+        """Test backends in order of preference until they support all layers. Collective."""
+        most_demanding = requirements[0]
+        trial = self._backend_trial(rotation_by_kernel)
+        working: list[str] = []
+        failures: dict[str, str] = {}
+        unsupported = set(requirements)
+        for name in backends_by_priority(forced, most_demanding):
+            backend = get_backend(name)
+            supported = [layer for layer in requirements if backend.unsupported_reason(layer) is None]
+            if not unsupported or not supported:
+                continue
+            may_crash = self.device.type == "cuda" and (name == forced or backend.is_preferred_for(most_demanding))
+            failure = self._find_failure(name, supported, trial, may_crash)
+            if failure is not None:
+                failures[name] = failure
+                continue
+            working.append(name)
+            unsupported -= set(supported)
+        return BackendSelection(tuple(working), failures, unsupported)
+
+    def _find_failure(
+        self, name: str, layers: Sequence[AttentionRequirements], trial: BackendTrial, may_crash: bool
+    ) -> str | None:
+        """Test a backend on all ranks. Collective.
+
+        Args:
+            name: Backend name.
+            layers: Requirements of the layers that it supports.
+            trial: Sample and device.
+            may_crash: Whether to test it in a child process of one rank per node first, where it cannot harm the ranks.
+
+        Returns:
+            The ranks on which it failed with the first reason, or None if it works on all.
+        """
+        if may_crash:
             child_reason = None
-            if topology.local_rank == 0:
-                child_reason = smoke_test_in_child(name, supported, trial)
-            reason = _summarize(child_reason, topology)
-        if reason is None:
-            reason = _summarize(smoke_test_backend(name, supported, trial), topology)
-        if reason is not None:
-            failures[name] = reason
-            continue
-        working.append(name)
-        unsupported -= set(supported)
+            if self.topology.local_rank == 0:
+                child_reason = smoke_test_in_child(name, layers, trial)
+            failure = _summarize(child_reason, self.topology)
+            if failure is not None:
+                return failure
+        return _summarize(smoke_test_backend(name, layers, trial), self.topology)
 
-    description = "; ".join(f"{name}: it {reason}" for name, reason in failures.items())
-    if unsupported:
-        raise UserError(f"no attention backend works here: {description}")
-    if forced in failures:
-        alternatives = ", ".join(working)
-        raise UserError(f"training.attention is {forced}, but it {failures[forced]}: choose {AUTO}, or one of {alternatives}")
-    if failures and topology.is_main:
-        LOG.info("attention by %s instead of %s", select_backend(most_demanding, tuple(working)), description)
-    return tuple(working)
+    def _report(self, selection: BackendSelection, forced: str, most_demanding: AttentionRequirements) -> None:
+        """Log failures, or raise if the run cannot do without the failed backends."""
+        failures = selection.failures
+        description = "; ".join(f"{name}: it {failure}" for name, failure in failures.items())
+        if selection.unsupported:
+            raise UserError(f"no attention backend works here: {description}")
+        if forced in failures:
+            alternatives = ", ".join(selection.working)
+            raise UserError(
+                f"training.attention is {forced}, but it {failures[forced]}: choose {AUTO}, or one of {alternatives}"
+            )
+        if failures and self.topology.is_main:
+            LOG.info("attention by %s instead of %s", select_backend(most_demanding, selection.working), description)
 
+    def _backend_trial(self, rotation_by_kernel: bool) -> BackendTrial:
+        encoding = encoding_of(self.model)
+        state_width = 0
+        if encoding.moves_state:
+            state_width = encoding.state_width
+        return BackendTrial(
+            groups=self.model.num_heads // self.model.num_kv_heads,
+            state_width=state_width,
+            tokens=self._sample_tokens,
+            device=self.device,
+            rotation_by_kernel=rotation_by_kernel,
+        )
 
-def rotates_by_kernel(
-    model: ModelConfig, dtype: torch.dtype, num_tokens: int, device: torch.device, topology: Topology
-) -> bool:
-    """Whether our own kernels rotate queries and keys before PyTorch's attention, on all ranks. Collective.
+    @property
+    def _sample_tokens(self) -> int:
+        return min(self.num_tokens, TOKENS)
 
-    Args:
-        model: Model configuration.
-        dtype: Activation type.
-        num_tokens: Tokens per sample. Kernels are tested on at most TOKENS.
-        device: Device to run on.
-        topology: All ranks.
-    """
-    test = partial(smoke_test_rotation, model, dtype, min(num_tokens, TOKENS), device)
-    return _kernel_works_everywhere(test, device, topology, "rotation by PyTorch instead of our kernel")
+    def _works_everywhere(self, test: Callable[[], str | None], fallback: str) -> bool:
+        """Whether every rank has a kernel, and its smoke test succeeds on all of them. Collective.
 
+        If all ranks lack the kernel, as CPUs do, nothing is logged.
 
-def updates_by_kernel(
-    model: ModelConfig,
-    dtype: torch.dtype,
-    tensor_size: int,
-    num_tokens: int,
-    device: torch.device,
-    topology: Topology,
-) -> bool:
-    """Whether our own kernels update the position state, on all ranks. Collective.
-
-    Args:
-        model: Model configuration.
-        dtype: Activation type.
-        tensor_size: Number of tensor-parallel ranks.
-        num_tokens: Tokens per sample. Kernels are tested on at most TOKENS.
-        device: Device to run on.
-        topology: All ranks.
-    """
-    tokens = min(num_tokens, TOKENS)
-    test = partial(smoke_test_update, model, dtype, tokens, device, num_tensor_ranks=tensor_size)
-    return _kernel_works_everywhere(test, device, topology, "position update by PyTorch instead of our kernel")
-
-
-def loss_by_kernel(model: ModelConfig, dtype: torch.dtype, z_loss: float, device: torch.device, topology: Topology) -> bool:
-    """Whether our own kernel computes the loss, on all ranks. Collective.
-
-    Args:
-        model: Model configuration.
-        dtype: Activation type.
-        z_loss: Weight of the z-loss.
-        device: Device to run on.
-        topology: All ranks.
-    """
-    formula = LossFormula(model.vocab_size, SINGLE, model.logit_softcap, z_loss)
-    test = partial(smoke_test_loss, formula, dtype, TOKENS, device)
-    return _kernel_works_everywhere(test, device, topology, "loss by PyTorch instead of our kernel")
-
-
-def _kernel_works_everywhere(test: Callable[[], str | None], device: torch.device, topology: Topology, fallback: str) -> bool:
-    """Whether every rank has a kernel, and its smoke test succeeds on all of them. Collective.
-
-    If the kernel fails or is missing on one rank, no rank uses it, and the main rank logs the reason. If all ranks lack it, as
-    CPUs do, nothing is logged.
-
-    Args:
-        test: Smoke test, which returns the reason why the kernel fails, or None.
-        device: Device to run on.
-        topology: All ranks.
-        fallback: Description of the fallback, for the log.
-    """
-    has_kernel = has_kernels(device)
-    if not any(gather_values(has_kernel, topology)):
-        return False
-    reason: str | None = MISSING
-    if has_kernel:
-        reason = test()
-    summary = _summarize(reason, topology)
-    if summary is not None and topology.is_main:
-        LOG.info("%s: it %s", fallback, summary)
-    return summary is None
+        Args:
+            test: Smoke test, which returns the reason why the kernel fails, or None.
+            fallback: Description of the fallback, for the log.
+        """
+        has_kernel = has_kernels(self.device)
+        if not any(gather_values(has_kernel, self.topology)):
+            return False
+        reason: str | None = MISSING
+        if has_kernel:
+            reason = test()
+        failure = _summarize(reason, self.topology)
+        if failure is not None and self.topology.is_main:
+            LOG.info("%s: it %s", fallback, failure)
+        return failure is None
 
 
 def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> LinearFunction | None:
@@ -196,11 +228,10 @@ def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology)
     """
     if recipe == "none":
         return None
-    products: list[LinearFunction] = []
-    on_all(lambda: products.append(fp8_product(recipe, device)), topology, context=f"training.fp8 {recipe} does not work: ")
+    product = on_each(lambda: fp8_product(recipe, device), topology, context=f"training.fp8 {recipe} does not work: ")
     if topology.is_main and device.type == "cpu":
         LOG.info("training.fp8 %s is emulated on a CPU: it rounds as on a GPU, and is slower than bfloat16", recipe)
-    return products[0]
+    return product
 
 
 def _summarize(reason: str | None, topology: Topology) -> str | None:

@@ -36,13 +36,7 @@ from megatape.run_folder import RunFolder, read_steps
 from megatape.training.start import Start
 from megatape.training.startup import working_kernels
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.training.startup.working_kernels import (
-    loss_by_kernel,
-    rotates_by_kernel,
-    updates_by_kernel,
-    working_backends,
-    working_product,
-)
+from megatape.training.startup.working_kernels import KernelTests, working_product
 from tests.helpers.checks import bounds
 from tests.helpers.models.small_models import model_with
 from tests.helpers.processes.workers import run_workers
@@ -96,30 +90,31 @@ def fragile_rotation() -> ModuleType:
     return module
 
 
+def kernel_tests(config: Config, topology: Topology, device: torch.device = CPU) -> KernelTests:
+    """Return the tests of a run's kernels."""
+    dtype = getattr(torch, config.training.precision)
+    return KernelTests(config.model, dtype, config.data.sequence_length, device, topology)
+
+
 def backends_of(config: Config, device: torch.device, topology: Topology) -> Backends:
     """Return the working backends of a run."""
     requirements = attention_requirements(config, device.type)
-    length = config.data.sequence_length
-    return working_backends(requirements, config.training.attention, config.model, length, device, topology)
+    return kernel_tests(config, topology, device).working_backends(requirements, config.training.attention)
 
 
 def updates_of(config: Config, topology: Topology) -> bool:
     """Whether a run updates the position state by kernels."""
-    dtype = getattr(torch, config.training.precision)
-    length = config.data.sequence_length
-    return updates_by_kernel(config.model, dtype, config.parallel.tp, length, CPU, topology)
+    return kernel_tests(config, topology).updates_by_kernel(config.parallel.tp)
 
 
 def rotations_of(config: Config, topology: Topology) -> bool:
     """Whether kernels rotate queries and keys in a run."""
-    dtype = getattr(torch, config.training.precision)
-    return rotates_by_kernel(config.model, dtype, config.data.sequence_length, CPU, topology)
+    return kernel_tests(config, topology).rotates_by_kernel()
 
 
 def loss_of(config: Config, topology: Topology) -> bool:
     """Whether a run computes its loss by a kernel."""
-    dtype = getattr(torch, config.training.precision)
-    return loss_by_kernel(config.model, dtype, config.training.z_loss, CPU, topology)
+    return kernel_tests(config, topology).computes_loss_by_kernel(config.training.z_loss)
 
 
 @pytest.fixture
@@ -260,7 +255,8 @@ def test_backends_are_tested_with_the_chosen_rotation(
     raw_config["model"]["encoding"] = "rope"
     config = parse_config(raw_config, "test")
     requirements = attention_requirements(config, "cpu")
-    chosen = [working_backends(requirements, "auto", config.model, 8, CPU, alone, by_kernel) for by_kernel in (True, False)]
+    kernels = kernel_tests(config, alone)
+    chosen = [kernels.working_backends(requirements, "auto", rotation_by_kernel) for rotation_by_kernel in (True, False)]
     assert chosen == [("blocked",), ("sdpa",)]
     inputs = torch.zeros(1, 8, dtype=torch.long), torch.arange(8)[None]
     with pytest.raises(RuntimeError, match="out of resource"):
