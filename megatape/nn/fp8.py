@@ -50,15 +50,15 @@ def fp8_product(recipe: str, device: torch.device) -> LinearFunction:
     finally:
         logging.disable(logging.NOTSET)
     config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulated)
-    products = Float8Linear(1, 1, bias=False, config=config, device="meta").linear_mm_config
+    matmul_config = Float8Linear(1, 1, bias=False, config=config, device="meta").linear_mm_config
 
     def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
         matching = None if remat is None else remat.matching(x)
         with _saving_recipe(x, matching):
-            product: Tensor = matmul_with_hp_or_float8_args.apply(x, weight.t(), products, config)
+            output: Tensor = matmul_with_hp_or_float8_args.apply(x, weight.t(), matmul_config, config)
         if bias is None:
-            return product
-        return product + bias
+            return output
+        return output + bias
 
     return multiply
 

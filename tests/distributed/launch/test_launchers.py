@@ -126,8 +126,10 @@ FAULTS = {
 def test_faults_name_the_variable(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     environment, message = FAULTS[fault]
     launched(monkeypatch, environment)
+    before = dict(os.environ)
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         set_up_ranks()
+    assert dict(os.environ) == before, "a failed check leaves the environment as it was"
 
 
 @pytest.mark.parametrize(
