@@ -1,4 +1,4 @@
-"""megatape average: `megatape average runs/a/checkpoints/step-0000{80,90,100} --output runs/a/average`."""
+"""Averages the weights of several checkpoints."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,6 +7,8 @@ from megatape.commands.cli.shared_options import FrozenBaseOptions
 from megatape.errors import UserError
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.utils.options import option
+
+EXAMPLE = "megatape average runs/a/checkpoints/step-0000{80,90,100} --output runs/a/average"
 
 
 class Options(FrozenBaseOptions):

@@ -1,4 +1,4 @@
-"""megatape branch: `megatape branch runs/stable/checkpoints/step-00000100 --decay-tokens 200000`."""
+"""Creates a run that decays the learning rate of a checkpoint."""
 
 import shlex
 from pathlib import Path
@@ -7,6 +7,8 @@ from megatape.commands.cli.shared_options import FrozenBaseOptions
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.utils.options import option
 from megatape.utils.url_secrets import is_masked
+
+EXAMPLE = "megatape branch runs/stable/checkpoints/step-00000100 --decay-tokens 200000"
 
 
 class Options(FrozenBaseOptions):

@@ -1,10 +1,12 @@
-"""megatape completion: `megatape completion bash`."""
+"""Prints a shell script that completes commands and options."""
 
 import re
 from typing import Any, Literal
 
 from megatape.commands.cli.parser import Parser
 from megatape.utils.options import CommandOptions, option
+
+EXAMPLE = "megatape completion bash"
 
 # Matches placeholders of options whose values are paths.
 PATHS = re.compile(r"FILE|FOLDER|DIR|OUT|RUN|CHECKPOINT|CONFIG")

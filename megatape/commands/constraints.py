@@ -1,7 +1,9 @@
-"""megatape constraints: `megatape constraints`."""
+"""Prints the tested versions of all packages."""
 
 from megatape.utils.options import CommandOptions as Options
 from megatape.utils.project_files import project_file
+
+EXAMPLE = "megatape constraints"
 
 
 def run(options: Options) -> None:

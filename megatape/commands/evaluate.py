@@ -1,4 +1,4 @@
-"""megatape evaluate: `megatape evaluate perplexity,passkey exported --data data/c4 --lengths 1024,2048 --output evaluated`."""
+"""Evaluates trained models on tasks."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,6 +19,8 @@ from megatape.errors.suggestions import choose_one
 from megatape.imports import OPTION
 from megatape.lab.tasks.registry import TASKS
 from megatape.utils.options import Listed, option
+
+EXAMPLE = "megatape evaluate perplexity,passkey exported --data data/c4 --lengths 1024,2048 --output evaluated"
 
 
 def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:

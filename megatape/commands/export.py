@@ -1,4 +1,4 @@
-"""megatape export: `megatape export runs/tape_tiny/checkpoints/step-00000100 exported`."""
+"""Exports a checkpoint to a folder that transformers can load."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +13,8 @@ from megatape.utils.options import option
 if TYPE_CHECKING:
     from megatape.checkpoint.reader import CheckpointReader
     from megatape.hf.importing.checkpoint import ImportCheckpoint
+
+EXAMPLE = "megatape export runs/tape_tiny/checkpoints/step-00000100 exported"
 
 
 class Options(FrozenBaseOptions):

@@ -1,4 +1,4 @@
-"""megatape generate: `megatape generate exported --prompt "Once upon a time"`, or a conversation with --chat."""
+"""Generates text with a trained model, or chats with it (--chat)."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,8 @@ from megatape.utils.options import option
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Message
     from megatape.hf.loading.loaded_model import LoadedModel
+
+EXAMPLE = 'megatape generate exported --prompt "Once upon a time"'
 
 
 class Options(Sampling, ModelOptions):

@@ -1,4 +1,4 @@
-"""megatape import: `megatape import Llama-3.2-1B runs/llama --encoding tape`."""  # noqa: N999 (the command's name)
+"""Imports a pretrained transformers model, to start a run from it."""  # noqa: N999 (the command's name)
 
 from pathlib import Path
 
@@ -8,6 +8,8 @@ from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.registry import ENCODINGS
 from megatape.utils.atomic import check_absent
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape import Llama-3.2-1B runs/llama --encoding tape"
 
 
 class Options(ImportOptions):

@@ -1,4 +1,4 @@
-"""megatape init: `megatape init tape_tiny --output tape.json`."""
+"""Copies an example configuration, or lists all of them."""
 
 import shlex
 from pathlib import Path
@@ -8,6 +8,8 @@ from megatape.errors.suggestions import choose_one
 from megatape.utils.atomic import check_absent, write_atomically
 from megatape.utils.options import CommandOptions, option
 from megatape.utils.project_files import project_file
+
+EXAMPLE = "megatape init tape_tiny --output tape.json"
 
 
 class Options(CommandOptions):

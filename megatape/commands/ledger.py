@@ -1,9 +1,11 @@
-"""megatape ledger: `megatape ledger runs/tape_155m`."""
+"""Verifies which samples a run trained on."""
 
 from pathlib import Path
 
 from megatape.commands.cli.shared_options import ImportOptions
 from megatape.utils.options import option
+
+EXAMPLE = "megatape ledger runs/tape_155m"
 
 
 class Options(ImportOptions):

@@ -1,4 +1,4 @@
-"""megatape monitor: `megatape monitor runs/tape_155m runs/rope_155m`."""
+"""Shows runs live in a terminal."""
 
 import signal
 import sys
@@ -10,6 +10,8 @@ from megatape.commands.cli.shared_options import ImportOptions
 from megatape.errors import UserError
 from megatape.reliability.signals import handled
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape monitor runs/tape_155m runs/rope_155m"
 
 # Maximum share of time spent reading the runs.
 MAX_BUSY_SHARE = 0.1

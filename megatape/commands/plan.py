@@ -1,4 +1,4 @@
-"""megatape plan: `megatape plan --config configs/tape_7b.json --nodes 2 --gpus-per-node 8 --gpu h200`."""
+"""Estimates memory, traffic and step time on a cluster."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from megatape.accounting.gpus import GPUS
 from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.config import load_config
 from megatape.utils.options import option
+
+EXAMPLE = "megatape plan --config configs/tape_7b.json --nodes 2 --gpus-per-node 8 --gpu h200"
 
 
 class Options(ConfigOptions):

@@ -1,9 +1,11 @@
-"""megatape pretrain: `deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json`."""
+"""Trains a language model. Launched with one process per rank."""
 
 from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
 from megatape.commands.cli.shared_options import ConfigOptions, FrozenBaseOptions, LaunchedOptions
 from megatape.reliability.orphan import stop_with_launcher
 from megatape.utils.options import option
+
+EXAMPLE = "deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json"
 
 
 class Options(LaunchedOptions, FrozenBaseOptions, ConfigOptions):

@@ -1,4 +1,4 @@
-"""megatape report: `megatape report runs/tape_155m runs/rope_155m --output report`."""
+"""Writes a page about runs."""
 
 import sys
 from collections.abc import Iterable
@@ -6,6 +6,8 @@ from pathlib import Path
 
 from megatape.commands.cli.shared_options import ImportOptions
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape report runs/tape_155m runs/rope_155m --output report"
 
 
 class Options(ImportOptions):

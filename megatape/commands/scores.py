@@ -1,8 +1,10 @@
-"""megatape scores: `megatape scores predictions.json --scrolls scrolls --set qasper`."""
+"""Scores predictions with the metrics of SCROLLS."""
 
 from pathlib import Path
 
 from megatape.utils.options import CommandOptions, option
+
+EXAMPLE = "megatape scores predictions.json --scrolls scrolls --set qasper"
 
 
 class Options(CommandOptions):

@@ -1,4 +1,4 @@
-"""megatape submit: `megatape submit --config configs/tape_155m.json --nodes 4 --gpus-per-node 8 --time 24:00:00`."""
+"""Submits a pretraining run to a Slurm cluster."""
 
 from functools import partial
 from pathlib import Path
@@ -8,6 +8,8 @@ from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.job import Job
 from megatape.utils.options import option
+
+EXAMPLE = "megatape submit --config configs/tape_155m.json --nodes 4 --gpus-per-node 8 --time 24:00:00"
 
 
 class Options(Job, ConfigOptions):

@@ -1,4 +1,4 @@
-"""megatape supervise: `megatape supervise --restarts 5 --config configs/tape_1b.json -- deepspeed launch/pretrain.py`."""
+"""Starts a pretraining run, and restarts it if a rank dies."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.distributed.launch.launcher_logs import quiet_launcher
 from megatape.imports import arguments
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape supervise --restarts 5 --config configs/tape_1b.json -- deepspeed launch/pretrain.py"
 
 
 class Options(ConfigOptions):

@@ -1,4 +1,4 @@
-"""megatape benchmark efficiency: `megatape benchmark efficiency --encodings rope,tape,fire --layers 4 --length 512`."""
+"""Measures parameters, FLOPs, memory and time of the encodings."""
 
 from typing import Literal
 
@@ -8,6 +8,8 @@ from megatape.lab.encodings import parse_encodings
 from megatape.lab.paper import COST_LENGTH
 from megatape.registry import ENCODINGS
 from megatape.utils.options import CommandOptions, Count, option
+
+EXAMPLE = "megatape benchmark efficiency --encodings rope,tape,fire --layers 4 --length 512"
 
 
 class Options(CommandOptions):

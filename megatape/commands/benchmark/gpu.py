@@ -1,4 +1,4 @@
-"""megatape benchmark gpu: `megatape benchmark gpu --out measured --budget 570`."""
+"""Measures kernels, training steps and serving on a GPU."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,6 +7,8 @@ from megatape.errors import UserError
 from megatape.lab.benchmark.gpu.parts import PARTS
 from megatape.lab.names import parse_names
 from megatape.utils.options import CommandOptions, Count, option
+
+EXAMPLE = "megatape benchmark gpu --out measured --budget 570"
 
 
 class Options(CommandOptions):

@@ -1,9 +1,11 @@
-"""megatape benchmark loader: `megatape benchmark loader --data data/c4`."""
+"""Compares the speed of reading samples with webdataset's."""
 
 from pathlib import Path
 
 from megatape.commands.cli.output import print_paragraphs
 from megatape.utils.options import CommandOptions, option
+
+EXAMPLE = "megatape benchmark loader --data data/c4"
 
 
 class Options(CommandOptions):

@@ -1,4 +1,4 @@
-"""megatape benchmark preparation: `megatape benchmark preparation --source python`."""
+"""Compares the speed of data preparation with its tokenizer's."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.data.messages import read_tokenizer
 from megatape.commands.data.options import SourceOptions
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape benchmark preparation --source python"
 
 
 class Options(SourceOptions):

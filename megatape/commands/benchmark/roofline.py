@@ -1,10 +1,12 @@
-"""megatape benchmark roofline: `megatape benchmark roofline --gpu h200 --measured measured/results.jsonl`."""
+"""Estimates the training steps of `megatape benchmark gpu` without a GPU."""
 
 from pathlib import Path
 
 from megatape.accounting.gpus import GPUS
 from megatape.commands.cli.output import print_paragraphs
 from megatape.utils.options import CommandOptions, option
+
+EXAMPLE = "megatape benchmark roofline --gpu h200 --measured measured/results.jsonl"
 
 
 class Options(CommandOptions):

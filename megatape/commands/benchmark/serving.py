@@ -1,4 +1,4 @@
-"""megatape benchmark serving: `megatape benchmark serving --lengths 128,1024,3000 --batches 1,8`."""
+"""Compares exported models with a Llama: speed, memory, cache."""
 
 import time
 from itertools import product
@@ -9,6 +9,8 @@ from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.registry import ENCODINGS
 from megatape.utils.options import CommandOptions, Count, Listed, option
+
+EXAMPLE = "megatape benchmark serving --lengths 128,1024,3000 --batches 1,8"
 
 
 class Options(CommandOptions):

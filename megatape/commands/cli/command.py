@@ -1,6 +1,5 @@
 """Command objects, loaded from the modules of this package."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,16 +28,12 @@ class Command:
 def load_command(name: str) -> Command:
     """Import the module of a command: megatape/commands/benchmark/gpu.py for "benchmark gpu".
 
-    The module defines the class `Options` and the function `run(options)`. Slow imports, such as torch, belong inside `run`,
-    because --help must not wait for them. The first text in backquotes in the module's docstring is the example.
+    The module defines the class `Options`, the function `run(options)` and the command line `EXAMPLE`. Slow imports, such as
+    torch, belong inside `run`, because --help must not wait for them.
 
     Args:
         name: Name in COMMANDS, but not that of a group.
     """
     module_name = name.replace(" ", ".")
     module = import_module(f"megatape.commands.{module_name}")
-    example = f"megatape {name}"
-    match = re.search(r"`(.*?)`", module.__doc__ or "")
-    if match is not None:
-        example = match[1]
-    return Command(name, module.Options, module.run, example)
+    return Command(name, module.Options, module.run, module.EXAMPLE)

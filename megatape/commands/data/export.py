@@ -1,4 +1,4 @@
-"""megatape data export: `megatape data export data/c4 --format megatron --output FOLDER`."""
+"""Converts a data directory to another system's token files."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from megatape.commands.data.messages import token_bar
 from megatape.commands.data.options import DataDirectoryOptions, TokenFormatOptions
 from megatape.utils.options import option
 from megatape.utils.units import plural
+
+EXAMPLE = "megatape data export data/c4 --format megatron --output FOLDER"
 
 
 class Options(TokenFormatOptions, DataDirectoryOptions):

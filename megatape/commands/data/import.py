@@ -1,4 +1,4 @@
-"""megatape data import: `megatape data import --format megatron --input PREFIX --tokenizer PATH --output FOLDER`."""  # noqa: N999
+"""Converts another system's token files to a data directory."""  # noqa: N999
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from megatape.commands.data.messages import read_tokenizer, report_written, toke
 from megatape.commands.data.options import HeldOutOptions, NewDataOptions, TokenFormatOptions
 from megatape.utils.options import option
 from megatape.utils.units import plural
+
+EXAMPLE = "megatape data import --format megatron --input PREFIX --tokenizer PATH --output FOLDER"
 
 
 class Options(TokenFormatOptions, NewDataOptions, HeldOutOptions):

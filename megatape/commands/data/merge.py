@@ -1,9 +1,11 @@
-"""megatape data merge: `megatape data merge data/all data/web data/code`."""
+"""Merges data directories with the same tokenizer."""
 
 from pathlib import Path
 
 from megatape.commands.data.messages import report_written, token_bar
 from megatape.utils.options import CommandOptions, Count, option
+
+EXAMPLE = "megatape data merge data/all data/web data/code"
 
 
 class Options(CommandOptions):

@@ -1,4 +1,4 @@
-"""megatape data report: `megatape data report runs/data/c4 --verify --output runs/data_report`."""
+"""Prints a summary of a data directory, or writes it as a page."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +9,8 @@ from megatape.utils.tables import columns
 
 if TYPE_CHECKING:
     from megatape.data.shards.entries import Index
+
+EXAMPLE = "megatape data report runs/data/c4 --verify --output runs/data_report"
 
 
 class Options(DataDirectoryOptions):

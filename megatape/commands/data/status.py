@@ -1,4 +1,4 @@
-"""megatape data status: `megatape data status runs/data/c4`."""
+"""Shows the progress of an unfinished preparation."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +8,8 @@ from megatape.utils.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from megatape.data.prepare.status import PassStatus
+
+EXAMPLE = "megatape data status runs/data/c4"
 
 
 class Options(CommandOptions):

@@ -1,4 +1,4 @@
-"""megatape data subset: `megatape data subset data/c4 --output data/c4_long --min-tokens 8192`."""
+"""Selects documents of a data directory for a new one."""
 
 from typing import Annotated
 
@@ -7,6 +7,8 @@ from pydantic import Field
 from megatape.commands.data.messages import report_written, token_bar
 from megatape.commands.data.options import DataDirectoryOptions, NewDataOptions
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape data subset data/c4 --output data/c4_long --min-tokens 8192"
 
 
 class Options(NewDataOptions, DataDirectoryOptions):

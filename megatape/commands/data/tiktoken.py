@@ -1,10 +1,12 @@
-"""megatape data tiktoken: `megatape data tiktoken cl100k_base.tiktoken --output cl100k`."""
+"""Converts a tiktoken file to a tokenizer.json."""
 
 from pathlib import Path
 
 from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
 from megatape.utils.options import CommandOptions, option
+
+EXAMPLE = "megatape data tiktoken cl100k_base.tiktoken --output cl100k"
 
 
 class Options(CommandOptions):

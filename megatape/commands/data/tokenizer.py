@@ -1,4 +1,4 @@
-"""megatape data tokenizer: `megatape data tokenizer --source python --output tokenizer.model --vocab-size 4096`."""
+"""Trains a SentencePiece BPE tokenizer with byte fallback."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from megatape.commands.data.options import SourceOptions
 from megatape.errors import MissingPath, path_errors
 from megatape.utils.atomic import check_absent, write_atomically
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape data tokenizer --source python --output tokenizer.model --vocab-size 4096"
 
 
 class Options(SourceOptions):

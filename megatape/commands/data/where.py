@@ -1,9 +1,11 @@
-"""megatape data where: `megatape data where runs/data/c4 --split train --token 12345`."""
+"""Shows the document that contains a token."""
 
 from typing import Literal
 
 from megatape.commands.data.options import DataDirectoryOptions
 from megatape.utils.options import option
+
+EXAMPLE = "megatape data where runs/data/c4 --split train --token 12345"
 
 # Number of tokens to show before and after the token.
 CONTEXT_TOKENS = 64

@@ -1,10 +1,12 @@
-"""megatape prepare addition: `megatape prepare addition --digits 5 --output runs/data/addition_5`."""
+"""Generates a data directory of addition problems with reversed digits."""
 
 from megatape.commands.data.messages import token_bar
 from megatape.commands.data.options import NewDataOptions
 from megatape.utils.options import option
 from megatape.utils.units import plural
 from megatape.utils.validation import as_type
+
+EXAMPLE = "megatape prepare addition --digits 5 --output runs/data/addition_5"
 
 
 class Options(NewDataOptions):

@@ -1,4 +1,4 @@
-"""megatape prepare corpus: `megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4`."""
+"""Tokenizes a corpus into the shards of a data directory."""
 
 import os
 from functools import partial
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from megatape.data.prepare.progress import Progress
     from megatape.data.shards.entries import Index
     from megatape.data.sources.source import Source
+
+EXAMPLE = "megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4"
 
 # Maximum number of inputs to print document counts for.
 MAX_PRINTED_INPUTS = 20

@@ -1,7 +1,4 @@
-"""megatape prepare finetuning: tokenizes prompts and answers.
-
-Example: `megatape prepare finetuning --format chat --input chats.jsonl --tokenizer DIR --sequence-length 2048 --output chats`.
-"""
+"""Tokenizes prompts and answers into a data directory. Only the answers are learned."""
 
 from itertools import islice
 from pathlib import Path
@@ -20,6 +17,8 @@ from megatape.utils.options import Count, option
 if TYPE_CHECKING:
     from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource
     from megatape.data.tokenizers.tokenizer import Tokenizer
+
+EXAMPLE = "megatape prepare finetuning --format chat --input chats.jsonl --tokenizer DIR --sequence-length 2048 --output chats"
 
 
 class Options(HubOptions, RecordLimitOptions, HeldOutOptions):

@@ -1,10 +1,12 @@
-"""megatape study attention: `megatape study attention runs/tape/checkpoints/step-00000500 --out patterns.png`."""
+"""Plots dot products of the position tensors, and attention."""
 
 from pathlib import Path
 
 from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.study.options import ExaminedModelOptions
 from megatape.utils.options import option
+
+EXAMPLE = "megatape study attention runs/tape/checkpoints/step-00000500 --out patterns.png"
 
 
 class Options(ExaminedModelOptions):

@@ -1,10 +1,12 @@
-"""megatape study compare: `megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compare`."""
+"""Trains encodings with several seeds, and compares them in a table and a plot."""
 
 from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.commands.study.options import RunsOptions
 from megatape.registry import ENCODINGS
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compare"
 
 
 class Options(RunsOptions, ConfigOptions):

@@ -1,4 +1,4 @@
-"""megatape study finetune: `megatape study finetune --base Llama-2-7b-hf --data runs/data/books --out runs/extended`."""
+"""Compares methods of fine-tuning a model to longer texts."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.shared_options import ImportOptions, OverrideOptions
 from megatape.commands.study.options import RunsOptions
 from megatape.utils.options import Count, option
+
+EXAMPLE = "megatape study finetune --base Llama-2-7b-hf --data runs/data/books --out runs/extended"
 
 
 class Options(RunsOptions, OverrideOptions, ImportOptions):

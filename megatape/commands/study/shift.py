@@ -1,8 +1,10 @@
-"""megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`."""
+"""Measures how added tokens and shifted position ids change attention."""
 
 from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.study.options import ExaminedModelOptions
 from megatape.utils.options import option
+
+EXAMPLE = "megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500"
 
 
 class Options(ExaminedModelOptions):

@@ -1,4 +1,4 @@
-"""megatape study suite: `megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite`."""
+"""Compares position encodings on synthetic tasks that separate them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,8 @@ from megatape.utils.options import Count, Listed, Words, option
 
 if TYPE_CHECKING:
     from megatape.lab.study.suite.plan import Plan
+
+EXAMPLE = "megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite"
 
 # Options selecting runs, which a plan file replaces.
 SELECTION = {"tasks", "encodings", "seeds", "size", "rates"}
