@@ -43,6 +43,7 @@ class KerpleBias(LayerBias):
 class Kerple(Encoding):
     """KERPLE: a bias by distance, without rotation."""
 
+    equation = "score(i, j) = q_i . k_j / sqrt R - r1_h log(1 + r2_h (i - j))"
     score_bias = "distance"
 
     def bias(self, tensor_axis: Axis) -> LayerBias:

@@ -49,11 +49,9 @@ class AlibiBias(LayerBias):
 
 
 class Alibi(Encoding):
-    """Attention with linear biases.
+    """Attention with linear biases."""
 
-    score(i, j) = q_i . k_j / sqrt R - slope_h (i - j)
-    """
-
+    equation = "score(i, j) = q_i . k_j / sqrt R - slope_h (i - j)"
     score_bias = "distance"
 
     def bias(self, tensor_axis: Axis) -> LayerBias:

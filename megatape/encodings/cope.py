@@ -81,12 +81,12 @@ class CopeBias(LayerBias):
 
 
 class Cope(Encoding):
-    """Positions counted by content.
+    """Positions counted by content."""
 
-    score(i, j) = q_i . k_j / sqrt R + q_i . E[p_ij]
-    p_ij = min(sum over m = j .. i of sigmoid(q_i . k_m / sqrt R), 63)
+    equation = """
+        score(i, j) = q_i . k_j / sqrt R + q_i . E[p_ij]
+        p_ij = min(sum over m = j .. i of sigmoid(q_i . k_m / sqrt R), 63)
     """
-
     score_bias = "pair"
     scaled: ClassVar[bool] = False
 
@@ -99,9 +99,7 @@ class Cope(Encoding):
 
 
 class CopeScaled(Cope):
-    """CoPE with the whole score divided by sqrt R.
+    """CoPE with the whole score divided by sqrt R."""
 
-    score(i, j) = (q_i . k_j + q_i . E[p_ij]) / sqrt R
-    """
-
+    equation = "score(i, j) = (q_i . k_j + q_i . E[p_ij]) / sqrt R"
     scaled = True

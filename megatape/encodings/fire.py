@@ -95,11 +95,10 @@ class FireBias(LayerBias):
 class Fire(Encoding):
     """Functional interpolation of distances.
 
-    score(i, j) = q_i . k_j / sqrt R + f_h( log(|c (i - j)| + 1) / (log(|c max(i, |t| 512)| + 1) + 1e-6) )
-
     The state is constant: the position ids in float32, exact up to 2^24.
     """
 
+    equation = "score(i, j) = q_i . k_j / sqrt R + f_h( log(|c (i - j)| + 1) / (log(|c max(i, |t| 512)| + 1) + 1e-6) )"
     score_bias = "pair"
 
     def state(self, position_ids: Tensor) -> Tensor:

@@ -80,12 +80,12 @@ class DecayBias(LayerBias):
 
 
 class Fox(Encoding):
-    """Forgetting attention.
+    """Forgetting attention."""
 
-    score(i, j) = q_i . k_j / sqrt R + c_i - c_j
-    c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)
+    equation = """
+        score(i, j) = q_i . k_j / sqrt R + c_i - c_j
+        c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)
     """
-
     score_bias = "pair"
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:

@@ -7,7 +7,6 @@ from megatape.encodings.encoding import Encoding
 
 
 class NoPE(Encoding):
-    """No position encoding, which is what the base class does.
+    """No position encoding, which is what the base class does."""
 
-    score(i, j) = q_i . k_j / sqrt R
-    """
+    equation = "score(i, j) = q_i . k_j / sqrt R"

@@ -227,13 +227,13 @@ def _chunks(x: Tensor, size: int) -> Tensor:
 
 
 class Path(Encoding):
-    """Products of reflections.
+    """Products of reflections."""
 
-    score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R
-    H_t = I - beta_t w_t w_t^T,  beta = 2 sigmoid(U h + b)
-    w = unit vector of SiLU(convolution of width 3 of W_up W_down h)
+    equation = """
+        score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R
+        H_t = I - beta_t w_t w_t^T,  beta = 2 sigmoid(U h + b)
+        w = unit vector of SiLU(convolution of width 3 of W_up W_down h)
     """
-
     score_bias = "pair"
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:

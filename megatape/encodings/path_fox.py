@@ -92,11 +92,9 @@ class PathFoxBias(PathBias):
 
 
 class PathFox(Path):
-    """Reflections and forget gates.
+    """Reflections and forget gates."""
 
-    score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R + c_i - c_j
-    """
-
+    equation = "score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R + c_i - c_j"
     scaled: ClassVar[bool] = False
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:
@@ -116,9 +114,7 @@ class PathFox(Path):
 
 
 class PathFoxScaled(PathFox):
-    """Reflections and forget gates, with the whole score divided by sqrt R.
+    """Reflections and forget gates, with the whole score divided by sqrt R."""
 
-    score(i, j) = (q_i^T H_i H_(i-1) ... H_(j+1) k_j + c_i - c_j) / sqrt R
-    """
-
+    equation = "score(i, j) = (q_i^T H_i H_(i-1) ... H_(j+1) k_j + c_i - c_j) / sqrt R"
     scaled = True

@@ -60,12 +60,13 @@ class Phases(TokenFeatures):
 class Pope(Encoding):
     """Polar coordinates.
 
-    score(i, j) = sum over c of mu_ic mu_jc cos((i - j) theta_c - delta_c) / sqrt R
-    mu = softplus of query and key,  theta_c = model.rotary_base^(-c / R)
-
     The state is constant: cosines and sines of R angles, [B, N, 1, 2R].
     """
 
+    equation = """
+        score(i, j) = sum over c of mu_ic mu_jc cos((i - j) theta_c - delta_c) / sqrt R
+        mu = softplus of query and key,  theta_c = model.rotary_base^(-c / R)
+    """
     initial_phase: ClassVar[float | Uniform] = 0.0
 
     @property

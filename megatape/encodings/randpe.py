@@ -13,10 +13,11 @@ from megatape.encodings.rope import Rope
 
 
 class RandPE(Rope):
-    """RoPE at sorted random positions.
+    """RoPE at sorted random positions."""
 
-    score(i, j) = q_i^T R(p_i - p_j) k_j / sqrt R
-    p_1 < p_2 < ... drawn from 0 .. 2 max_positions - 1
+    equation = """
+        score(i, j) = q_i^T R(p_i - p_j) k_j / sqrt R
+        p_1 < p_2 < ... drawn from 0 .. 2 max_positions - 1
     """
 
     def positions(self, random_offset: bool) -> Positions:

@@ -154,11 +154,10 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Ten
 class Rope(Encoding):
     """Rotary position embedding.
 
-    score(i, j) = q_i^T R(i - j) k_j / sqrt R
-
     The angles are a constant position tensor, the same for all heads.
     """
 
+    equation = "score(i, j) = q_i^T R(i - j) k_j / sqrt R"
     has_position_tensor = True
 
     def positions(self, random_offset: bool) -> Positions:

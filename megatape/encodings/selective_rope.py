@@ -129,12 +129,12 @@ def rotations(phi: Tensor, head_dim: int) -> Tensor:
 
 
 class SelectiveRope(Encoding):
-    """Angles summed along the sequence.
+    """Angles summed along the sequence."""
 
-    score(i, j) = q_i^T R(phi_i - phi_j) k_j / sqrt R
-    phi_i = sum over j = 1 .. i of SiLU(convolution of width 4 of W_up W_down u)_j
+    equation = """
+        score(i, j) = q_i^T R(phi_i - phi_j) k_j / sqrt R
+        phi_i = sum over j = 1 .. i of SiLU(convolution of width 4 of W_up W_down u)_j
     """
-
     by_silu: ClassVar[bool] = True
     constant: ClassVar[bool] = False
     gated: ClassVar[bool] = False
@@ -172,27 +172,21 @@ class SelectiveRope(Encoding):
 
 
 class SelectiveRopeLinear(SelectiveRope):
-    """Selective RoPE without SiLU, so that content turns planes in both directions alike.
+    """Selective RoPE without SiLU, so that content turns planes in both directions alike."""
 
-    phi_i = sum over j = 1 .. i of (convolution of width 4 of W_up W_down u)_j
-    """
-
+    equation = "phi_i = sum over j = 1 .. i of (convolution of width 4 of W_up W_down u)_j"
     by_silu = False
 
 
 class SelectiveRopeConstant(SelectiveRope):
-    """Selective RoPE with a learned constant step. Without content it is RoPE.
+    """Selective RoPE with a learned constant step. Without content it is RoPE."""
 
-    phi_i = sum over j = 1 .. i of (SiLU(convolution)_j + exp a)
-    """
-
+    equation = "phi_i = sum over j = 1 .. i of (SiLU(convolution)_j + exp a)"
     constant = True
 
 
 class SelectiveRopeGated(SelectiveRopeConstant):
-    """Selective RoPE with a learned constant step, and a gate for each key/value head. A closed gate turns nothing.
+    """Selective RoPE with a learned constant step, and a gate for each key/value head. A closed gate turns nothing."""
 
-    phi_i = sum over j = 1 .. i of sigmoid(U u_j + b) (SiLU(convolution)_j + exp a)
-    """
-
+    equation = "phi_i = sum over j = 1 .. i of sigmoid(U u_j + b) (SiLU(convolution)_j + exp a)"
     gated = True

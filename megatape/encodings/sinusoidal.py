@@ -29,10 +29,10 @@ class SinusoidalEmbedding(PositionEmbedding):
 class Sinusoidal(Encoding):
     """Sinusoidal embeddings.
 
-        x_n + sin and cos of n 10,000^(-2k / D)
-
     Training adds no random offset, because the model depends on absolute positions.
     """
+
+    equation = "x_n + sin and cos of n 10,000^(-2k / D)"
 
     def embedding(self, tensor_axis: Axis) -> PositionEmbedding:
         return SinusoidalEmbedding()

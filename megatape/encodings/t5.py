@@ -55,11 +55,9 @@ class T5Bias(LayerBias):
 
 
 class T5(Encoding):
-    """Relative bias by buckets of distances.
+    """Relative bias by buckets of distances."""
 
-    score(i, j) = q_i . k_j / sqrt R + table_h[bucket(i - j)]
-    """
-
+    equation = "score(i, j) = q_i . k_j / sqrt R + table_h[bucket(i - j)]"
     score_bias = "distance"
 
     def bias(self, tensor_axis: Axis) -> LayerBias:

@@ -213,13 +213,14 @@ def _add(delta: Tensor | None, addition: Tensor) -> Tensor:
 class Tape(Rope):
     """Full TAPE: e starts as rotary angles, rotates queries and keys, and is updated by attention and the feed-forward network.
 
-        score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R
-        e <- e + g * (A e)
-        e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
-
     While training, the authors draw one random position offset per batch. Here each sample has its own.
     """
 
+    equation = """
+        score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R
+        e <- e + g * (A e)
+        e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
+    """
     moves_state = True
     feed_forward: ClassVar[bool] = True
     update_class: ClassVar[type[TapeUpdate]] = TapeUpdate
@@ -233,18 +234,14 @@ class Tape(Rope):
 
 
 class TapeAttentionOnly(Tape):
-    """TAPE without the feed-forward update (the authors' `adattention`).
+    """TAPE without the feed-forward update (the authors' `adattention`)."""
 
-    e <- e + g * (A e)
-    """
-
+    equation = "e <- e + g * (A e)"
     feed_forward = False
 
 
 class TapeMlpOnly(Tape):
-    """TAPE without the attention update (the authors' `adamlp`): attention only averages the values.
+    """TAPE without the attention update (the authors' `adamlp`): attention only averages the values."""
 
-    e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
-    """
-
+    equation = "e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)"
     moves_state = False

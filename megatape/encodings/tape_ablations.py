@@ -73,13 +73,14 @@ class SeparateUpdate(TapeUpdate):
 class TapeNoRotationEquivariance(Tape):
     """TAPE with separate weights for cosines and sines: "rotation equivariance no, tensorial yes" in the paper's table.
 
-        e <- e + g * (A e)
-        e <- e + W_down diag(silu(W_x m)) W_up * e,  with other weights for sines
-
     This is the authors' `adatensor`. Updates still mix channels only, so each angle is stored once. But a plane is no longer
     multiplied by a single number, so the logits depend on the position offset.
     """
 
+    equation = """
+        e <- e + g * (A e)
+        e <- e + W_down diag(silu(W_x m)) W_up * e,  with other weights for sines
+    """
     update_class = SeparateUpdate
 
 
@@ -156,13 +157,14 @@ class VectorUpdate(TapeUpdate):
 class TapeVector(WideTape):
     """TAPE with updates along R instead of L: "rotation equivariance yes, tensorial no" in the paper's table.
 
-        e_l <- e_l + sum over heads of g * (A e_l)
-        e_l <- e_l + W_down diag(silu(W_x m)) W_up e_l,  on the R planes of each channel
-
     This is the authors' `adavector`. The paper calls it rotation-equivariant, but it is not: in the authors' code, an offset of
     3 changes the logits by 18%.
     """
 
+    equation = """
+        e_l <- e_l + sum over heads of g * (A e_l)
+        e_l <- e_l + W_down diag(silu(W_x m)) W_up e_l,  on the R planes of each channel
+    """
     update_class = VectorUpdate
 
 
@@ -175,11 +177,10 @@ class SeparateVectorUpdate(VectorUpdate):
 class TapeVectorNoRotationEquivariance(WideTape):
     """TAPE with both changes: "rotation equivariance no, tensorial no" in the paper's table.
 
-        as tape_vector, with other weights for sines
-
     The authors' code has no module for it. This is our reading: tape_vector and tape_no_rotation_equivariance combined.
     """
 
+    equation = "as tape_vector, with other weights for sines"
     update_class = SeparateVectorUpdate
 
 
@@ -212,10 +213,11 @@ class FlatUpdate(TapeUpdate):
 class TapeNoEquivariance(WideTape):
     """TAPE with a feed-forward update mixing channels and planes at once: "w/o EQ" in the paper's shift study.
 
-        e <- e + g * (A e)
-        e <- e + W_down diag(silu(W_x m)) W_up e,  on all L R planes
-
     This is the authors' `adawoeq`. Its gain is TAPE's, one number per head.
     """
 
+    equation = """
+        e <- e + g * (A e)
+        e <- e + W_down diag(silu(W_x m)) W_up e,  on all L R planes
+    """
     update_class = FlatUpdate

@@ -20,10 +20,12 @@ from megatape.encodings.tape import Tape
 class TapeFox(Tape, Fox):
     """TAPE with forget gates: A averages both values and position tensor, so it forgets both.
 
+    With all gates open this is TAPE. Without updates of e it is RoPE with forget gates, "FoX (RoPE)" in FoX's paper.
+    """
+
+    equation = """
         score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R + c_i - c_j
         e <- as in tape
-
-    With all gates open this is TAPE. Without updates of e it is RoPE with forget gates, "FoX (RoPE)" in FoX's paper.
     """
 
 
@@ -73,10 +75,11 @@ def _phi_before_document(phi: Tensor, document_starts: Tensor) -> Tensor:
 
 
 class TapeSelectiveRope(Tape):
-    """TAPE with e starting as Selective RoPE's rotations, so positions only depend on content.
+    """TAPE with e starting as Selective RoPE's rotations, so positions only depend on content."""
 
-    e = R(phi), phi of the embedded tokens as in selective_rope
-    score, e <- as in tape
+    equation = """
+        e = R(phi), phi of the embedded tokens as in selective_rope
+        score, e <- as in tape
     """
 
     def state(self, position_ids: Tensor) -> Tensor:

@@ -22,10 +22,13 @@ SCALE_BASE = 2048
 class XPos(Encoding):
     """Rotary embedding with decay.
 
-    score(i, j) = sum over planes k of zeta_k^((i - j) / 2048) (q_ik turned by i theta_k) . (k_jk turned by j theta_k) / sqrt R
-
     The state is constant, [B, N, 1, 2R]: rotations of queries, times their scales, then rotations of keys, over these scales.
     """
+
+    equation = (
+        "score(i, j) = sum over planes k of zeta_k^((i - j) / 2048) "
+        "(q_ik turned by i theta_k) . (k_jk turned by j theta_k) / sqrt R"
+    )
 
     def positions(self, random_offset: bool) -> Positions:
         """Return the sampler of position ids, without offset: it would only push scales towards the limits of float32."""

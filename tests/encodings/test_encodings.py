@@ -1,5 +1,6 @@
 """Effects of each encoding: which positions matter, documents, grouped queries, scaling."""
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable
@@ -84,6 +85,14 @@ def test_a_pass_copies_nothing_from_the_host(encoding: str) -> None:
             loss = model(ids, ids, targets=ids, dropout_seeds=ids[:, 0])
         loss.backward()
     assert operators.names == []
+
+
+@pytest.mark.parametrize("encoding", NAMES)
+def test_every_encoding_states_its_equation(encoding: str) -> None:
+    """The page about a suite shows it."""
+    lines = inspect.cleandoc(ENCODINGS[encoding].load().equation).splitlines()
+    assert lines
+    assert all(line.strip() for line in lines)
 
 
 @pytest.mark.parametrize("scaling", [YARN, LLAMA3], ids=["yarn", "llama3"])

@@ -104,7 +104,7 @@ def write_page(results: SuiteResults, path: Path) -> None:
         reference=REFERENCE,
         level=LEVEL,
         encodings={row: entry.description for row, entry in registered.items()},
-        equations={row: _equation(entry.load()) for row, entry in registered.items()},
+        equations={row: inspect.cleandoc(entry.load().equation) for row, entry in registered.items()},
         costs={row: _costs(row, plan, results.seconds[row]).by_title() for row in registered},
         baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.scores.baselines if row in BASELINES},
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.scores.tasks},
@@ -113,15 +113,6 @@ def write_page(results: SuiteResults, path: Path) -> None:
         charts=charts,
     )
     write_atomically(path, text.encode())
-
-
-def _equation(encoding: type) -> str:
-    """Return an encoding's equations, the second paragraph of its docstring."""
-    docstring = inspect.getdoc(encoding) or ""
-    _, *paragraphs = docstring.split("\n\n")
-    if not paragraphs:
-        return ""
-    return inspect.cleandoc(paragraphs[0])
 
 
 def _costs(row: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
