@@ -80,7 +80,7 @@ def _encoding(task: str, split: str, row: str, seed: int, right: np.ndarray) -> 
     return Record(
         task=task,
         split=split,
-        row=row,
+        contender=row,
         kind="encoding",
         seed=seed,
         learning_rate=1e-3,
@@ -95,7 +95,7 @@ def _not_applicable(task: str, split: str, row: str, seed: int) -> Record:
     return Record(
         task=task,
         split=split,
-        row=row,
+        contender=row,
         kind="encoding",
         seed=seed,
         learning_rate=1e-3,
@@ -110,7 +110,7 @@ def _baseline(task: str, split: str, row: str, right_of_key: int) -> Record:
     return Record(
         task=task,
         split=split,
-        row=row,
+        contender=row,
         kind="baseline",
         seed=None,
         learning_rate=None,

@@ -85,8 +85,8 @@ class Comparison:
         variant = variants[-1]
         folder = self._folder(variant.trained, seed)
         settings: Settings = {"training.seed": seed, "run.directory": str(folder.directory)}
-        of_variant = variant.overrides_for(self._config_of(variant))
-        overrides = [*self.overrides, *of_variant, *as_overrides(settings)]
+        variant_overrides = variant.overrides_for(self._config_of(variant))
+        overrides = [*self.overrides, *variant_overrides, *as_overrides(settings)]
         config = load_config(self.file, overrides)
         measurements = []
         for each in variants:

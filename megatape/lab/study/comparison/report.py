@@ -52,8 +52,8 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     distinguish = are_evaluated_differently(all_results)
     figures = []
     for row in rows:
-        of_seeds = [columns_of(result, distinguish) for result in row.results]
-        figures.append(TableRow(row.label, _parameters(row), of_seeds))
+        seed_columns = [columns_of(result, distinguish) for result in row.results]
+        figures.append(TableRow(row.label, _parameters(row), seed_columns))
     paragraphs = [f"    {command}", setting, *notes, _table(figures)]
     differences = _differences(rows, distinguish)
     if any(difference.seeds for difference in differences):
@@ -71,11 +71,11 @@ def _differences(rows: list[Row], distinguish: bool) -> list[TableRow]:
     reference = {result.seed: columns_of(result, distinguish) for result in first.results}
     differences = []
     for row in others:
-        of_seeds = []
+        seed_columns = []
         for result in row.results:
             if result.seed in reference:
-                of_seeds.append(_subtract(columns_of(result, distinguish), reference[result.seed]))
-        differences.append(TableRow(row.label, _parameters(row), of_seeds))
+                seed_columns.append(_subtract(columns_of(result, distinguish), reference[result.seed]))
+        differences.append(TableRow(row.label, _parameters(row), seed_columns))
     return differences
 
 

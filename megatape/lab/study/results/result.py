@@ -33,7 +33,7 @@ class Result:
 
     def write(self, path: Path) -> None:
         """Write the file atomically: if it exists, it is complete."""
-        content = TypeAdapter(type(self)).dump_python(self, mode="json")
+        content = TypeAdapter(type(self)).dump_python(self, mode="json", by_alias=True)
         write_atomically(path, json_content(content, str(path), indent=2) + b"\n")
 
     @classmethod

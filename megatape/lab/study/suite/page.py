@@ -64,12 +64,12 @@ class EncodingCosts:
 
 
 class Failure(NamedTuple):
-    """Score lost by a row from a task's test split to another split."""
+    """Score lost by a contender from a task's test split to another split."""
 
     loss: float
     task: str
     split: str
-    row: str
+    contender: str
 
 
 def write_page(results: SuiteResults, path: Path) -> None:
@@ -82,10 +82,10 @@ def write_page(results: SuiteResults, path: Path) -> None:
     plan = results.plan
     summary = Summary(results.records)
     registered = {}
-    for row in summary.scores.encodings:
-        encoding = row.split(":")[0]
+    for contender in summary.scores.encodings:
+        encoding = contender.split(":")[0]
         if encoding in ENCODINGS:
-            registered[row] = ENCODINGS[encoding]
+            registered[contender] = ENCODINGS[encoding]
     charts = []
     for task, split in summary.scores.pairs:
         chart = _chart(results.records, task, split, summary.scores.encodings)
@@ -103,10 +103,12 @@ def write_page(results: SuiteResults, path: Path) -> None:
         sections=sections(summary, results.not_run),
         reference=REFERENCE,
         level=LEVEL,
-        encodings={row: entry.description for row, entry in registered.items()},
-        equations={row: inspect.cleandoc(entry.load().equation) for row, entry in registered.items()},
-        costs={row: _costs(row, plan, results.seconds[row]).by_title() for row in registered},
-        baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.scores.baselines if row in BASELINES},
+        encodings={contender: entry.description for contender, entry in registered.items()},
+        equations={contender: inspect.cleandoc(entry.load().equation) for contender, entry in registered.items()},
+        costs={contender: _costs(contender, plan, results.seconds[contender]).by_title() for contender in registered},
+        baselines={
+            contender: inspect.getdoc(BASELINES[contender]) for contender in summary.scores.baselines if contender in BASELINES
+        },
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.scores.tasks},
         tasks={task.name: task for task in plan.tasks},
         failures=_failures(summary.scores),
@@ -115,9 +117,9 @@ def write_page(results: SuiteResults, path: Path) -> None:
     write_atomically(path, text.encode())
 
 
-def _costs(row: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
-    """Return a row's costs, for a model of the plan's first task at its training length."""
-    (variant,) = parse_variants(row)
+def _costs(contender: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
+    """Return an encoding's costs, for a model of the plan's first task at its training length."""
+    (variant,) = parse_variants(contender)
     task = plan.tasks[0]
     raw = SIZES[plan.size].config(task, "data", task.vocab_size)
     config = parse_config(raw, "suite", [*variant.overrides, "run.directory=none"])
@@ -140,14 +142,14 @@ def _failures(table: ScoreTable) -> list[Failure]:
     """Return the largest failures, sorted by lost score."""
     failures = []
     for task, split in table.pairs:
-        for row in table.encodings:
-            test_scores = table.cell(task, TEST, row).scores.values()
-            scores = table.cell(task, split, row).scores.values()
+        for contender in table.encodings:
+            test_scores = table.cell(task, TEST, contender).scores.values()
+            scores = table.cell(task, split, contender).scores.values()
             if not test_scores or not scores:
                 continue
             loss = fmean(test_scores) - fmean(scores)
             if loss > 0:
-                failures.append(Failure(loss, task, split, row))
+                failures.append(Failure(loss, task, split, contender))
     return sorted(failures, reverse=True)[:MAX_FAILURES]
 
 
@@ -162,10 +164,10 @@ def _chart(records: list[Record], task: str, split: str, encodings: list[str]) -
         return None
     x_by_length = _pool_lengths(split_records)
     curves = []
-    for group, row in enumerate(encodings):
-        row_records = [record for record in split_records if record.row == row]
-        if row_records:
-            curves.append(_series(group, row_records, x_by_length))
+    for group, contender in enumerate(encodings):
+        contender_records = [record for record in split_records if record.contender == contender]
+        if contender_records:
+            curves.append(_series(group, contender_records, x_by_length))
     axis = SYNTHETIC_TASKS[task].load().axis
     return Chart(f"{task}, {split}", "% right", axis, max(x_by_length), curves, span=(0, 100))
 

@@ -96,7 +96,7 @@ def test_charts_have_a_curve_for_each_encoding(task: str, hostile_records: list[
     assert chart["last"] == 32
     percentages = []
     for record in hostile_records:
-        if record.row == "tape" and record.split == "long":
+        if record.contender == "tape" and record.split == "long":
             percentages.append([100 * right / asked for _, right, asked in record.curve])
     tape = chart["series"][2]
     assert tape["x"] == [4, 8, 16, 32]
@@ -184,7 +184,9 @@ class SuitePage(NamedTuple):
 
 @pytest.fixture(scope="module")
 def page(two_tasks: list[Record], plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SuitePage:
-    variant = [record.model_copy(update={"row": "tape:nope_every=2"}) for record in two_tasks if record.row == "tape"]
+    variant = [
+        record.model_copy(update={"contender": "tape:nope_every=2"}) for record in two_tasks if record.contender == "tape"
+    ]
     seconds = SECONDS | {"rope": [60, 62, 100], "tape:nope_every=2": [93]}
     folder = tmp_path_factory.mktemp("suite") / "a folder"
     folder.mkdir()

@@ -34,12 +34,18 @@ def run(out: Path, seeds: int, rates: Sequence[float] = RATES, only: int | None 
 
 
 def encodings_with_results(out: Path) -> set[str]:
-    return {record.row for record in read_records(out / "results.jsonl") if record.kind == "encoding"}
+    return {record.contender for record in read_records(out / "results.jsonl") if record.kind == "encoding"}
 
 
 def rows_with_results(out: Path) -> set[str]:
     """Return the encodings and baselines with results."""
-    return {record.row for record in read_records(out / "results.jsonl")}
+    return {record.contender for record in read_records(out / "results.jsonl")}
+
+
+def keys_of_records(run_directory: Path) -> set[str]:
+    """Return the keys of records in a run's scores.json."""
+    records = json.loads((run_directory / "scores.json").read_text())["records"]
+    return {key for record in records for key in record}
 
 
 def validation_loss(run_directory: Path) -> float:
@@ -94,7 +100,7 @@ def test_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.Monke
     scored = []
     for record in read_records(tmp_path / "results.jsonl"):
         if record.kind == "encoding":
-            scored.append((record.row, record.split, record.seed, record.learning_rate))
+            scored.append((record.contender, record.split, record.seed, record.learning_rate))
     assert scored == [
         ("rope", "long", 1, best_rates["rope"]),
         ("tape", "long", 1, best_rates["tape"]),
@@ -102,6 +108,8 @@ def test_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.Monke
         ("tape", "test", 1, best_rates["tape"]),
     ]
 
+    # A record's contender is "row" in files.
+    assert "row" in keys_of_records(tmp_path / f"capitals/tape/rate-{best_rates['tape']}/seed-1")
     # Encodings see the same samples in the same order, and start from the same weights where both have them.
     rope_step = first_step(tmp_path / "capitals/rope/rate-0.01/seed-0")
     tape_step = first_step(tmp_path / "capitals/tape/rate-0.01/seed-0")

@@ -52,12 +52,12 @@ def compare_with_reference(table: ScoreTable) -> dict[CellKey, Difference]:
     """Return the differences of all encodings sharing a seed with the reference."""
     differences: dict[CellKey, Difference] = {}
     for task, split in table.pairs:
-        for row in table.encodings:
-            if row == REFERENCE:
+        for contender in table.encodings:
+            if contender == REFERENCE:
                 continue
-            difference = _uncorrected_difference(table, task, split, row)
+            difference = _uncorrected_difference(table, task, split, contender)
             if difference is not None:
-                differences[CellKey(task, split, row)] = difference
+                differences[CellKey(task, split, contender)] = difference
     return _correct(differences)
 
 
@@ -92,9 +92,9 @@ def _correct(differences: dict[CellKey, Difference]) -> dict[CellKey, Difference
     return corrected_differences
 
 
-def _uncorrected_difference(table: ScoreTable, task: str, split: str, row: str) -> Difference | None:
+def _uncorrected_difference(table: ScoreTable, task: str, split: str, contender: str) -> Difference | None:
     """Return a difference with an uncorrected p-value, or None without a common seed."""
-    cell = table.cell(task, split, row)
+    cell = table.cell(task, split, contender)
     reference = table.cell(task, split, REFERENCE)
     seeds = [seed for seed in cell.scores if seed in reference.scores]
     if not seeds:

@@ -41,8 +41,8 @@ def spread_of_differences(
         reference_asked: Number of answers behind each reference score.
     """
     observed = (scores - reference).var(axis=-1, ddof=1)
-    of_questions = _question_variance(scores, asked) + _question_variance(reference, reference_asked)
-    return np.sqrt(np.maximum(observed, of_questions))
+    question_variance = _question_variance(scores, asked) + _question_variance(reference, reference_asked)
+    return np.sqrt(np.maximum(observed, question_variance))
 
 
 def _question_variance(scores: np.ndarray, asked: np.ndarray | int) -> np.ndarray:

@@ -29,22 +29,22 @@ class OverallDifference:
 def overall_differences(table: ScoreTable) -> dict[str, OverallDifference]:
     """Return the overall difference of each encoding that has a score on all tasks with the same seeds as the reference."""
     differences = {}
-    for row in table.encodings:
-        if row == REFERENCE:
+    for contender in table.encodings:
+        if contender == REFERENCE:
             continue
-        difference = _overall_difference(table, row)
+        difference = _overall_difference(table, contender)
         if difference is not None:
-            differences[row] = difference
+            differences[contender] = difference
     return differences
 
 
-def _overall_difference(table: ScoreTable, row: str) -> OverallDifference | None:
+def _overall_difference(table: ScoreTable, contender: str) -> OverallDifference | None:
     """Return an encoding's difference, or None without a seed that both encodings have on all tasks."""
     by_task = []
     for task in table.tasks:
         by_seed = {}
-        for seed in table.seeds(task, row):
-            score = table.task_score(task, row, seed)
+        for seed in table.seeds(task, contender):
+            score = table.task_score(task, contender, seed)
             reference_score = table.task_score(task, REFERENCE, seed)
             if score is not None and reference_score is not None:
                 by_seed[seed] = score - reference_score

@@ -29,12 +29,12 @@ class Ranks:
     missing: list[TaskSplit]
     pairs: list[TaskSplit]
 
-    def apart(self, row: str) -> list[str]:
-        """Return the encodings differing significantly from `row`: none unless the test of all mean ranks finds any."""
+    def apart(self, contender: str) -> list[str]:
+        """Return the encodings differing significantly from `contender`: none unless the test of all mean ranks finds any."""
         if self.p >= LEVEL:
             return []
-        rank_of_row = self.mean_ranks[row]
-        return [other for other, rank in self.mean_ranks.items() if abs(rank - rank_of_row) >= self.critical]
+        contender_rank = self.mean_ranks[contender]
+        return [other for other, rank in self.mean_ranks.items() if abs(rank - contender_rank) >= self.critical]
 
 
 def rank_encodings(table: ScoreTable) -> Ranks | None:
@@ -47,16 +47,16 @@ def rank_encodings(table: ScoreTable) -> Ranks | None:
     """
     left_out = {}
     ranked = []
-    for row in table.encodings:
-        num_unsupported = sum(table.cell(*pair, row).reason is not None for pair in table.pairs)
+    for contender in table.encodings:
+        num_unsupported = sum(table.cell(*pair, contender).reason is not None for pair in table.pairs)
         if num_unsupported:
-            left_out[row] = num_unsupported
+            left_out[contender] = num_unsupported
         else:
-            ranked.append(row)
+            ranked.append(contender)
     complete = []
     missing = []
     for pair in table.pairs:
-        if all(table.cell(*pair, row).scores for row in ranked):
+        if all(table.cell(*pair, contender).scores for contender in ranked):
             complete.append(pair)
         else:
             missing.append(pair)
@@ -69,7 +69,7 @@ def rank_encodings(table: ScoreTable) -> Ranks | None:
         splits_of_task[task].append(split)
     scores = []
     for task, splits in splits_of_task.items():
-        scores.append([np.mean([table.cell(task, split, row).mean for split in splits]) for row in ranked])
+        scores.append([np.mean([table.cell(task, split, contender).mean for split in splits]) for contender in ranked])
     ranking = rank(np.array(scores))
     by_rank = sorted(zip(ranked, ranking.means.tolist(), strict=True), key=lambda item: item[1])
     return Ranks(dict(by_rank), ranking.p, ranking.critical, left_out, missing, counted)

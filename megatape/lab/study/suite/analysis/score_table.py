@@ -1,4 +1,4 @@
-"""Table of a suite's scores by task, split and row."""
+"""Table of a suite's scores by task, split and contender."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -26,28 +26,28 @@ class TaskSplit(NamedTuple):
 
 
 class CellKey(NamedTuple):
-    """A cell's place in the tables. The row is an encoding label or a baseline name."""
+    """A cell's place in the tables. The contender is an encoding label or a baseline name."""
 
     task: str
     split: str
-    row: str
+    contender: str
 
 
-class TaskRow(NamedTuple):
+class TaskContender(NamedTuple):
     """A task name, and an encoding label or a baseline name."""
 
     task: str
-    row: str
+    contender: str
 
 
 @dataclass
 class Cell:
-    """Scores of a row (an encoding or a baseline) on a split.
+    """Scores of a contender (an encoding or a baseline) on a split.
 
     Attributes:
         scores: Score by seed. A baseline without a seed has the key None.
         asked: Number of answers by seed.
-        reason: Reason why there is no score. None if there is one, or if the row was not run.
+        reason: Reason why there is no score. None if there is one, or if the contender was not run.
     """
 
     scores: dict[int | None, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class ScoreTable:
         pairs: Tasks and splits. Each task starts with the split drawn as in training.
         encodings: Encoding labels, the reference first.
         baselines: Baseline names.
-        rates: Learning rates by task and row.
+        rates: Learning rates by task and contender.
     """
 
     def __init__(self, records: Iterable[Record], all_or_nothing_spread: float = ALL_OR_NOTHING) -> None:
@@ -86,28 +86,28 @@ class ScoreTable:
         """
         self._all_or_nothing_spread = all_or_nothing_spread
         self._cells: dict[CellKey, Cell] = defaultdict(Cell)
-        self.rates: dict[TaskRow, set[float]] = defaultdict(set)
+        self.rates: dict[TaskContender, set[float]] = defaultdict(set)
         kinds: dict[str, str] = {}
         for record in sorted(records, key=lambda record: record.identity):
-            cell = self._cells[CellKey(record.task, record.split, record.row)]
+            cell = self._cells[CellKey(record.task, record.split, record.contender)]
             if record.score is None:
                 cell.reason = record.reason
             else:
                 cell.scores[record.seed] = record.score
                 cell.asked[record.seed] = record.asked
             if record.learning_rate is not None:
-                self.rates[TaskRow(record.task, record.row)].add(record.learning_rate)
-            kinds[record.row] = record.kind
+                self.rates[TaskContender(record.task, record.contender)].add(record.learning_rate)
+            kinds[record.contender] = record.kind
 
         pairs = {TaskSplit(key.task, key.split) for key in self._cells}
-        encodings = [row for row, kind in kinds.items() if kind == "encoding"]
+        encodings = [contender for contender, kind in kinds.items() if kind == "encoding"]
         self.pairs = sorted(pairs, key=lambda pair: (pair.task, pair.split != TEST, pair.split))
-        self.encodings = sorted(encodings, key=lambda row: (row != REFERENCE, row))
-        self.baselines = sorted(row for row, kind in kinds.items() if kind == "baseline")
+        self.encodings = sorted(encodings, key=lambda contender: (contender != REFERENCE, contender))
+        self.baselines = sorted(contender for contender, kind in kinds.items() if kind == "baseline")
 
-    def cell(self, task: str, split: str, row: str) -> Cell:
-        """Return the scores of a row on a split, an empty cell if it was not run."""
-        return self._cells.get(CellKey(task, split, row), Cell())
+    def cell(self, task: str, split: str, contender: str) -> Cell:
+        """Return the scores of a contender on a split, an empty cell if it was not run."""
+        return self._cells.get(CellKey(task, split, contender), Cell())
 
     @property
     def tasks(self) -> dict[str, list[str]]:
@@ -122,28 +122,28 @@ class ScoreTable:
         splits = self.tasks[task]
         return [split for split in splits if split != TEST] or splits
 
-    def task_score(self, task: str, row: str, seed: int | None) -> float | None:
-        """Return a row's mean score over `generalization_splits`, or None if the seed has no score on one of them."""
+    def task_score(self, task: str, contender: str, seed: int | None) -> float | None:
+        """Return a contender's mean score over `generalization_splits`, or None if the seed has no score on one of them."""
         scores = []
         for split in self.generalization_splits(task):
-            score = self.cell(task, split, row).scores.get(seed)
+            score = self.cell(task, split, contender).scores.get(seed)
             if score is None:
                 return None
             scores.append(score)
         return float(np.mean(scores))
 
-    def seeds(self, task: str, row: str) -> list[int | None]:
+    def seeds(self, task: str, contender: str) -> list[int | None]:
         """Seeds with a `task_score`."""
         first, *_ = self.generalization_splits(task)
-        return [seed for seed in self.cell(task, first, row).scores if self.task_score(task, row, seed) is not None]
+        return [seed for seed in self.cell(task, first, contender).scores if self.task_score(task, contender, seed) is not None]
 
     @cached_property
     def all_or_nothing(self) -> set[str]:
         """Tasks learned by some seeds of an encoding and not by others."""
         tasks = set()
         for task, split in self.pairs:
-            for row in self.encodings:
-                if self.is_all_or_nothing(self.cell(task, split, row)):
+            for contender in self.encodings:
+                if self.is_all_or_nothing(self.cell(task, split, contender)):
                     tasks.add(task)
         return tasks
 

@@ -14,7 +14,7 @@ class Summary:
     """Scores of a suite with their statistics, each computed once.
 
     Attributes:
-        scores: Scores by task, split and row.
+        scores: Scores by task, split and contender.
     """
 
     def __init__(self, records: Iterable[Record], all_or_nothing_spread: float = ALL_OR_NOTHING) -> None:
@@ -26,9 +26,9 @@ class Summary:
         """Differences of all encodings sharing a seed with the reference."""
         return compare_with_reference(self.scores)
 
-    def difference(self, task: str, split: str, row: str) -> Difference | None:
-        """Return a row's difference from the reference, or None without a common seed."""
-        return self.differences.get(CellKey(task, split, row))
+    def difference(self, task: str, split: str, contender: str) -> Difference | None:
+        """Return a contender's difference from the reference, or None without a common seed."""
+        return self.differences.get(CellKey(task, split, contender))
 
     @property
     def confidence(self) -> float:

@@ -94,7 +94,7 @@ def baseline_records(task: SyntheticTask, count: int) -> Iterator[Record]:
     """Score all baselines on the first `count` samples of each test split."""
     training = list(task.samples(TRAIN, NUM_TRAINING_SAMPLES))
     splits = {split: list(task.samples(split, count)) for split in task.tests}
-    for row, baseline in BASELINES.items():
+    for contender, baseline in BASELINES.items():
         predict = baseline(task, training)
         for split, samples in splits.items():
             predicted = []
@@ -104,7 +104,7 @@ def baseline_records(task: SyntheticTask, count: int) -> Iterator[Record]:
             scored_split = ScoredSplit(
                 task=task.name,
                 split=split,
-                row=row,
+                contender=contender,
                 kind="baseline",
                 seed=None,
                 learning_rate=None,

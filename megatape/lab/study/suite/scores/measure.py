@@ -30,12 +30,12 @@ from megatape.run_folder import RunFolder
 BATCH_TOKENS = 2**13
 
 
-def measure(directory: str, row: str, splits: list[str], count: int) -> TaskResult:
+def measure(directory: str, contender: str, splits: list[str], count: int) -> TaskResult:
     """Score the last checkpoint of a run.
 
     Args:
         directory: Run directory.
-        row: Encoding label.
+        contender: Encoding label.
         splits: Splits to score.
         count: Samples per split.
 
@@ -57,7 +57,7 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> TaskResu
         scored_split = ScoredSplit(
             task=task.name,
             split=split,
-            row=row,
+            contender=contender,
             kind="encoding",
             seed=seed,
             learning_rate=config.optimizer.learning_rate,

@@ -14,7 +14,7 @@ class Identity(NamedTuple):
     task: str
     split: str
     kind: str
-    row: str
+    contender: str
     seed: int
 
 
@@ -24,17 +24,17 @@ class ScoredSplit(BaseModel):
     Attributes:
         task: Task name.
         split: Split name.
-        row: Encoding label or baseline name.
-        kind: Kind of row.
+        contender: Encoding label or baseline name, "row" in files.
+        kind: Kind of contender.
         seed: training.seed, None for a baseline without one.
         learning_rate: Learning rate in training, None for a baseline.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, populate_by_name=True)
 
     task: Annotated[str, Field(min_length=1)]
     split: Annotated[str, Field(min_length=1)]
-    row: Annotated[str, Field(min_length=1)]
+    contender: Annotated[str, Field(min_length=1, alias="row")]
     kind: Literal["encoding", "baseline"]
     seed: int | None
     learning_rate: PositiveFloat | None
@@ -66,7 +66,7 @@ class Record(ScoredSplit):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.kind == "encoding" and self.seed is None:
-            raise UserError(f"an encoding has a seed; this is one of {self.row}")
+            raise UserError(f"an encoding has a seed; this is one of {self.contender}")
         if (self.score is None) == (self.reason is None):
             raise UserError(f"a record has a score or a reason; here they are {self.score} and {self.reason}")
         return self
@@ -82,4 +82,4 @@ class Record(ScoredSplit):
         seed = self.seed
         if seed is None:
             seed = -1
-        return Identity(self.task, self.split, self.kind, self.row, seed)
+        return Identity(self.task, self.split, self.kind, self.contender, seed)

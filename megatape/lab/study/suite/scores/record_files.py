@@ -13,9 +13,9 @@ from megatape.utils.validation import first_fault
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Replace the file. Its lines are sorted by task, split, kind, row and seed."""
+    """Replace the file. Its lines are sorted by task, split, kind, contender and seed."""
     ordered = sorted(records, key=lambda record: record.identity)
-    text = "".join(f"{record.model_dump_json()}\n" for record in ordered)
+    text = "".join(f"{record.model_dump_json(by_alias=True)}\n" for record in ordered)
     write_atomically(path, text.encode())
 
 
@@ -34,6 +34,8 @@ def read_records(path: Path) -> list[Record]:
         except ValidationError as error:
             raise UserError(f"{place} is corrupted ({first_fault(error)}): remove the file and run the command again") from None
         if record.identity in records:
-            raise UserError(f"{place} repeats {record.task}, {record.split}, {record.row}, seed {record.seed}: remove one")
+            raise UserError(
+                f"{place} repeats {record.task}, {record.split}, {record.contender}, seed {record.seed}: remove one"
+            )
         records[record.identity] = record
     return list(records.values())

@@ -9,7 +9,7 @@ from megatape.lab.study.suite.analysis.differences import Difference
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, POWER
 from megatape.lab.study.suite.analysis.overall import OverallDifference
 from megatape.lab.study.suite.analysis.ranks import Ranks
-from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable, TaskRow
+from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable, TaskContender
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.tables.cell_text import (
@@ -74,9 +74,9 @@ def sections(summary: Summary, not_run: Sequence[str]) -> list[Section]:
 def _overview(summary: Summary) -> Section:
     """Return the table of all tasks, one column each."""
     rows = []
-    for row in [*summary.scores.encodings, *summary.scores.baselines]:
-        cells = [_overview_cell(summary, task, row) for task in summary.scores.tasks]
-        rows.append((row, cells))
+    for contender in [*summary.scores.encodings, *summary.scores.baselines]:
+        cells = [_overview_cell(summary, task, contender) for task in summary.scores.tasks]
+        rows.append((contender, cells))
     if summary.comparisons:
         tests = (
             f"{BETTER} or {WORSE} for each split on which an encoding is significantly better or worse than {REFERENCE}; "
@@ -95,10 +95,10 @@ def _overview(summary: Summary) -> Section:
     return Section("Scores", text, [("All tasks", Table(["", *summary.scores.tasks], rows))])
 
 
-def _overview_cell(summary: Summary, task: str, row: str) -> str:
-    """Format a row's mean score over the splits that differ from training, or over all splits if none does."""
+def _overview_cell(summary: Summary, task: str, contender: str) -> str:
+    """Format a contender's mean score over the splits that differ from training, or over all splits if none does."""
     others = summary.scores.generalization_splits(task)
-    cells = [summary.scores.cell(task, split, row) for split in others]
+    cells = [summary.scores.cell(task, split, contender) for split in others]
     scored = [cell for cell in cells if cell.scores]
     if not scored:
         if any(cell.reason for cell in cells):
@@ -114,7 +114,7 @@ def _overview_cell(summary: Summary, task: str, row: str) -> str:
         text = mean_and_deviation(means)
     if len(scored) < len(others):
         text += f" ({len(scored)} of {len(others)})"
-    marks = [mark(summary.difference(task, split, row)) for split in others]
+    marks = [mark(summary.difference(task, split, contender)) for split in others]
     return f"{text} {''.join(marks)}".strip()
 
 
@@ -126,11 +126,11 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
     difference_rows = []
     needed_rows = []
     has_tested = False
-    for row in summary.scores.encodings:
-        differences = [summary.difference(task, split, row) for split in splits]
+    for contender in summary.scores.encodings:
+        differences = [summary.difference(task, split, contender) for split in splits]
         if any(differences):
-            difference_rows.append((row, [difference_text(difference) for difference in differences]))
-            needed_rows.append((row, [needed_text(difference) for difference in differences]))
+            difference_rows.append((contender, [difference_text(difference) for difference in differences]))
+            needed_rows.append((contender, [needed_text(difference) for difference in differences]))
             has_tested = has_tested or _has_tested(differences)
     if difference_rows:
         confidence = f"{100 * summary.confidence:.4g}% t interval"
@@ -141,7 +141,7 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
         tables.append((title, Table(header, needed_rows)))
 
     text = None
-    has_others = any(row != REFERENCE for row in summary.scores.encodings)
+    has_others = any(contender != REFERENCE for contender in summary.scores.encodings)
     if has_others and not difference_rows:
         text = f"No seed is in common with {REFERENCE}, so there are no differences."
     return Section(task, text, tables, _task_notes(summary, task, splits))
@@ -155,15 +155,15 @@ def _has_tested(differences: list[Difference | None]) -> bool:
 def _score_rows(summary: Summary, task: str, splits: list[str]) -> list[tuple[str, list[str]]]:
     """Format the scores of a task, naming the number of seeds if an encoding has fewer than another one."""
     max_seeds = 0
-    for split, row in product(splits, summary.scores.encodings):
-        num_seeds = len(summary.scores.cell(task, split, row).scores)
+    for split, contender in product(splits, summary.scores.encodings):
+        num_seeds = len(summary.scores.cell(task, split, contender).scores)
         max_seeds = max(max_seeds, num_seeds)
     rows = []
-    for row in summary.scores.encodings:
-        rows.append((row, [_score(summary, task, split, row, max_seeds) for split in splits]))
-    for row in summary.scores.baselines:
+    for contender in summary.scores.encodings:
+        rows.append((contender, [_score(summary, task, split, contender, max_seeds) for split in splits]))
+    for contender in summary.scores.baselines:
         # A baseline has no seeds to miss.
-        rows.append((row, [_score(summary, task, split, row, 0) for split in splits]))
+        rows.append((contender, [_score(summary, task, split, contender, 0) for split in splits]))
     return rows
 
 
@@ -171,22 +171,22 @@ def _task_notes(summary: Summary, task: str, splits: list[str]) -> list[str]:
     """Return the reasons for missing scores, then the cells with seeds far apart."""
     reasons = []
     far_apart = []
-    for row in [*summary.scores.encodings, *summary.scores.baselines]:
+    for contender in [*summary.scores.encodings, *summary.scores.baselines]:
         for split in splits:
-            cell = summary.scores.cell(task, split, row)
+            cell = summary.scores.cell(task, split, contender)
             if cell.reason:
-                reasons.append(f"{row} on {split}: {cell.reason}")
+                reasons.append(f"{contender} on {split}: {cell.reason}")
             if summary.scores.is_all_or_nothing(cell):
                 far_apart.append(
-                    f"{row} on {split}: seeds differ by {100 * cell.spread:.0f} points, as if some had learned the task and "
-                    f"others not: all differences of this task are tested by exact permutation"
+                    f"{contender} on {split}: seeds differ by {100 * cell.spread:.0f} points, as if some had learned the task "
+                    f"and others not: all differences of this task are tested by exact permutation"
                 )
     return reasons + far_apart
 
 
-def _score(summary: Summary, task: str, split: str, row: str, max_seeds: int) -> str:
-    """Format a row's score on a split, with the number of seeds if it is below `max_seeds`."""
-    cell = summary.scores.cell(task, split, row)
+def _score(summary: Summary, task: str, split: str, contender: str, max_seeds: int) -> str:
+    """Format a contender's score on a split, with the number of seeds if it is below `max_seeds`."""
+    cell = summary.scores.cell(task, split, contender)
     if not cell.scores:
         if cell.reason:
             return NOT_APPLICABLE
@@ -195,7 +195,7 @@ def _score(summary: Summary, task: str, split: str, row: str, max_seeds: int) ->
     num_seeds = len(cell.scores)
     if num_seeds < max_seeds:
         text += f" ({num_seeds} of {max_seeds} seeds)"
-    mark_of_difference = mark(summary.difference(task, split, row))
+    mark_of_difference = mark(summary.difference(task, split, contender))
     return f"{text} {mark_of_difference}".strip()
 
 
@@ -215,10 +215,12 @@ def _ranks(ranks: Ranks | None) -> Section:
         f"mean ranks is {ranks.critical:.2f} (Nemenyi test, level {LEVEL})."
     )
     rows = []
-    for row, rank in ranks.mean_ranks.items():
-        apart = ", ".join(ranks.apart(row)) or "none"
-        rows.append((row, [f"{rank:.2f}", apart]))
-    notes = [f"{row} is left out: not applicable to {plural(count, 'split')}" for row, count in ranks.left_out.items()]
+    for contender, rank in ranks.mean_ranks.items():
+        apart = ", ".join(ranks.apart(contender)) or "none"
+        rows.append((contender, [f"{rank:.2f}", apart]))
+    notes = [
+        f"{contender} is left out: not applicable to {plural(count, 'split')}" for contender, count in ranks.left_out.items()
+    ]
     notes += [f"{task}, {split} is left out: not every encoding above has a score" for task, split in ranks.missing]
     return Section(title, text, [("Mean ranks", Table(["", "mean rank", "differs significantly from"], rows))], notes)
 
@@ -235,12 +237,12 @@ def _overall(differences: dict[str, OverallDifference]) -> Section:
         f"encoding equals {REFERENCE} within one point on these tasks."
     )
     rows = []
-    for row, difference in differences.items():
+    for contender, difference in differences.items():
         interval = "one seed"
         if difference.interval is not None:
             low, high = difference.interval
             interval = f"{points(low, 2)} to {points(high, 2)}"
-        rows.append((row, [points(difference.mean, 2), interval]))
+        rows.append((contender, [points(difference.mean, 2), interval]))
     return Section(
         title, text, [(f"Difference from {REFERENCE}", Table(["", "difference", f"{1 - LEVEL:.0%} interval"], rows))]
     )
@@ -249,13 +251,13 @@ def _overall(differences: dict[str, OverallDifference]) -> Section:
 def _learning_rates(table: ScoreTable) -> Section:
     """Return the learning rates of encodings and baselines, skipping rows without one."""
     rows = []
-    for row in [*table.encodings, *table.baselines]:
+    for contender in [*table.encodings, *table.baselines]:
         cells = []
         for task in table.tasks:
-            rates = sorted(table.rates[TaskRow(task, row)])
+            rates = sorted(table.rates[TaskContender(task, contender)])
             cells.append(", ".join(f"{rate:g}" for rate in rates))
         if any(cells):
-            rows.append((row, cells))
+            rows.append((contender, cells))
     return Section("Learning rates", tables=[("Learning rate of the runs", Table(["", *table.tasks], rows))])
 
 

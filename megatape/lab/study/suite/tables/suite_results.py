@@ -74,8 +74,8 @@ def _seconds(finished: list[ExperimentResults]) -> dict[str, list[float]]:
     """Return the seconds of each run by encoding."""
     seconds: dict[str, list[float]] = {}
     for results in finished:
-        of_encoding = seconds.setdefault(results.experiment.encoding, [])
-        of_encoding += [result.seconds for result in results.by_seed.values()]
+        encoding_seconds = seconds.setdefault(results.experiment.encoding, [])
+        encoding_seconds += [result.seconds for result in results.by_seed.values()]
     return seconds
 
 

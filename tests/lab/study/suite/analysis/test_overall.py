@@ -23,7 +23,7 @@ def suite() -> list[Record]:
 
 def mean_differences(records: list[Record], row: str) -> np.ndarray:
     """Differences from rope by seed, averaged over the splits that differ from training, then over tasks."""
-    scores = {(record.task, record.split, record.row, record.seed): record.score for record in records}
+    scores = {(record.task, record.split, record.contender, record.seed): record.score for record in records}
     differences = []
     for seed in range(SEEDS):
         of_seed = []
@@ -57,7 +57,7 @@ def test_known_effect_is_found(suite: list[Record]) -> None:
 def test_only_common_seeds_of_all_tasks_count(suite: list[Record]) -> None:
     """A seed without a score on one split of one task is left out everywhere."""
     incomplete = [
-        record for record in suite if (record.task, record.split, record.row, record.seed) != ("sort", "long", "tape", 2)
+        record for record in suite if (record.task, record.split, record.contender, record.seed) != ("sort", "long", "tape", 2)
     ]
     overall = overall_differences(ScoreTable(incomplete))
     assert overall["tape"].seeds == SEEDS - 1
@@ -71,5 +71,5 @@ def test_one_seed_has_no_interval(suite: list[Record]) -> None:
 
 
 def test_a_task_without_scores_has_no_overall_difference(suite: list[Record]) -> None:
-    partial = [record for record in suite if (record.task, record.row) != ("sort", "tape")]
+    partial = [record for record in suite if (record.task, record.contender) != ("sort", "tape")]
     assert "tape" not in overall_differences(ScoreTable(partial))

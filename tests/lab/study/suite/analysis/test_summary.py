@@ -67,7 +67,7 @@ def _records_of_learning_by_chance(template: Record, seeds: int, generator: np.r
             for seed, learned in enumerate((generator.uniform(size=seeds) < chance).tolist()):
                 changes = {
                     "task": task,
-                    "row": row,
+                    "contender": row,
                     "seed": seed,
                     "split": "test",
                     "kind": "encoding",

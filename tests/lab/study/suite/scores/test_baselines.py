@@ -67,7 +67,7 @@ class First(SyntheticTask):
 
 def _records(task: SyntheticTask, count: int) -> dict[tuple[str, str], Record]:
     """Return the baselines' records by row and split, for a number of samples."""
-    return {(record.row, record.split): record for record in baseline_records(task, count)}
+    return {(record.contender, record.split): record for record in baseline_records(task, count)}
 
 
 def _scores_by_key(record: Record) -> dict[int, float]:

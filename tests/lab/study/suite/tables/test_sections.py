@@ -58,7 +58,7 @@ def copy_scores(records: list[Record]) -> dict[tuple[str, str, int | None], floa
     scores = {}
     for record in records:
         if record.task == "copy" and record.score is not None:
-            scores[record.row, record.split, record.seed] = 100 * record.score
+            scores[record.contender, record.split, record.seed] = 100 * record.score
     return scores
 
 
@@ -186,9 +186,9 @@ def test_differences_are_of_common_seeds(records: list[Record], copy_scores: dic
     missing_seeds = {"tape": (0, 1), "fire": (0, 1, 2, 3), "rope": (4,)}
     common_differences = [copy_scores["tape", "long", seed] - copy_scores["rope", "long", seed] for seed in (2, 3)]
 
-    copy = summarize_without(records, lambda record: record.task != "copy" or record.seed in missing_seeds.get(record.row, ()))[
-        "copy"
-    ]
+    copy = summarize_without(
+        records, lambda record: record.task != "copy" or record.seed in missing_seeds.get(record.contender, ())
+    )["copy"]
 
     difference = cell(copy, "tape", "long", DIFFERENCES)
     assert float(difference.split()[0]) == pytest.approx(np.mean(common_differences), abs=0.0501)
@@ -215,7 +215,7 @@ def two_encodings() -> list[Record]:
 
 
 def test_missing_reference(two_encodings: list[Record]) -> None:
-    copy = summarize_without(two_encodings, lambda record: record.row == "rope")["copy"]
+    copy = summarize_without(two_encodings, lambda record: record.contender == "rope")["copy"]
 
     assert "No seed is in common with rope" in copy
     assert "▲" not in copy
@@ -223,7 +223,7 @@ def test_missing_reference(two_encodings: list[Record]) -> None:
 
 def test_missing_split(two_encodings: list[Record]) -> None:
     no_split = summarize_without(
-        two_encodings, lambda record: (record.task, record.split, record.row) == ("copy", "long", "tape")
+        two_encodings, lambda record: (record.task, record.split, record.contender) == ("copy", "long", "tape")
     )
 
     assert cell(no_split["copy"], "tape", "long") == "not run"
@@ -232,7 +232,7 @@ def test_missing_split(two_encodings: list[Record]) -> None:
 
 
 def test_missing_task(two_encodings: list[Record]) -> None:
-    no_task = summarize_without(two_encodings, lambda record: (record.task, record.row) == ("copy", "tape"))
+    no_task = summarize_without(two_encodings, lambda record: (record.task, record.contender) == ("copy", "tape"))
 
     assert cell(no_task["Scores"], "tape", "copy") == "not run"
     assert "over 1 task;" in no_task["Ranks"]
@@ -267,8 +267,8 @@ def test_seeds_that_learn_and_others_that_do_not(records: list[Record]) -> None:
     learned = {"fire": [1, 0, 1, 1, 0], "tape": [1, 1, 1, 1, 1], "rope": [0, 0, 0, 0, 0]}
     bimodal_records = []
     for record in records:
-        if record.task == "copy" and record.row in learned:
-            score = learned[record.row][record.seed or 0]
+        if record.task == "copy" and record.contender in learned:
+            score = learned[record.contender][record.seed or 0]
             bimodal_records.append(record.model_copy(update={"score": score}))
 
     copy = sections(summarize(bimodal_records, []))["copy"]
