@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, FiniteFloat, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, field_serializer, field_validator, model_validator
 
 from megatape.checkpoint.manifest import ANOTHER
 from megatape.data.counts import Count
@@ -16,18 +16,18 @@ from megatape.utils.validation import as_type
 MAX_STEP_SAMPLES = 2**24
 
 
-class SpikeState(BaseModel, extra="allow", frozen=True):
-    """Spike policy state.
+class SpikeState(BaseModel, extra="allow", frozen=True, populate_by_name=True):
+    """Spike policy state. Its names in state.json are those of version 0.1: the aliases.
 
     Attributes:
-        spikes: Recent values by name: losses and gradient norms.
-        left_out: First and last sample of each range skipped by rollbacks.
-        troubled: Recent steps with a spike or a fault.
+        window: Recent values by name: losses and gradient norms.
+        rolled_back: First and last sample of each range skipped by rollbacks.
+        unstable_steps: Recent steps with a spike or a fault.
     """
 
-    spikes: dict[str, list[FiniteFloat]] = {}
-    left_out: list[tuple[Count, Count]] = []
-    troubled: list[Count] = []
+    window: dict[str, list[FiniteFloat]] = Field({}, alias="spikes")
+    rolled_back: list[tuple[Count, Count]] = Field([], alias="left_out")
+    unstable_steps: list[Count] = Field([], alias="troubled")
 
 
 class StepSamples(BaseModel, extra="forbid", frozen=True):
@@ -64,7 +64,7 @@ class Average(BaseModel, frozen=True):
     shares: list[FiniteFloat]
 
 
-class State(BaseModel, extra="allow", frozen=True):
+class State(BaseModel, extra="allow", frozen=True, populate_by_name=True):
     """Content of state.json. Keys from other versions are kept. Earlier versions wrote fewer keys.
 
     Attributes:
@@ -77,7 +77,7 @@ class State(BaseModel, extra="allow", frozen=True):
         world_size: Number of ranks, None if it is not recorded.
         fingerprints: Tokenizer and data fingerprints.
         attention: Attention backend, None if it is not recorded.
-        guard: Spike policy state.
+        spike_policy: Spike policy state, "guard" in the file.
         callbacks: Callback state by name.
         config: Resolved run configuration.
         average: Set in averages written by `megatape average`, where all else is from the newest averaged checkpoint.
@@ -92,7 +92,7 @@ class State(BaseModel, extra="allow", frozen=True):
     world_size: int | None = None
     fingerprints: dict[str, str]
     attention: str | None = None
-    guard: SpikeState = SpikeState()
+    spike_policy: SpikeState = Field(SpikeState(), alias="guard")
     callbacks: dict[str, Any] = {}
     config: dict[str, Any]
     average: Average | None = None
@@ -120,7 +120,7 @@ class State(BaseModel, extra="allow", frozen=True):
 
     def content(self) -> dict[str, Any]:
         """Return the content as a JSON object."""
-        return self.model_dump(exclude_unset=True)
+        return self.model_dump(exclude_unset=True, by_alias=True)
 
 
 def read_state(path: Path) -> State:

@@ -71,7 +71,7 @@ class RunState:
             world_size=self.facts.world_size,
             fingerprints=self.facts.fingerprints,
             attention=self.facts.attention,
-            guard=self.policy.saved_state(),
+            spike_policy=self.policy.saved_state(),
             callbacks=self.callbacks.state_dict(),
             config=self.facts.config,
         )

@@ -221,7 +221,7 @@ class Trainer:
 
         with self.environment.pace.waiting("the return to a checkpoint"):
             self._restore(reader)
-        first, last = self._policy.skip_after_rollback(reader.state.guard, range(reader.samples, samples))
+        first, last = self._policy.skip_after_rollback(reader.state.spike_policy, range(reader.samples, samples))
         self._saves.after_rollback()
         log.step = self.state.step
         self.callbacks.on_start(self.state.step)
@@ -245,7 +245,7 @@ class Trainer:
         """Continue from a checkpoint."""
         self.checkpoints.load(reader)
         self._restore(reader)
-        self._policy.restore(reader.state.guard)
+        self._policy.restore(reader.state.spike_policy)
         self.origin = reader.directory
 
     def _restore(self, reader: CheckpointReader) -> None:

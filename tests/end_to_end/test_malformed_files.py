@@ -127,7 +127,7 @@ def checkpoint_state(folder: Path) -> Malformed:
         state = CheckpointReader(checkpoint).state
         for fingerprint in state.fingerprints.values():
             assert isinstance(fingerprint, str)
-        SpikePolicy(training, BatchSizes(8)).restore(state.guard)
+        SpikePolicy(training, BatchSizes(8)).restore(state.spike_policy)
         check_order(checkpoint, state.last_step, ShuffledOrder("", 1, 0))
 
     return Malformed(path, read, ("config",), write)

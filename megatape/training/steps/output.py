@@ -12,8 +12,8 @@ from megatape.zero.update import Update
 class SkipReason(Enum):
     """Reasons for skipping a step without computing it, in the words of logs and metrics."""
 
-    # The configuration or a rollback excludes its samples.
-    PLANNED = "skipped (training.skip_samples)"
+    CONFIGURED = "skipped (training.skip_samples)"
+    ROLLED_BACK = "skipped after a rollback"
     NO_TARGETS = "its samples have no targets"
 
 
@@ -95,7 +95,7 @@ class StepOutput:
     @property
     def is_planned(self) -> bool:
         """Whether the configuration or a rollback skipped the step."""
-        return self.skip_reason is SkipReason.PLANNED
+        return self.skip_reason in (SkipReason.CONFIGURED, SkipReason.ROLLED_BACK)
 
     @property
     def anomaly(self) -> str | None:

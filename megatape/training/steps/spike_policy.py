@@ -57,10 +57,13 @@ class SpikePolicy:
         self._unstable_steps: tuple[int, ...] = ()
         self.rolled_back: list[SampleRange] = []
 
-    def skips(self, samples: range) -> bool:
-        """Whether to skip the step with these samples without computing it."""
-        ranges = [*self._config.skip_samples, *self.rolled_back]
-        return any(first < samples.stop and samples.start <= last for first, last in ranges)
+    def is_configured_to_skip(self, samples: range) -> bool:
+        """Whether training.skip_samples has one of a step's samples."""
+        return _overlaps(samples, self._config.skip_samples)
+
+    def is_rolled_back(self, samples: range) -> bool:
+        """Whether a rollback skips one of a step's samples."""
+        return _overlaps(samples, self.rolled_back)
 
     def decide(self, loss: float, grad_norm: float) -> Decision:
         """Decide about a computed step. The engine skips non-finite steps itself.
@@ -151,15 +154,15 @@ class SpikePolicy:
     def saved_state(self) -> SpikeState:
         """Return the state to store in a checkpoint."""
         window = {name: list(values) for name, values in self._window.items()}
-        return SpikeState(spikes=window, left_out=self.rolled_back, troubled=list(self._unstable_steps))
+        return SpikeState(window=window, rolled_back=self.rolled_back, unstable_steps=list(self._unstable_steps))
 
     def restore(self, state: SpikeState) -> None:
         """Continue from a checkpoint's state. Earlier versions stored less."""
         for name, values in self._window.items():
             values.clear()
-            values.extend(state.spikes.get(name, []))
-        self.rolled_back = list(state.left_out)
-        self._unstable_steps = tuple(state.troubled)
+            values.extend(state.window.get(name, []))
+        self.rolled_back = list(state.rolled_back)
+        self._unstable_steps = tuple(state.unstable_steps)
 
     def _describe_anomaly(self, loss: float, grad_norm: float) -> str | None:
         """Return a description of a spike, or None."""
@@ -189,3 +192,8 @@ class SpikePolicy:
             if not any(step in followers for step in self._unstable_steps):
                 candidates.append(saved)
         return candidates
+
+
+def _overlaps(samples: range, ranges: Iterable[SampleRange]) -> bool:
+    """Whether one of the samples is in one of the ranges."""
+    return any(first < samples.stop and samples.start <= last for first, last in ranges)

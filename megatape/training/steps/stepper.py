@@ -154,8 +154,10 @@ class Stepper(AbstractContextManager["Stepper"]):
 
     def _skip_reason(self, step: NextStep) -> SkipReason | None:
         """Return the reason for skipping a step without computing it, or None."""
-        if self._policy.skips(step.samples):
-            return SkipReason.PLANNED
+        if self._policy.is_configured_to_skip(step.samples):
+            return SkipReason.CONFIGURED
+        if self._policy.is_rolled_back(step.samples):
+            return SkipReason.ROLLED_BACK
         if not step.counts.num_targets:
             return SkipReason.NO_TARGETS
         return None

@@ -25,7 +25,7 @@ def test_only_consecutive_skipped_steps_count(tmp_path: Path) -> None:
     check.check_step(make_output(2, "the loss is nan"))
     check.check_step(make_output(3))
     check.check_step(make_output(4, "the loss is nan"))
-    check.check_step(make_output(5, skip_reason=SkipReason.PLANNED))
+    check.check_step(make_output(5, skip_reason=SkipReason.CONFIGURED))
     check.check_step(make_output(6, "the loss is nan"))
     with pytest.raises(TrainingDiverged, match=r"step 7 .*: the loss is nan. That makes 3 skipped steps in a row, .* allows 2"):
         check.check_step(make_output(7, "the loss is nan"))

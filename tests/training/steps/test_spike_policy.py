@@ -25,7 +25,7 @@ def policy_of(config: TrainingConfig, on_spike: str) -> SpikePolicy:
 def copy_of(policy: SpikePolicy, config: TrainingConfig, on_spike: str) -> SpikePolicy:
     """Return a policy that continues from another one's state in a checkpoint."""
     copied = policy_of(config, on_spike)
-    copied.restore(SpikeState.model_validate_json(policy.saved_state().model_dump_json()))
+    copied.restore(SpikeState.model_validate_json(policy.saved_state().model_dump_json(by_alias=True)))
     return copied
 
 
@@ -112,6 +112,17 @@ def test_rollback_in_a_batch_size_warmup(config: TrainingConfig) -> None:
     assert policy.rolled_back[1] == (4000, 4000 + 10 * 64 - 1)
     policy.skip_after_rollback(SpikeState(), range(batches.consumed(500), batches.consumed(600)))
     assert policy.rolled_back[2] == (4000 + 36 * 64, 4000 + 100 * 64 - 1)
+
+
+def test_configured_and_rolled_back_samples(config: TrainingConfig) -> None:
+    """A step with one such sample is skipped. Checkpoints store what rollbacks skip, under the names of version 0.1."""
+    policy = SpikePolicy(config.model_copy(update={"skip_samples": ((20, 20),)}), BatchSizes(8))
+    assert policy.skip_after_rollback(SpikeState(), range(32, 48)) == (32, 47)
+    steps = [range(first, first + 8) for first in range(0, 56, 8)]
+    assert [policy.is_configured_to_skip(samples) for samples in steps] == [False, False, True, False, False, False, False]
+    assert [policy.is_rolled_back(samples) for samples in steps] == [False, False, False, False, True, True, False]
+    stored = policy.saved_state().model_dump(by_alias=True)
+    assert stored == {"spikes": {"loss": [], "gradient norm": []}, "left_out": [(32, 47)], "troubled": []}
 
 
 @pytest.mark.parametrize("ranges", [[[1]], [[3, 2]], [[-1, 2]]])

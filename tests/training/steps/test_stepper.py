@@ -74,14 +74,18 @@ class StubEngine:
 
 
 class StubPolicy:
-    """Policy that skips planned samples, and updates with a loss above 5."""
+    """Policy that skips configured and rolled-back samples, and updates with a loss above 5."""
 
-    def __init__(self, planned: int | None = None) -> None:
+    def __init__(self, configured: int | None = None, rolled_back: int | None = None) -> None:
         self.observed: list[int] = []
-        self._planned = planned
+        self._configured = configured
+        self._rolled_back = rolled_back
 
-    def skips(self, samples: range) -> bool:
-        return samples.start == self._planned
+    def is_configured_to_skip(self, samples: range) -> bool:
+        return samples.start == self._configured
+
+    def is_rolled_back(self, samples: range) -> bool:
+        return samples.start == self._rolled_back
 
     def decide(self, loss: float, norm: float) -> Decision:
         if loss > 5:
@@ -95,13 +99,13 @@ class StubPolicy:
 class Run:
     """Stepper over stand-ins of its parts."""
 
-    def __init__(self, losses: list[float], loader: StubLoader | None = None, planned: int | None = None) -> None:
+    def __init__(self, losses: list[float], loader: StubLoader | None = None, policy: StubPolicy | None = None) -> None:
         self.engine = StubEngine(losses)
-        self.policy = StubPolicy(planned)
+        self.policy = policy or StubPolicy()
         self.state = TrainState(sequence_length=2)
         engine: Any = self.engine
-        policy: Any = self.policy
-        self.stepper = Stepper(engine, loader or StubLoader(), policy, lambda step: 0.1 * (step + 1), Requests, Pace())
+        stepper_policy: Any = self.policy
+        self.stepper = Stepper(engine, loader or StubLoader(), stepper_policy, lambda step: 0.1 * (step + 1), Requests, Pace())
 
     def steps(self, number: int) -> Iterator[Any]:
         """Yield the results of steps."""
@@ -150,14 +154,17 @@ def test_a_transient_fault_costs_no_step() -> None:
 
 def test_skipped_steps_are_not_computed() -> None:
     """Steps to skip, and steps without targets, reach neither the model nor the policy. Ranks still exchange their status."""
-    run = Run([3.0], StubLoader(masked=STEP), planned=0)
-    planned, masked, computed = run.steps(3)
-    assert planned.skip_reason is SkipReason.PLANNED
+    run = Run([3.0], StubLoader(masked=STEP), StubPolicy(configured=0, rolled_back=2 * STEP))
+    configured, masked, rolled_back, computed = run.steps(4)
+    assert configured.skip_reason is SkipReason.CONFIGURED
     assert masked.skip_reason is SkipReason.NO_TARGETS
-    assert math.isnan(planned.loss)
+    assert rolled_back.skip_reason is SkipReason.ROLLED_BACK
+    assert [output.is_planned for output in (configured, masked, rolled_back, computed)] == [True, False, True, False]
+    assert rolled_back.skipped == "skipped after a rollback"
+    assert math.isnan(configured.loss)
     assert computed.loss == 3.0
-    assert run.policy.observed == [3]
-    assert run.engine.num_exchanges == 4
+    assert run.policy.observed == [4]
+    assert run.engine.num_exchanges == 5
 
 
 def test_lost_data_end_the_step_on_all_ranks() -> None:
