@@ -40,6 +40,7 @@ FORBIDDEN = {
     "megatape.checkpoint": ("megatape.model", "megatape.hf"),
     "megatape.training": ("megatape.hf",),
     "megatape.tools": ("megatape.lab",),
+    "megatape.lab.report": ("megatape.lab.study",),
 }
 # The only modules that know the tools and the lab: commands import them lazily, the registry names them without importing.
 OUTSIDE_THE_CORE = ("megatape.tools", "megatape.lab", "megatape.commands", "megatape.__main__", "megatape.child")
