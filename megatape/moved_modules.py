@@ -30,6 +30,7 @@ MOVED = {
         "sdpa": "megatape.attention.backends.sdpa",
     },
     "megatape.benchmark": {"*": "megatape.lab.benchmark.*"},
+    "megatape.checkpoint": {"environment": "megatape.run_environment"},
     "megatape.cluster": {
         "job": "megatape.tools.cluster.slurm.job",
         "preflight": "megatape.tools.cluster.preflight.preflight",

@@ -2,7 +2,8 @@
 
 Where to look:
 
-* manager.py: manager of a run's checkpoints. environment.py, interfaces.py and initial_weights.py say what it needs.
+* manager.py: manager of a run's checkpoints. interfaces.py and initial_weights.py say what it needs, besides
+  megatape/run_environment.py.
 * Saving: saver.py decides how, background.py runs a save beside training, run_writer.py writes and prunes (pruning.py),
   save_report.py reports.
 * One checkpoint: contents.py; writer.py writes it in parallel, as planned by file_plan.py, inside a partial_folder.py.

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from safetensors import SafetensorError
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.distributed.values.exchange import gather_values, on_each
 from megatape.errors import CheckpointError, PathError, path_error
 from megatape.reliability.shared_folder import wait_until_visible
+from megatape.run_environment import RunEnvironment
 from megatape.utils.retries import retry_transient_errors
 
 LOG = logging.getLogger(__name__)

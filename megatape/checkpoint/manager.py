@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.interfaces import SavedRun, SavedState
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.save_report import SaveReport
@@ -15,6 +14,7 @@ from megatape.checkpoint.selection import find_stable_checkpoint
 from megatape.checkpoint.writer import COLLECTIVE_ERRORS
 from megatape.config import CheckpointConfig
 from megatape.errors import NotSaved
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import named_step
 from megatape.zero.engine import Engine
 

@@ -6,9 +6,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.reliability.lease import Lease
 from megatape.reliability.lease.holder import NONCE_DIGITS
+from megatape.run_environment import RunEnvironment
 from megatape.utils.atomic import rename
 
 # Suffix of partial folders.

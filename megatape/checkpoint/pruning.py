@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import load_manifest
 from megatape.checkpoint.partial_folder import hide
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import ROLLED_BACK, named_step
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from megatape.checkpoint.contents import CheckpointContents
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.interfaces import SavedRun
 from megatape.checkpoint.pruning import prune
 from megatape.checkpoint.rng import rng_snapshot
 from megatape.checkpoint.tensors import StoredWeights
 from megatape.checkpoint.writer import write_checkpoint
+from megatape.run_environment import RunEnvironment
 from megatape.zero.tensors import TensorSource
 
 

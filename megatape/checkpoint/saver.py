@@ -7,11 +7,11 @@ from enum import Enum
 from pathlib import Path
 
 from megatape.checkpoint.background import Background, SaveInFlight
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.interfaces import SavedRun
 from megatape.checkpoint.run_writer import RunWriter
 from megatape.checkpoint.tensors import StoredWeights
 from megatape.reliability.watch.pace import PhaseKind
+from megatape.run_environment import RunEnvironment
 from megatape.utils.retries import retry_transient_errors
 from megatape.zero.engine import Engine
 

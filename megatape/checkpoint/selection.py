@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from megatape.checkpoint.candidate import open_verified
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.errors import UserError
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import CORRUPTED, ROLLED_BACK, named_step
 from megatape.utils.atomic import rename
 from megatape.utils.files import sync

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from megatape.checkpoint.base import base_record
 from megatape.checkpoint.contents import CheckpointContents
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.features import Feature
 from megatape.checkpoint.file_plan import TensorFile, plan_files
 from megatape.checkpoint.hashed_files import as_json, write_file
@@ -25,6 +24,7 @@ from megatape.distributed.topology import Topology
 from megatape.distributed.values.exchange import gather_values, on_all, on_main
 from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, path_error
 from megatape.reliability.shared_folder import wait_until_visible
+from megatape.run_environment import RunEnvironment
 from megatape.utils.atomic import rename
 from megatape.utils.files import sync
 from megatape.utils.units import plural

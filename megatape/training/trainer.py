@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.rng import restore_rng
@@ -14,6 +13,7 @@ from megatape.errors import DataError
 from megatape.moved_modules import old_names
 from megatape.reliability.signals import STOPPING, handled
 from megatape.reliability.watch.pace import PhaseKind
+from megatape.run_environment import RunEnvironment
 from megatape.training.interrupt import Interrupt
 from megatape.training.reporting.recorded_steps import unevaluated_step
 from megatape.training.reporting.reporter import StepReporter

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.hashed_files import write_file
 from megatape.checkpoint.manifest import save_manifest
 from megatape.checkpoint.pruning import prune
@@ -13,6 +12,7 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import RunFolder
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.selection import find_newest, find_stable_checkpoint, open_named
 from megatape.distributed.topology import Topology
@@ -15,6 +14,7 @@ from megatape.errors import UserError
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import RunFolder
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_environments import accept, copied_run

@@ -20,12 +20,12 @@ import torch
 from megatape.checkpoint import run_writer
 from megatape.checkpoint.background import SaveInFlight
 from megatape.checkpoint.contents import CheckpointContents
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import MANIFEST, STATE
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import hold
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer

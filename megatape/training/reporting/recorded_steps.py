@@ -2,7 +2,7 @@
 
 import json
 
-from megatape.checkpoint.environment import RunEnvironment
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import read_metrics
 from megatape.training.reporting.step_metrics import NUMBERS, StepMetrics
 

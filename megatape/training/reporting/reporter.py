@@ -1,8 +1,8 @@
 """Reports the steps of a run to its log and its callbacks."""
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.data.training.corpus_names import without_unnamed
 from megatape.data.training.mixture_order import MixtureOrder
+from megatape.run_environment import RunEnvironment
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.interrupt import Interrupt
 from megatape.training.reporting.hardware import peak_memory

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.node_traffic import spanning_warning
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.fresh_start import check_new
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.config import Config, save_config
@@ -19,6 +18,7 @@ from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.shared_folder import check_shared
 from megatape.reliability.watch.pace import Pace
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.callbacks.collection import Callbacks

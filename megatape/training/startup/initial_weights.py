@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.hashed_files import hash_file
 from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.checkpoint.records import FileRecord
@@ -12,6 +11,7 @@ from megatape.config import ModelConfig
 from megatape.distributed.values.exchange import gather_values, on_each
 from megatape.errors import path_errors
 from megatape.registry import INITIAL_WEIGHTS
+from megatape.run_environment import RunEnvironment
 
 
 def open_initial_weights(

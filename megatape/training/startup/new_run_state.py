@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.checkpoint.tensors import StoredWeights
 from megatape.config import ModelConfig, TrainingConfig
@@ -14,6 +13,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.model.init import initial_block
 from megatape.nn.parameters import spec_of
+from megatape.run_environment import RunEnvironment
 from megatape.training.startup.initial_weights import open_initial_weights
 from megatape.training.startup.initial_weights_summary import summarize_initial_weights
 from megatape.zero.kinds import EMA, WEIGHT

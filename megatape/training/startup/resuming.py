@@ -11,13 +11,13 @@ from megatape.checkpoint.compatibility import (
     check_same_settings,
     recipe_changes,
 )
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.fresh_start import check_restart, set_metrics_aside
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.selection import find_newest, open_named
 from megatape.config import Config, differences
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import NEW_SELECTION
+from megatape.run_environment import RunEnvironment
 from megatape.utils.units import plural
 
 

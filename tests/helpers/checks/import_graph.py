@@ -21,6 +21,7 @@ LAYERS = (
     "config",
     "distributed",
     "reliability",
+    "run_environment",
     "nn",
     "attention",
     "data",

@@ -3,12 +3,12 @@
 import shutil
 from pathlib import Path
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import RunFolder
 
 FIXTURE = Path(__file__).parents[2] / "compatibility" / "fixtures" / "run"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.errors import UserError
+from megatape.run_environment import RunEnvironment
 from megatape.training.startup.resuming import resumed_checkpoint
 from tests.helpers.runs.run_environments import accept, copied_run
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from megatape.checkpoint.environment import RunEnvironment
 from megatape.distributed.topology import Topology
 from megatape.distributed.values import exchange
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
+from megatape.run_environment import RunEnvironment
 from megatape.run_folder import RunFolder
 from megatape.utils import retries
 
