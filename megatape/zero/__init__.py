@@ -6,12 +6,12 @@ Where to look, following a step:
 * engine_options.py and deepspeed_config.py: options and DeepSpeed's configuration, derived from ours; mpu.py: our mesh for it.
 * sharded_module.py: builds the model, sharded at stage 3.
 * engine.py: passes, updates and evaluations; stages/: what differs between ZeRO stages.
-* pass_result.py: result of a step's passes; evaluation_losses.py: losses of evaluations; stopwatch.py: times of passes.
-* nonfinite.py, partial_gradients.py and gradient_sums.py: gradients before the update.
+* pass_result.py: sums over a step's gradients, and times; evaluation_losses.py: losses of evaluations; stopwatch.py: times of passes.
+* nonfinite.py and partial_gradients.py: gradients before the update.
 * update.py and update_gate.py: whether to update; gated_optimizer.py and weight_step.py: the optimizer's step.
 * matrices.py: whole matrices for optimizers such as Muon, made from matrix_pieces.py and kept in matrix_state.py.
 * moving_average.py: moving average of the weights.
-* state.py: master weights and optimizer state by parameter, from flat_state.py and piece.py. kinds.py names the tensors,
-  tensors.py is the interface to checkpoints, and snapshot.py copies the state for background saves.
+* state.py: master weights and optimizer state by parameter, from flat_state.py and piece.py. tensors.py names
+  the tensors and is the interface to checkpoints, and snapshot.py copies the state for background saves.
 * replica_check.py: compares replicas between ranks.
 """

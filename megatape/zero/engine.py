@@ -16,12 +16,11 @@ from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.engine_options import EngineOptions
 from megatape.zero.evaluation_losses import EvaluationLosses
 from megatape.zero.gated_optimizer import GatedOptimizer
-from megatape.zero.gradient_sums import GradientSums
 from megatape.zero.internals import same_optimizer_at_stages_1_and_2
 from megatape.zero.mpu import Mpu
 from megatape.zero.nonfinite import NonfiniteWatch
 from megatape.zero.partial_gradients import PartialGradients
-from megatape.zero.pass_result import PassResult
+from megatape.zero.pass_result import GradientSums, PassResult
 from megatape.zero.replica_check import ReplicaCheck
 from megatape.zero.sharded_module import build_sharded, with_small_bucket
 from megatape.zero.stages.build import build_stage

@@ -9,8 +9,7 @@ from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
-from megatape.training.inputs import on_device
-from megatape.zero.gradient_sums import GradientSums
+from megatape.zero.pass_result import GradientSums
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.case_runs import assert_no_errors, run_cases
 from tests.helpers.runs.run_folders import KINDS, assert_identical, compare, step_tensors
@@ -112,7 +111,7 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
             }
             run = trainer_without_lease(parse_config(raw, "test"), topology)
             sample = run.stepper.prefetcher.get(0).batches[0]
-            inputs = [on_device(sample, run.engine.device)] * repetitions
+            inputs = [sample.inputs_on(run.engine.device)] * repetitions
             passes = run.engine.forward_backward(inputs, repetitions * sample.num_targets)
             sums = GradientSums(*run.engine.sum_over_ranks(*passes.sums))
             run.engine.update(1e-3, sums.loss, sums)

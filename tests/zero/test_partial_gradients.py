@@ -11,7 +11,6 @@ from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.training.inputs import on_device
 from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
@@ -57,7 +56,7 @@ def compare_sums(raw: dict[str, Any], topology: Topology) -> list[Comparison]:
         for name, parameter in replicated.items():
             parameter.register_hook(lambda gradient, name=name: add(name, gradient))
         batches = run.loader.step(0)
-        run.engine.forward_backward([on_device(batch, run.engine.device) for batch in batches], 100.0)
+        run.engine.forward_backward([batch.inputs_on(run.engine.device) for batch in batches], 100.0)
         different = []
         for name, part in parts.items():
             dist.all_reduce(part)

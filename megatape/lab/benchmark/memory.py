@@ -29,7 +29,7 @@ from megatape.utils.tables import markdown
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import Engine, Inputs
 from megatape.zero.engine_options import engine_options
-from megatape.zero.gradient_sums import GradientSums
+from megatape.zero.pass_result import GradientSums
 
 STEPS = 4
 # Each data-parallel rank has one sequence with 128 tokens.

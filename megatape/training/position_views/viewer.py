@@ -9,10 +9,9 @@ import torch.distributed as dist
 from megatape.data.training.batch import Batch
 from megatape.distributed.layout import local_tokens
 from megatape.model.recorded_streams import local_state, recorded_streams
-from megatape.training.inputs import on_device
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
-from megatape.zero.kinds import WEIGHT
+from megatape.zero.tensors import WEIGHT
 
 
 class PositionViewer:
@@ -29,7 +28,7 @@ class PositionViewer:
 
     def view(self, sample: Batch) -> PositionView | None:
         """Compute the view of a sample on the main rank, None on the others. Collective."""
-        return compute_position_view(self._engine, on_device(sample, self._engine.device), self._decode)
+        return compute_position_view(self._engine, sample.inputs_on(self._engine.device), self._decode)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from megatape.zero.gradient_sums import GradientSums, Scalar
+from megatape.zero.pass_result import GradientSums, Scalar
 
 
 class BatchCounts(NamedTuple):

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from megatape.data.training.loader import Loader
 from megatape.reliability.watch.pace import Pace
-from megatape.training.inputs import on_device
 from megatape.training.state import TrainState
 from megatape.training.steps.output import ComputedStep, SkipReason, StepOutput
 from megatape.training.steps.prefetch import Prefetcher, StepBatches
@@ -16,7 +15,7 @@ from megatape.training.steps.readable_check import check_readable
 from megatape.training.steps.spike_policy import SpikePolicy
 from megatape.training.steps.status import BatchCounts, Requests, StepStatus
 from megatape.zero.engine import Engine
-from megatape.zero.gradient_sums import GradientSums
+from megatape.zero.pass_result import GradientSums
 from megatape.zero.update import Take
 
 
@@ -177,7 +176,7 @@ class Stepper(AbstractContextManager["Stepper"]):
     def _compute(self, step: NextStep) -> Computation:
         """Run the forward and backward passes and the update of a step."""
         num_targets = step.counts.num_targets / self._num_readers
-        inputs = [on_device(batch, self.engine.device) for batch in step.batches.batches]
+        inputs = [batch.inputs_on(self.engine.device) for batch in step.batches.batches]
         passes = self.engine.forward_backward(inputs, num_targets)
 
         status = self.exchange_status(step.samples.stop, passes.sums)

@@ -7,7 +7,6 @@ from megatape.data.training.corpus_names import without_unnamed
 from megatape.data.training.selection import Selection
 from megatape.errors import DataError
 from megatape.reliability.watch.pace import Pace
-from megatape.training.inputs import on_device
 from megatape.training.position_views.viewer import PositionViewer
 from megatape.training.steps.readable_check import check_readable
 from megatape.training.validation.batches import ValidationBatches
@@ -89,7 +88,7 @@ class Evaluator:
             num_targets = dict.fromkeys(split.groups, 0)
             for group, batch in split.batches:
                 num_targets[group] += batch.num_targets
-            inputs = ((group, on_device(batch, self._engine.device)) for group, batch in split.batches)
+            inputs = ((group, batch.inputs_on(self._engine.device)) for group, batch in split.batches)
             losses[corpus] = self._engine.evaluate(inputs, num_targets)
         return losses
 

@@ -2,7 +2,7 @@
 
 from megatape.training.steps.output import ComputedStep, SkipReason, StepOutput
 from megatape.training.steps.status import BatchCounts, Requests, StepStatus
-from megatape.zero.gradient_sums import GradientSums
+from megatape.zero.pass_result import GradientSums
 from megatape.zero.update import Take, Update
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from megatape.training.steps.status import BatchCounts, Requests, StepStatus
-from megatape.zero.gradient_sums import GradientSums
+from megatape.zero.pass_result import GradientSums
 
 
 def test_one_exchange_sums_all_parts() -> None:

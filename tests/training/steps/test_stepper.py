@@ -18,8 +18,7 @@ from megatape.training.state import TrainState
 from megatape.training.steps.output import SkipReason
 from megatape.training.steps.status import Requests
 from megatape.training.steps.stepper import Stepper
-from megatape.zero.gradient_sums import GradientSums
-from megatape.zero.pass_result import PassResult
+from megatape.zero.pass_result import GradientSums, PassResult
 from megatape.zero.stopwatch import Stopwatch
 from megatape.zero.update import Decide, Decision, Skip, Take, Update
 
