@@ -6,7 +6,8 @@ Where to look, following a step:
 * engine_options.py and deepspeed_config.py: options and DeepSpeed's configuration, derived from ours; mpu.py: our mesh for it.
 * sharded_module.py: builds the model, sharded at stage 3.
 * engine.py: passes, updates and evaluations; stages/: what differs between ZeRO stages.
-* pass_result.py: sums over a step's gradients, and times; evaluation_losses.py: losses of evaluations; stopwatch.py: times of passes.
+* pass_result.py: gradient sums of a step and times of its passes; stopwatch.py: times passes. evaluation_losses.py: losses of
+  evaluations.
 * nonfinite.py and partial_gradients.py: gradients before the update.
 * update.py and update_gate.py: whether to update; gated_optimizer.py and weight_step.py: the optimizer's step.
 * matrices.py: whole matrices for optimizers such as Muon, made from matrix_pieces.py and kept in matrix_state.py.
