@@ -117,8 +117,11 @@ def test_fire_has_one_row_of_positions_if_all_are_equal(offset: int, num_rows: i
     assert torch.equal(state, positions[:num_rows].float())
 
 
-def test_every_name_has_an_encoding() -> None:
-    assert set(ENCODINGS) == set(NAMES)
+def test_every_encoding_is_relative_or_absolute() -> None:
+    """A new encoding in neither list would miss both tests of offsets below."""
+    relative = {changes["encoding"] for changes in RELATIVE}
+    assert relative.isdisjoint(ABSOLUTE)
+    assert relative.union(ABSOLUTE) == set(NAMES)
 
 
 @pytest.mark.parametrize("changes", RELATIVE, ids=str)
