@@ -1,21 +1,27 @@
 """Threads that play the ranks of a node."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.helpers.processes.load import scaled
 
 
 def run_in_threads(function: Callable[[], object], count: int, timeout: float) -> None:
-    """Call a function in several threads at once, and wait for all of them.
+    """Call a function in several threads at once. The test fails if a call raises, or takes longer than the timeout.
 
     Args:
         function: Function that each thread calls.
         count: Number of threads.
         timeout: Seconds on an idle machine to wait for a thread.
+
+    Raises:
+        TimeoutError: A call has not returned by then.
     """
-    threads = [threading.Thread(target=function) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=scaled(timeout))
+    pool = ThreadPoolExecutor(count)
+    try:
+        calls = [pool.submit(function) for _ in range(count)]
+        for call in calls:
+            call.result(timeout=scaled(timeout))
+    finally:
+        # Waiting here would turn a call that hangs into a test that hangs.
+        pool.shutdown(wait=False)
