@@ -1,7 +1,5 @@
 """Functions of the package for use from Python: `megatape.load` and `megatape.new_model`."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import megatape
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.errors import UserError
 from megatape.hf.language_model import LanguageModel
+from tests.helpers.processes.without_torch import assert_not_imported
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.small_run import small_config
 from tests.helpers.runs.training_cases import TRAIN_CASES
@@ -40,8 +39,7 @@ def model(checkpoint: Path) -> LanguageModel:
 
 
 def test_import_needs_no_torch() -> None:
-    check = "import sys, megatape; megatape.load; megatape.new_model; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-P", "-c", check]).returncode == 0
+    assert_not_imported("torch", ["import megatape", "megatape.load", "megatape.new_model"])
 
 
 def test_continuations_are_text_after_the_prompt(model: LanguageModel) -> None:

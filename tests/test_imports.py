@@ -1,7 +1,5 @@
 """Layers of the package import only what lies below them, and some libraries have one home."""
 
-import subprocess
-import sys
 from graphlib import TopologicalSorter
 
 import pytest
@@ -12,11 +10,11 @@ from tests.helpers.checks.import_graph import (
     MODULES,
     PACKAGE,
     PARTS_OF_DATA,
-    ROOT,
     imports_of,
     layer_of,
     part_of_data,
 )
+from tests.helpers.processes.without_torch import assert_not_imported
 
 WITHOUT_TORCH = (
     "megatape.registry",
@@ -118,17 +116,15 @@ def test_library_has_one_home(library: str) -> None:
 
 
 def test_configuration_and_help_need_no_torch() -> None:
-    imports = "; ".join(f"import {module}" for module in WITHOUT_TORCH)
-    parse = "megatape.commands.cli.command_line.command_line().parse_args(['plan', '--config', 'FILE'])"
-    code = f"import sys; {imports}; {parse}; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    statements = [f"import {module}" for module in WITHOUT_TORCH]
+    statements.append("megatape.commands.cli.command_line.command_line().parse_args(['plan', '--config', 'FILE'])")
+    assert_not_imported("torch", statements)
 
 
 @pytest.mark.slow
 def test_training_does_not_import_transformers() -> None:
     """Importing it takes as long as all other imports of a rank. Only reading its models needs it."""
-    code = "import sys, megatape.training.pretrain; sys.exit('transformers' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    assert_not_imported("transformers", ["import megatape.training.pretrain"])
 
 
 @pytest.mark.parametrize(("folder", "other"), [("study", "benchmark"), ("benchmark", "study")])

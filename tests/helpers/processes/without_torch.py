@@ -1,4 +1,4 @@
-"""Commands in a process that cannot import torch."""
+"""Commands and imports in a process that cannot import torch or another library."""
 
 import json
 import subprocess
@@ -36,3 +36,30 @@ def errors_without_torch(commands: list[list[str]], folder: Path) -> list[str]:
     lines = process.stderr.splitlines()
     assert lines[1::2] == ["status 2"] * len(commands), process.stderr
     return lines[::2]
+
+
+# Argument: name of a library. Input: statements.
+WATCHED = """
+import json, sys
+for statement in json.load(sys.stdin):
+    exec(statement)
+    if sys.argv[1] in sys.modules:
+        sys.exit(f"`{statement}` imports {sys.argv[1]}")
+"""
+
+
+def assert_not_imported(library: str, statements: list[str]) -> None:
+    """Assert that statements import a library neither directly nor through others. The error names the first that does.
+
+    Args:
+        library: Library name.
+        statements: Python statements, run one after another in a new process.
+    """
+    process = subprocess.run(
+        [sys.executable, "-P", "-c", WATCHED, library],
+        input=json.dumps(statements),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
