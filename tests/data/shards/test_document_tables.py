@@ -108,6 +108,20 @@ def test_every_token_has_its_document(prepared: Prepared) -> None:
     assert sum(split.documents for split in index.splits.values()) == len(places)
 
 
+def test_places_of_many_tokens_are_those_found_one_by_one(prepared: Prepared) -> None:
+    """Tokens of several tables are looked up at once, in any order and more than once."""
+    index = load_index(prepared.folder)
+    num_tokens = index.splits["train"].tokens
+    assert len(index.document_tables["train"]) > 1
+    tables = DocumentTables(prepared.folder, index, "train")
+    tokens = np.random.default_rng(0).permutation(np.arange(num_tokens).repeat(2))
+
+    expected = [tables.find(token).place for token in range(num_tokens)]
+    assert len(set(expected)) == index.splits["train"].documents
+    assert tables.places(tokens) == [expected[token] for token in tokens.tolist()]
+    assert tables.places(tokens[:0]) == []
+
+
 def test_each_reads_every_table_of_a_split(prepared: Prepared) -> None:
     index = load_index(prepared.folder)
     for split in index.splits:
