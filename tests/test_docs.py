@@ -9,6 +9,7 @@ import runpy
 import shlex
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -338,15 +339,65 @@ def _names_of_tests() -> set[str]:
     return functions | {path.name for path in files} | {path.relative_to(ROOT).as_posix() for path in files}
 
 
+def _slow_by_test(path: Path) -> dict[str, bool]:
+    """Whether each test function of a file is slow."""
+    functions = []
+    file_is_slow = False
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            functions.append(node)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            file_is_slow = "pytest.mark.slow" in ast.unparse(node.value)
+    slow = {}
+    for function in functions:
+        marks = [ast.unparse(decorator) for decorator in function.decorator_list]
+        slow[function.name] = file_is_slow or "pytest.mark.slow" in marks
+    return slow
+
+
+def _slow_by_reference() -> dict[str, bool]:
+    """Whether all tests of a reference are slow.
+
+    A reference is a path, `path::test`, or the name of a file or function that occurs once.
+    """
+    slow = {}
+    names = []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        file = path.relative_to(ROOT).as_posix()
+        slow_by_test = _slow_by_test(path)
+        slow[file] = all(slow_by_test.values())
+        names.append((path.name, slow[file]))
+        for test, is_slow in slow_by_test.items():
+            slow[f"{file}::{test}"] = is_slow
+            names.append((test, is_slow))
+    counts = Counter(name for name, _ in names)
+    for name, is_slow in names:
+        if counts[name] == 1:
+            slow[name] = is_slow
+    return slow
+
+
 def test_every_promise_has_tests() -> None:
-    """docs/reliability.md and tests/promises.md have the same promises in the same order, and each names tests that exist."""
+    """docs/reliability.md and tests/promises.md have the same promises in the same order.
+
+    Each promise names tests that exist, so that no other test can be meant, and is marked if all of them are slow.
+    """
     page = (ROOT / "docs/reliability.md").read_text()
     promises = [" ".join(promise.split()) for promise in re.findall(r"^\* \*\*(.+?)\*\*", page, re.MULTILINE | re.DOTALL)]
-    rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", (ROOT / "tests/promises.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \| (`.+`)( \(slow\))? \|$", (ROOT / "tests/promises.md").read_text(), re.MULTILINE)
     assert len(promises) > 60
-    assert [promise for promise, _ in rows] == promises
-    names = _names_of_tests()
-    assert not {test for _, tests in rows for test in re.findall(r"`(.+?)`", tests) if test not in names}
+    assert [promise for promise, *_ in rows] == promises
+    slow = _slow_by_reference()
+    unknown = []
+    wrong_marks = []
+    for promise, tests, mark in rows:
+        references = re.findall(r"`(.+?)`", tests)
+        unknown += [reference for reference in references if reference not in slow]
+        all_are_slow = all(slow.get(reference, False) for reference in references)
+        if all_are_slow != bool(mark):
+            wrong_marks.append(promise)
+    assert not unknown, "these name no test, or several: write tests/x.py::test_y"
+    assert not wrong_marks, "(slow) marks promises whose tests all run only with -m slow"
 
 
 def test_scripts_only_dispatch() -> None:
