@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import product
 from subprocess import PIPE
 
@@ -18,10 +17,12 @@ from megatape.accounting.memory import plan_memory
 from megatape.config import Config, parse_config
 from megatape.distributed.launch.launchers import set_up_ranks
 from megatape.distributed.launch.network import free_port
-from megatape.distributed.mesh import make_mesh
+from megatape.distributed.mesh import Axis, make_mesh
 from megatape.lab.benchmark.models import SHAPES
 from megatape.lab.processes import child, finish
 from megatape.model.build import build_model
+from megatape.model.layout import Layout
+from megatape.model.transformer import Transformer
 from megatape.training.reporting.hardware import peak_memory
 from megatape.training.startup.new_run_state import fresh_state
 from megatape.utils.python_process import python_command
@@ -118,7 +119,11 @@ def worker(config: Config) -> Measured:
     mesh = make_mesh(topology, {"tensor": config.parallel.tp})
     before = psutil.Process().memory_info().rss
     options = engine_options(config, topology.world_size)
-    engine = Engine(options, topology, mesh, partial(build_model, config.model))
+
+    def build(tensor_axis: Axis) -> Transformer:
+        return build_model(config.model, Layout(tensor_axis))
+
+    engine = Engine(options, topology, mesh, build)
     engine.state.load(fresh_state(engine.state.parameters, config.model.init_std, config.training.seed), step=0)
     initialized = psutil.Process().memory_info().rss - before
     peak_initializing = peak_memory() - before
