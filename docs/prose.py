@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
-CODE_FOLDERS = ("megatape", "launch", "data_prep", "examples", "docs")
+CODE_FOLDERS = ("megatape", "launch", "data_prep", "examples", "docs", "tests")
 # Phrases that readers stumbled over, and plain ones for them.
 BANNED = {
     r"\bgo(es)? on\b": "resume, continue",

@@ -1,4 +1,4 @@
-"""What a run may change when it resumes."""
+"""Changes that a run may make when it resumes."""
 
 import json
 from pathlib import Path

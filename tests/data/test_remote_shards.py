@@ -146,7 +146,7 @@ def test_ranks_that_share_a_small_cache_read_the_same_samples(directory: Path, t
 def test_a_copy_removed_before_it_is_opened_is_made_again(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another rank may remove a copy to make room."""
+    """Another rank may remove a copy to free space."""
     local = ShardCache.local
     removed: list[Path] = []
 

@@ -1,4 +1,4 @@
-"""Checkpoints written in the background while training goes on.
+"""Checkpoints written in the background while training continues.
 
 They have the same bytes as in the foreground, and none is lost at an end of the run.
 """

@@ -1,4 +1,4 @@
-"""A corpus of C4's shape, 156 billion tokens in 3,072 shards: what is read for a sample, and how long a rank takes to start.
+"""A corpus of C4's shape, 156 billion tokens in 3,072 shards: bytes read for a sample, and how long a rank takes to start.
 
 The shards are empty files of the right sizes, so nothing in them is read: `ShardFile.read` gives zeros and their checksums.
 """

@@ -1,4 +1,4 @@
-"""Steps skipped because loss or gradient are not finite: what the run reports and saves, and when it ends."""
+"""Steps skipped because loss or gradient are not finite: how the run reports and saves, and when it ends."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A rank that keeps the others waiting at every step is named, once, while the run goes on."""
+"""A rank that keeps the others waiting at every step is named, once, while the run continues."""
 
 import os
 import time

@@ -11,7 +11,7 @@ from tests.helpers.runs.run_folders import num_recorded_steps
 
 
 def test_the_second_run_is_refused_until_the_first_is_dead(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The first run goes on. After kill -9 another takes over at once, and removes the dead run's partial checkpoint."""
+    """The first run continues. After kill -9 another takes over at once, and removes the dead run's partial checkpoint."""
     folder = RunFolder(Path(raw_config["run"]["directory"]))
     raw_config["training"]["steps"] = 1000
     config = tmp_path / "config.json"

@@ -40,7 +40,7 @@ def _published(**fields: Any) -> dict[str, Any]:
 
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# The settings of config.json of well-known models, as they were published: what a table by model name would get wrong.
+# Published settings in config.json of well-known models: the fields that a table by model name would get wrong.
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
     "Llama-2-7B": (
         _published(

@@ -48,7 +48,7 @@ def test_kill_of_an_ancestor(tmp_path: Path, mark: str, names: list[str], killed
         mark: Environment variable that marks a rank.
         names: Programs starting one another, the last of which starts the rank.
         killed: Index of the killed program.
-        answer: What the rank prints.
+        answer: Output of the rank.
     """
     for name in names:
         (tmp_path / name).write_text(textwrap.dedent(STARTER))

@@ -96,7 +96,7 @@ class DisturbedRun:
         self.journal.write(event="start", round=self.plan.number, launcher=launcher, layout=str(layout), origin=origin)
 
     def _disturb(self, fault: Fault) -> bool:
-        """Wait for the moment and let the fault happen. Returns whether the run goes on."""
+        """Wait for the moment and let the fault happen. Returns whether the run continues."""
         start = self._start
         progress = self._progress
         moments = {

@@ -1,4 +1,4 @@
-"""What a soak does, drawn from its seed: rounds, each a run of its own, and the faults that this run meets."""
+"""Schedule of a soak, drawn from its seed: rounds, each a run of its own, and the faults that this run meets."""
 
 import random
 from collections.abc import Iterator, Sequence

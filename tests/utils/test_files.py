@@ -1,4 +1,4 @@
-"""JSON of unknown origin, and outputs that never replace another program's files."""
+"""JSON that is untrusted, and outputs that never replace another program's files."""
 
 import errno
 import os

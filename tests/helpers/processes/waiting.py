@@ -26,7 +26,7 @@ def wait_until(
 
     Args:
         condition: Returns whether to stop waiting.
-        description: What is being waited for, a noun phrase for the message: "the first checkpoint".
+        description: Condition in words, a noun phrase for the message: "the first checkpoint".
         timeout: Seconds on an idle machine. A loaded one gets more (tests/helpers/processes/load.py).
         process: Process that has to make the condition true: waiting fails as soon as the process exits.
         details: Returns text to append to the message, for example a log.

@@ -112,7 +112,7 @@ class Workers:
 
         Args:
             condition: Returns whether to stop waiting.
-            what: What is being waited for, a noun phrase for the error.
+            what: Condition in words, a noun phrase for the error.
             timeout: Seconds on an idle machine (tests/helpers/processes/load.py).
 
         Raises:

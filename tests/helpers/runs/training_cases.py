@@ -1,4 +1,4 @@
-"""What the workers of the training tests do."""
+"""Work of the processes in training tests."""
 
 import copy
 import errno

@@ -1,4 +1,4 @@
-"""Downloading models from the Hugging Face hub, for which a server in this process stands in."""
+"""Downloading models from the Hugging Face hub, replaced by a server in this process."""
 
 import hashlib
 import json

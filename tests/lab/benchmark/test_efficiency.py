@@ -44,7 +44,7 @@ def test_report_starts_with_the_paper_and_includes_the_baseline() -> None:
 
 
 def test_training_steps_of_a_llama_of_transformers_are_timed() -> None:
-    """Nothing else of it is, because it has no parts of ours."""
+    """Nothing else of it is, because it has none of our parts."""
     paragraphs = list(report(Shape(SMALL, 1, 16), [], 1, CPU, llama=True))
 
     has_llama = ["Llama of transformers" in text for text in paragraphs]

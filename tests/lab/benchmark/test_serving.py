@@ -1,4 +1,4 @@
-"""Report on exported models against a Llama: what is built, counted and printed."""
+"""Report on exported models against a Llama: models built, counted and printed."""
 
 import json
 import re

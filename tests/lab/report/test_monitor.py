@@ -1,4 +1,4 @@
-"""The view of runs in a terminal: what it shows, and that it leaves runs and terminal as they were."""
+"""The view of runs in a terminal: its content, and that it leaves runs and terminal as they were."""
 
 import fcntl
 import json

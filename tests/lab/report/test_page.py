@@ -31,7 +31,7 @@ class ReportPage(NamedTuple):
     Attributes:
         text: HTML, without places where a name may be broken.
         content: Data of its charts.
-        errors: What the command printed as errors.
+        errors: Text that the command printed as errors.
     """
 
     text: str

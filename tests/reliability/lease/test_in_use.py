@@ -13,7 +13,7 @@ from tests.helpers.processes.leases import elsewhere
 
 @pytest.mark.timeout(30)
 def test_a_pipe_is_not_waited_for(path: Path) -> None:
-    """A pipe without a writer stands in the lease's place."""
+    """A pipe without a writer takes the lease's place."""
     path.parent.mkdir()
     os.mkfifo(path)
     for look in (partial(check_free, path), Lease(path).attempt):

@@ -165,7 +165,7 @@ def test_answers_equal_those_of_lm_evals_own_class(models: dict[str, Any], name:
     ours = LmEvalModel(model)
 
     def ask(kind: str, *arguments: Any) -> tuple[Any, Any]:
-        """Return the answers of ours and theirs."""
+        """Return the answers of our class and lm-eval's."""
         requests = [Instance(kind, {}, given, 0) for given in arguments]
         return getattr(ours, kind)(requests), getattr(theirs, kind)(requests)
 
