@@ -35,7 +35,7 @@ from megatape.utils.atomic import write_atomically
 from megatape.utils.json_files import read_json
 from megatape.utils.paths import FileName
 from megatape.utils.validation import as_type
-from megatape.zero.tensors import EMA
+from megatape.zero.kinds import EMA
 
 MANIFEST = "manifest.json"
 STATE = "state.json"

@@ -18,7 +18,7 @@ from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.errors import CheckpointError, UserError, path_errors
 from megatape.moved_modules import old_names
 from megatape.run_folder import named_step
-from megatape.zero.tensors import EMA, WEIGHT
+from megatape.zero.kinds import EMA, WEIGHT
 
 
 class CheckpointReader:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from megatape.config import Section
 from megatape.errors import UserError
 from megatape.utils.paths import FileName
-from megatape.zero.tensors import WEIGHT
+from megatape.zero.kinds import WEIGHT
 
 
 class FileRecord(Section):

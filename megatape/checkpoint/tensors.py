@@ -12,7 +12,7 @@ from torch import Tensor
 from megatape.checkpoint.hashed_files import hash_file, write_file
 from megatape.checkpoint.records import FileRecord, TensorRecord
 from megatape.errors import UserError
-from megatape.zero.tensors import WEIGHT
+from megatape.zero.kinds import WEIGHT
 
 # Precision -> its name in safetensors files.
 DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}

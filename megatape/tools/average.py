@@ -20,7 +20,7 @@ from megatape.config import differences
 from megatape.errors import UserError, path_errors
 from megatape.utils.atomic import new_folder
 from megatape.utils.files import link_file, sync
-from megatape.zero.tensors import EMA, WEIGHT
+from megatape.zero.kinds import EMA, WEIGHT
 
 
 @path_errors()

@@ -12,7 +12,7 @@ Where to look, following a step:
 * update.py and update_gate.py: whether to update; gated_optimizer.py and weight_step.py: the optimizer's step.
 * matrices.py: whole matrices for optimizers such as Muon, made from matrix_pieces.py and kept in matrix_state.py.
 * moving_average.py: moving average of the weights.
-* state.py: master weights and optimizer state by parameter, from flat_state.py and piece.py. tensors.py names
-  the tensors and is the interface to checkpoints, and snapshot.py copies the state for background saves.
+* state.py: master weights and optimizer state by parameter, from flat_state.py and piece.py. kinds.py names
+  the tensors, tensors.py is the interface to checkpoints, and snapshot.py copies the state for background saves.
 * replica_check.py: compares replicas between ranks.
 """

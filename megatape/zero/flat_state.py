@@ -7,8 +7,8 @@ import torch
 from megatape.config import OptimizerConfig
 from megatape.errors import UserError
 from megatape.registry import OPTIMIZERS
+from megatape.zero.kinds import EMA
 from megatape.zero.stages.stage import ZeroStage
-from megatape.zero.tensors import EMA
 
 
 class FlatState:

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.optim.matrices import ComputeUpdate
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.matrix_pieces import MatrixPieces
 from megatape.zero.state import ZeroState
-from megatape.zero.tensors import WEIGHT
 
 # One matrix for each owner that has one left -> its name.
 Round = dict[int, str]

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from megatape.distributed.values.exchange import gather_values
 from megatape.nn.parameters import Share, matrix
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.piece import Piece
 from megatape.zero.state import ZeroState
-from megatape.zero.tensors import WEIGHT
 
 # Axes over which weights are sharded or replicated.
 AXES = ("replicate", "tensor")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from megatape.zero.kinds import EMA
 from megatape.zero.stages.stage import ZeroStage
-from megatape.zero.tensors import EMA
 
 # Elements swapped at a time between weights and averages.
 CHUNK = 2**24

@@ -9,8 +9,8 @@ from torch import Tensor
 from megatape.distributed.values.exchange import gather_values
 from megatape.errors import TrainingDiverged
 from megatape.utils.units import plural
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.state import ZeroState
-from megatape.zero.tensors import WEIGHT
 
 # Kind and name of a tensor.
 Key = tuple[str, str]

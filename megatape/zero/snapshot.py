@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.piece import Piece
 from megatape.zero.state import ZeroState
-from megatape.zero.tensors import WEIGHT
 
 # Alignment of copies in host memory, in bytes.
 ALIGNMENT = 64

@@ -19,12 +19,13 @@ from megatape.distributed.topology import Topology
 from megatape.nn.parameters import Share, matrix, share_of, spec_of
 from megatape.registry import OPTIMIZERS
 from megatape.zero.flat_state import FlatState
+from megatape.zero.kinds import EMA, WEIGHT
 from megatape.zero.matrix_state import MatrixState
 from megatape.zero.moving_average import MovingAverage
 from megatape.zero.piece import Piece
 from megatape.zero.stages.fragment import Fragment, local_shape
 from megatape.zero.stages.stage import ZeroStage
-from megatape.zero.tensors import EMA, WEIGHT, ReadBlock
+from megatape.zero.tensors import ReadBlock
 
 
 class ZeroState:

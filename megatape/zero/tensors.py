@@ -1,16 +1,10 @@
-"""Interfaces for reading whole tensors into a run, and for gathering them into a checkpoint, and kinds of tensors."""
+"""Interfaces for reading whole tensors into a run, and for gathering them into a checkpoint."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor
-
-# Tensor kinds common to all optimizers. Registry entries of optimizers name the other kinds.
-# Float32 master weight.
-WEIGHT = "weight"
-# Moving average of a trained weight, stored like optimizer state.
-EMA = "ema"
 
 
 class ReadBlock(Protocol):

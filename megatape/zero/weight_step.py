@@ -6,9 +6,9 @@ import torch
 
 from megatape.nn.parameters import spec_of
 from megatape.optim.matrices import MatrixOptimizer
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.matrices import WholeMatrices
 from megatape.zero.state import ZeroState
-from megatape.zero.tensors import WEIGHT
 
 
 class WeightStep:

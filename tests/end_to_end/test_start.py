@@ -32,8 +32,9 @@ from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.startup.new_run_state import new_run_state
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.state import ZeroState
-from megatape.zero.tensors import WEIGHT, ReadBlock
+from megatape.zero.tensors import ReadBlock
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.tiny_models import MODELS, save_tiny

@@ -11,7 +11,7 @@ from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.zero.tensors import WEIGHT
+from megatape.zero.kinds import WEIGHT
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 

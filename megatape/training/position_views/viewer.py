@@ -11,7 +11,7 @@ from megatape.distributed.layout import local_tokens
 from megatape.model.recorded_streams import local_state, recorded_streams
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
-from megatape.zero.tensors import WEIGHT
+from megatape.zero.kinds import WEIGHT
 
 
 class PositionViewer:

@@ -16,7 +16,8 @@ from megatape.nn.parameters import spec_of
 from megatape.run_environment import RunEnvironment
 from megatape.training.startup.initial_weights import open_initial_weights
 from megatape.training.startup.initial_weights_summary import summarize_initial_weights
-from megatape.zero.tensors import EMA, WEIGHT, ReadBlock
+from megatape.zero.kinds import EMA, WEIGHT
+from megatape.zero.tensors import ReadBlock
 
 
 class NewRunState:

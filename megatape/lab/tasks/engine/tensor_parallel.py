@@ -30,7 +30,7 @@ from megatape.model.build import build_model
 from megatape.model.layout import Layout
 from megatape.model.transformer import Transformer
 from megatape.nn.parameters import matrix, share_of, spec_of
-from megatape.zero.tensors import WEIGHT
+from megatape.zero.kinds import WEIGHT
 
 
 @dataclass
