@@ -1,4 +1,4 @@
-"""What one rank computes in the forward and backward pass of a micro-batch."""
+"""Workload of one rank: the model, layout and settings of its forward and backward pass over a micro-batch."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self

@@ -70,7 +70,7 @@ class Background:
             except BaseException as error:  # noqa: BLE001 (`finish` raises it in the training thread)
                 save.result.set_exception(error)
 
-        # As a daemon, the thread lets a failing rank exit even if the other ranks have left the save.
+        # A daemon thread lets a failing rank exit even if the other ranks have left the save.
         Thread(target=work, name="save", daemon=True).start()
 
     def finish(self) -> Path:

@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class ResumeRule(Enum):
-    """What changing a field means for resuming and comparing runs. Each field declares one, as in `Fixed[int]`."""
+    """Consequence of changing a field when resuming or comparing runs. Each field declares one, as in `Fixed[int]`."""
 
     # The field defines the model and must not change on resume.
     FIXED = "fixed"

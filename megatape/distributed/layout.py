@@ -1,4 +1,4 @@
-"""Which part of a tensor each rank holds, and exchanges between these layouts.
+"""Layouts of tensors across ranks, and exchanges between them.
 
 Each axis of ranks splits something else. An axis of size 1 splits nothing.
 

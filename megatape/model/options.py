@@ -1,4 +1,4 @@
-"""Options of a model beside its equations: which kernels compute it, what is trained, and at which cost in memory."""
+"""Options of a model that leave its equations alone: its kernels, trainable parameters and memory savings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ DEFAULT_TRAINING = TrainingOptions()
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What modules of a model read of its options. By default one rank computes the equations as they are written.
+    """Options read by the modules of a model. The defaults compute the equations as written, on one rank.
 
     Attributes:
         layout: Ranks that the model is distributed over.

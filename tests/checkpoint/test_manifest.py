@@ -96,7 +96,7 @@ def test_a_pipe_and_a_device_are_no_files(checkpoint: Path) -> None:
 
 
 def test_hashing_is_distributed_over_ranks(checkpoint: Path) -> None:
-    """Of two ranks, the first hashes files 0 and 2, and the second hashes file 1."""
+    """Two ranks share the work: the first hashes files 0 and 2, and the second hashes file 1."""
     manifest = load_manifest(checkpoint)
     (checkpoint / "b").write_bytes(b"secant")
     check_hashes(checkpoint, manifest, share=0, shares=2)

@@ -49,7 +49,7 @@ def do_nothing(run: Trainer) -> None:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What happens to the saves of a run.
+    """Disturbance of a run's saves.
 
     Attributes:
         before_start: Called before each save starts in the background.

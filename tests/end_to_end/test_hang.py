@@ -150,7 +150,7 @@ def wait_for_steps(workers: Workers, folder: RunFolder, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("hang", ["data", "backward"])
 def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, hang: str) -> None:
-    """Also rank 0, and in DeepSpeed's own groups, where ranks wait for another rank that waits for the hanging one."""
+    """The rank may be rank 0, or hang in a group of DeepSpeed's, where others wait for a rank that waits for it."""
     raw_config["parallel"] = {"tp": 2}
 
     with start(raw_config, tmp_path / "workers", 4, hang) as workers:
@@ -226,7 +226,7 @@ def test_a_rank_that_freezes_after_its_first_steps_has_the_limit_of_a_step(raw_c
 
 @pytest.mark.slow
 def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path) -> None:
-    """As by Ctrl-Z or a sleeping laptop. However long it takes, no rank counts the time in which it could not run."""
+    """Ctrl-Z or a sleeping laptop stops all ranks at once. No rank counts the time in which it could not run."""
     with start(raw_config, tmp_path / "workers", 2) as workers:
         wait_for_steps(workers, folder, 2)
         workers.signal(signal.SIGSTOP)

@@ -111,7 +111,7 @@ MOVES = [Move(1, 1, 1), Move(4, 1, 2), Move(2, 2, 3), Move(2, 1, 0), Move(4, 4, 
 
 @pytest.mark.slow
 def test_checkpoints_move_between_topologies(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """From 2 data x 2 tensor ranks at stage 3 through all MOVES: the same masters and moments to the bit.
+    """A run of 2 data x 2 tensor ranks at stage 3 goes through all MOVES with the same masters and moments to the bit.
 
     So exports are the same, too. A run that continues has the samples of the first one, and its losses up to the order of
     float32 sums.

@@ -1,4 +1,4 @@
-"""Which sequences the steps of a run really trained on, over kills, resumes and other numbers of ranks."""
+"""Sequences that the steps of a run really trained on, over kills, resumes and other numbers of ranks."""
 
 import json
 import os

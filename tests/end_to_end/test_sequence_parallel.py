@@ -115,7 +115,7 @@ def test_sequence_parallel_equals_plain(config: dict[str, Any], folder: Path) ->
     ids=lambda sizes: sizes.name,
 )
 def test_context_parallel_equals_plain(config: dict[str, Any], folder: Path, sizes: Sizes) -> None:
-    """Also of ranks some of which read other samples.
+    """Context-parallel ranks train like one process, also beside ranks that read other samples.
 
     Fails if a rank takes its chunks, their positions, documents or dropout for a sample from the beginning, if the sums of
     weights of two ranks are not merged by their largest scores, and if gradients of keys end at the wrong rank.

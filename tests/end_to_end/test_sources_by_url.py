@@ -73,7 +73,7 @@ FILES_OF_KINDS = {
 
 
 def test_every_kind_gives_the_same_by_url(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """From a server that fails once, which costs a second."""
+    """The server fails once, which costs a second."""
     lines = json_lines(TEXTS)
     write_parquet(tmp_path / "a.parquet", list(TEXTS))
     files = {

@@ -1,4 +1,4 @@
-"""What training.trainable leaves out stays as it is and costs no gradient, moment or master weight, on any topology."""
+"""Parameters that training.trainable leaves out do not change, and cost no gradient, moment or master weight in any layout."""
 
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What happens to the processes of a run: they are killed, stopped and signaled, and their disk becomes full."""
+"""Faults in a run's processes, which are killed, stopped and signaled, and whose disk becomes full."""
 
 import os
 import signal

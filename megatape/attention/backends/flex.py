@@ -23,8 +23,8 @@ from megatape.utils.torch_internals import limit_recompilations
 # The compiler does not support smaller heads.
 MIN_HEAD_DIM = 16
 
-# torch chooses tiles by the query width alone. Wider values make the forward pass spill registers, so it gets tiles for heads
-# as wide as the values.
+# torch chooses tiles by the query width alone. With wider values these tiles spill registers in the forward pass, so the
+# tiles here fit the width of the values.
 WIDER_VALUES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 # torch does not count the bias either. Each pipeline stage holds a float32 bias per score, and three stages exceed an H100's
 # shared memory.

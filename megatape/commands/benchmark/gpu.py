@@ -12,7 +12,7 @@ EXAMPLE = "megatape benchmark gpu --out measured --budget 570"
 
 
 class Options(CommandOptions):
-    """What to measure on a GPU.
+    """Options of the GPU benchmark.
 
     Attributes:
         out: folder for results.jsonl, table.md and logs
@@ -39,7 +39,7 @@ def run(options: Options) -> None:
     if options.parts is not None:
         part_names = [part.name for part in PARTS]
         names = parse_names("parts", options.parts, part_names, "a part of the benchmark")
-        # In the order of the benchmark.
+        # Parts keep the benchmark's order.
         chosen = tuple(part for part in PARTS if part.name in names)
     import torch
 

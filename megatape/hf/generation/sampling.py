@@ -60,7 +60,7 @@ class Sampling(CommandOptions):
         """Return the keyword arguments of transformers' generate."""
         if not self.temperature:
             return {"max_new_tokens": self.max_new_tokens, "do_sample": False}
-        # By default transformers restricts the distribution. top_k 0 and top_p 1 turn that off.
+        # transformers restricts the distribution by default. Setting top_k to 0 and top_p to 1 turns that off.
         top_p = 1.0
         if self.top_p is not None:
             top_p = self.top_p

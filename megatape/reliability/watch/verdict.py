@@ -13,7 +13,7 @@ FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGE
 
 
 class FaultKind(Enum):
-    """What ended the run."""
+    """Kind of fault that ended the run."""
 
     # A rank reports its own exception.
     ERROR = "error"
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     """Decision to end all ranks.
 
     Attributes:
-        kind: What happened.
+        kind: Kind of fault.
         cause: Description, naming the rank at fault.
         rank: Rank at fault, or None.
         thread: Its thread at fault.

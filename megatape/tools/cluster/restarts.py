@@ -58,7 +58,7 @@ JOB_POLICY = RestartPolicy(final=(*SUPERVISOR_POLICY.final, KILLED_BY_USR1))
 
 
 class Action(Enum):
-    """What to do after a run has ended."""
+    """Action to take after a run has ended."""
 
     # The status is final, or no restarts are left.
     END = auto()

@@ -1,4 +1,4 @@
-"""From records to a data directory: documents counted, refused and reported."""
+"""Preparing records into a data directory, with what is counted, refused and reported."""
 
 import bz2
 import json

@@ -95,7 +95,7 @@ ALPACA_REQUEST = "Write a response that appropriately completes the request.\n\n
 
 @pytest.mark.parametrize("empty_fields", [{}, {"input": ""}, {"input": " "}, {"input": None}, {"system": "", "history": []}])
 def test_an_instruction_without_input_has_the_prompt_of_stanford(tokenizer: Tokenizer, empty_fields: dict[str, Any]) -> None:
-    """From train.py of stanford_alpaca, except for the line end after the last colon, which later data sets have."""
+    """The formats are stanford_alpaca's, except for the line end after the last colon, which later data sets have."""
     form = Alpaca(tokenizer, Limits(2048))
     expected = f"{ALPACA_BEGIN}. {ALPACA_REQUEST}Add {{1}}.\n\n### Response:\n"
     assert form.texts({"instruction": "Add {1}.", "output": "2"} | empty_fields) == (expected, "2")

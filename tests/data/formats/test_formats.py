@@ -394,7 +394,7 @@ def test_unfit_flat_files_are_refused(import_data: Import, tmp_path: Path, conte
 
 
 def test_a_flat_file_of_32_bit_ids_is_noted(import_data: Import, tmp_path: Path) -> None:
-    """As 16-bit ids, every second id is 0, <unk>, so documents do not start with the beginning token."""
+    """Reading the file as 16-bit ids makes every second id 0, <unk>, so documents do not start with the beginning token."""
     path = tmp_path / "a.bin"
     path.write_bytes(STREAM.astype("<u4").tobytes())
     result = import_data("flat", path)

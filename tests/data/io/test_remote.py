@@ -468,7 +468,7 @@ def test_file_urls_are_quoted_or_not(tmp_path: Path, url: str, name: str, scheme
 
 
 def test_another_content_of_the_same_size_is_another_version(web: Web, tmp_path: Path) -> None:
-    """By path, on a web server and in object storage."""
+    """Paths, a web server and object storage all tell the two contents apart."""
     memory = fsspec.filesystem("memory")
     path = tmp_path / "a"
     names = [str(path), web.url("a"), "memory://versions/a"]

@@ -131,16 +131,16 @@ def test_idle_processes_make_few_calls(
         work=lambda *_: pytest.fail("a unit was taken from its process"),
     )
     processes = [make_preparation().queue.run(step) for _ in range(NUM_WORKERS)]
-    calls = Counter[int]()  # by second
-    count_calls(monkeypatch, folder.path, lambda number: calls.update({int(clock.now): number}))
+    calls_by_second = Counter[int]()
+    count_calls(monkeypatch, folder.path, lambda number: calls_by_second.update({int(clock.now): number}))
 
     simulate(processes, clock, seconds=20.0)
 
-    assert sum(calls.values()) > 20 * NUM_WORKERS, "calls were not counted"
+    assert sum(calls_by_second.values()) > 20 * NUM_WORKERS, "calls were not counted"
     for begin in range(10):
-        assert sum(calls[second] for second in range(begin, begin + 10)) <= 10 * 10_000
+        assert sum(calls_by_second[second] for second in range(begin, begin + 10)) <= 10 * 10_000
     for second in range(5, 20):
-        assert calls[second] <= 10_000
+        assert calls_by_second[second] <= 10_000
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])

@@ -54,7 +54,7 @@ def test_long_names_in_every_format(tmp_path: Path, form: int) -> None:
 
 
 def test_names_with_several_dots(tmp_path: Path) -> None:
-    """By WebDataset's rule, names such as arXiv's numbers would be members of one sample, and texts would be lost."""
+    """WebDataset's rule would make names such as arXiv's numbers members of one sample, and lose texts."""
     members = [
         ("2501.00000.txt", b"first"),
         ("2501.00001.json", b'{"text": "second"}'),

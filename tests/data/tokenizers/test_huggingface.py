@@ -232,7 +232,7 @@ def test_a_merge_of_unknown_tokens_is_refused(edited: Callable[..., Path]) -> No
 
 
 def test_without_a_template_there_is_no_beginning_token(edited: Callable[..., Path]) -> None:
-    """As in transformers."""
+    """transformers also adds a beginning token only if the template of tokenizer.json says so."""
     folder = edited("llama3", "tokenizer.json", lambda content: content["post_processor"].update(processors=[]))
     assert load_tokenizer(folder).bos_id is None
 

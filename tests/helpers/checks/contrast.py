@@ -2,7 +2,7 @@
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two colors "rgb(r, g, b)", as the Web Content Accessibility Guidelines define it."""
+    """Return the contrast of two colors "rgb(r, g, b)", as the Web Content Accessibility Guidelines define it."""
     light = sorted((luminance(one), luminance(other)))
     return (light[1] + 0.05) / (light[0] + 0.05)
 

@@ -1,4 +1,4 @@
-"""What tests on several hosts need, write and compare."""
+"""Requirements, configurations and comparisons of tests on several hosts."""
 
 import copy
 import json

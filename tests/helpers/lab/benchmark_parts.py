@@ -71,7 +71,7 @@ def missing(bench: Bench) -> None:
 
 
 def slow(bench: Bench) -> None:
-    """Its process would outlive the test."""
+    """Sleep longer than any test, to be killed."""
     bench.measure(("a",), Found)
     bench.begin(("b",))
     time.sleep(600)

@@ -1,6 +1,6 @@
 """Encodings from outside the package with a sum along the sequence, and with weights by head.
 
-Of each there is one that works when ranks divide samples, and one whose registry entry claims so by mistake.
+One of each kind works when ranks split samples, and one has a registry entry that claims so by mistake.
 """
 
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ ENTRIES = {
 
 
 class Turns(TokenFeatures):
-    """By how much each token turns those after it."""
+    """Angle by which each token turns the tokens after it."""
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         return (k.float().tanh().chunk(2, dim=-1)[0],)

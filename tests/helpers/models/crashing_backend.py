@@ -10,7 +10,7 @@ from megatape.registry import BACKENDS, Entry
 
 
 class Crashing(Blocked):
-    """As a kernel that reads what is not its own."""
+    """Backend that aborts its process, as a kernel reading out of bounds does."""
 
     def attend(self, *arguments: Any) -> tuple[Tensor, Tensor | None]:
         os.abort()

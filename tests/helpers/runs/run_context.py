@@ -1,4 +1,4 @@
-"""What callbacks and sinks see of a run, without a model."""
+"""The context that callbacks and sinks get from a run, without a model."""
 
 from typing import Any
 
@@ -25,5 +25,5 @@ def make_context(config: Config, folder: RunFolder, lease: Lease | None = None, 
 
 
 def make_callbacks(context: RunContext) -> Callbacks:
-    """Those that every run has, without profiles."""
+    """Return the callbacks that every run has, without profiles."""
     return Callbacks({"metrics": Metrics(context), "position_views": PositionViews(context)}, context.log)

@@ -29,20 +29,22 @@ if TYPE_CHECKING:
 NEEDED = ("chromium", "chromedriver")
 
 
-def missing() -> str:
-    """What keeps this machine from running a browser, or ""."""
-    if programs := [program for program in NEEDED if shutil.which(program) is None]:
-        return f"no {' and no '.join(programs)}: apt-get install chromium chromium-driver"
+def missing_requirement() -> str | None:
+    """Return the reason why this machine cannot run a browser, or None if it can."""
+    missing = [program for program in NEEDED if shutil.which(program) is None]
+    if missing:
+        return f"no {' and no '.join(missing)}: apt-get install chromium chromium-driver"
     try:
         import selenium  # noqa: F401
     except ModuleNotFoundError:
         return "no selenium: pip install -c constraints.txt -e .[test]"
-    return ""
+    return None
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Chrome"]:
-    if reason := missing():
+    reason = missing_requirement()
+    if reason is not None:
         if os.environ.get("MEGATAPE_BROWSER_TESTS") == "required":
             pytest.fail(f"MEGATAPE_BROWSER_TESTS=required, but there is {reason}")
         pytest.skip(f"there is {reason}")

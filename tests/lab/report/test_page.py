@@ -246,7 +246,7 @@ def test_position_views_of_entries(command: Command, data_directory: Path, tmp_p
 
 
 def test_long_curves_keep_their_extremes(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Of 100,000 steps, one with a large loss is still seen."""
+    """One step with a large loss is still visible among 100,000."""
     run = make_run(tmp_path / "run", data_directory, steps=40, evaluated=1)
     with run.metrics.open("w") as file:
         for step in range(1, 100_001):

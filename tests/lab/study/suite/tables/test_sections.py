@@ -108,7 +108,7 @@ def test_scores_are_means_and_spreads(text: str, copy_scores: dict[tuple[str, st
 def test_intervals_have_the_confidence_of_the_last_tested(
     text: str, copy_scores: dict[tuple[str, str, int | None], float]
 ) -> None:
-    """Of 28 comparisons, 8 are significant."""
+    """Eight of 28 comparisons are significant."""
     differences = []
     for seed in range(5):
         differences.append(copy_scores["alibi", "sparse", seed] - copy_scores["rope", "sparse", seed])
