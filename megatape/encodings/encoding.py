@@ -235,7 +235,7 @@ class Encoding:
     """Position encoding. This base class does nothing, so the model only sees positions through its causal mask.
 
     Attributes:
-        equation: Scores and updates of the state, in lines of plain text. Shown on the page about a suite, "" for none.
+        equation: Scores and updates of the state, in plain text, for the page about a suite. Each class states its own.
         moves_state: Whether attention averages the state with the same weights as the values.
         score_bias: Kind of bias added to the scores: "none", by "distance" alone, or by "pair" of tokens.
         state_width: Width W of each channel of the state if blocks move it, otherwise 0.

@@ -106,4 +106,5 @@ class Pope(Encoding):
 class PopeUniform(Pope):
     """PoPE with delta starting anywhere between -2 pi and 0."""
 
+    equation = Pope.equation
     initial_phase = Uniform(math.pi, middle=-math.pi)

@@ -90,7 +90,7 @@ def test_a_pass_copies_nothing_from_the_host(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", NAMES)
 def test_every_encoding_states_its_equation(encoding: str) -> None:
     """The page about a suite shows it."""
-    lines = inspect.cleandoc(ENCODINGS[encoding].load().equation).splitlines()
+    lines = inspect.cleandoc(vars(ENCODINGS[encoding].load())["equation"]).splitlines()
     assert lines
     assert all(line.strip() for line in lines)
 

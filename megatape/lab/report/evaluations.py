@@ -146,7 +146,7 @@ def _pictures(folder: Path, model: str, notes: list[str]) -> Iterator[Picture]:
             files[path] = _encode(path, notes)
     dark_paths = {dark_version(path) for path in files}
     for path, light in files.items():
-        if light is not None and path not in dark_paths:
+        if light and path not in dark_paths:
             yield Picture(model, light, files.get(dark_version(path)))
 
 

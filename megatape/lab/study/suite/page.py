@@ -25,7 +25,7 @@ from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.tables.sections import sections
 from megatape.lab.study.suite.tables.suite_results import SuiteResults
 from megatape.lab.study.variants import parse_variants
-from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
+from megatape.registry import ENCODINGS, SYNTHETIC_TASKS, EncodingEntry
 from megatape.utils.atomic import write_atomically
 from megatape.utils.units import format_count
 
@@ -104,7 +104,7 @@ def write_page(results: SuiteResults, path: Path) -> None:
         reference=REFERENCE,
         level=LEVEL,
         encodings={contender: entry.description for contender, entry in registered.items()},
-        equations={contender: inspect.cleandoc(entry.load().equation) for contender, entry in registered.items()},
+        equations={contender: _equation(entry) for contender, entry in registered.items()},
         costs={contender: _costs(contender, plan, results.seconds[contender]).by_title() for contender in registered},
         baselines={
             contender: inspect.getdoc(BASELINES[contender]) for contender in summary.scores.baselines if contender in BASELINES
@@ -115,6 +115,11 @@ def write_page(results: SuiteResults, path: Path) -> None:
         charts=charts,
     )
     write_atomically(path, text.encode())
+
+
+def _equation(entry: EncodingEntry) -> str:
+    """Return the equation that an encoding states itself, "" for none: its base class's would be that of another encoding."""
+    return inspect.cleandoc(vars(entry.load()).get("equation", ""))
 
 
 def _costs(contender: str, plan: Plan, seconds: list[float]) -> EncodingCosts:

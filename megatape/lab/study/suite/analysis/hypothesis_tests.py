@@ -20,6 +20,8 @@ MAX_SEEDS = 1000
 EXACT_DIVISIONS = 200_000
 # Number of random permutations in the test of mean ranks.
 RANK_PERMUTATIONS = 20_000
+# Decimal digits of scores that are compared in ranking.
+TIE_DIGITS = 12
 
 
 def spread_of_differences(
@@ -41,11 +43,11 @@ def spread_of_differences(
         reference_asked: Number of answers behind each reference score.
     """
     observed = (scores - reference).var(axis=-1, ddof=1)
-    question_variance = _question_variance(scores, asked) + _question_variance(reference, reference_asked)
-    return np.sqrt(np.maximum(observed, question_variance))
+    from_questions = question_variance(scores, asked) + question_variance(reference, reference_asked)
+    return np.sqrt(np.maximum(observed, from_questions))
 
 
-def _question_variance(scores: np.ndarray, asked: np.ndarray | int) -> np.ndarray:
+def question_variance(scores: np.ndarray, asked: np.ndarray | int) -> np.ndarray:
     """Return the mean over seeds of the binomial variances of shares of `asked` answers, [...]."""
     share = (scores * asked + 1) / (asked + 2)
     return (share * (1 - share) / asked).mean(axis=-1)
@@ -176,7 +178,8 @@ def rank(scores: np.ndarray) -> Ranking:
     Args:
         scores: Score by task and method, [tasks, methods]. Larger is better. At least one task and two methods.
     """
-    ranks = stats.rankdata(-scores, axis=1)
+    # Equal means of other scores differ by rounding.
+    ranks = stats.rankdata(-scores.round(TIE_DIGITS), axis=1)
     num_tasks, num_methods = ranks.shape
     means = ranks.mean(axis=0)
     critical = _nemenyi_quantile(num_methods) * np.sqrt(num_methods * (num_methods + 1) / (6 * num_tasks))

@@ -41,9 +41,9 @@ def rank_encodings(table: ScoreTable) -> Ranks | None:
     """Rank the encodings by mean rank. Returns None if fewer than two of them share a split.
 
     An encoding that does not support some split is not ranked: a rank on that split would count the missing support as a loss,
-    and a mean without it would count other splits than its competitors' means. A split counts if it differs from training and
-    all ranked encodings have a score on it. Encodings are ranked by their mean score over a task's splits, because the splits
-    of a task share their models and are not independent.
+    and a mean without it would count other splits than its competitors' means. A split counts if all ranked encodings have a
+    score on it, and it differs from training or its task has no such split. Encodings are ranked by their mean score over a
+    task's splits, because the splits of a task share their models and are not independent.
     """
     left_out = {}
     ranked = []
@@ -60,10 +60,10 @@ def rank_encodings(table: ScoreTable) -> Ranks | None:
             complete.append(pair)
         else:
             missing.append(pair)
-    if len(ranked) < 2 or not complete:
+    counted = [pair for pair in complete if pair.split in table.generalization_splits(pair.task)]
+    if len(ranked) < 2 or not counted:
         return None
 
-    counted = [pair for pair in complete if pair.split in table.generalization_splits(pair.task)] or complete
     splits_of_task: dict[str, list[str]] = defaultdict(list)
     for task, split in counted:
         splits_of_task[task].append(split)

@@ -133,7 +133,7 @@ class ScoreTable:
         return float(np.mean(scores))
 
     def seeds(self, task: str, contender: str) -> list[int | None]:
-        """Seeds with a `task_score`."""
+        """Return the seeds with a `task_score`."""
         first, *_ = self.generalization_splits(task)
         return [seed for seed in self.cell(task, first, contender).scores if self.task_score(task, contender, seed) is not None]
 

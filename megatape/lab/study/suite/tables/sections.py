@@ -203,7 +203,7 @@ def _ranks(ranks: Ranks | None) -> Section:
     """Return the mean ranks of the encodings, and the parts not ranked."""
     title = "Ranks"
     if ranks is None:
-        return Section(title, "There are no ranks: fewer than two encodings have a score on the same split.")
+        return Section(title, "There are no ranks: no split that differs from training has scores of two encodings.")
     num_tasks = len({task for task, _ in ranks.pairs})
     finding = "no significant difference"
     if ranks.p < LEVEL:
@@ -211,7 +211,7 @@ def _ranks(ranks: Ranks | None) -> Section:
     text = (
         f"Mean rank of each encoding over {plural(num_tasks, 'task')}; 1 is the best. On a task, encodings are ranked by their "
         f"mean score over the splits that differ from training ({plural(len(ranks.pairs), 'split')} in all). Friedman's "
-        f"statistic, with ranks permuted within tasks, finds {finding} (p = {ranks.p:.2g}). The critical difference of two "
+        f"test, with ranks permuted within tasks, finds {finding} (p = {ranks.p:.2g}). The critical difference of two "
         f"mean ranks is {ranks.critical:.2f} (Nemenyi test, level {LEVEL})."
     )
     rows = []
@@ -232,9 +232,9 @@ def _overall(differences: dict[str, OverallDifference]) -> Section:
         return Section(title, f"No encoding shares a seed with {REFERENCE} on all tasks.")
     text = (
         f"Difference from {REFERENCE} in the mean score over all tasks, each the mean over its splits that differ from "
-        f"training, in percentage points. The {1 - LEVEL:.0%} t interval is over seeds, and not corrected for the number of "
-        f"encodings: other seeds on these tasks would give such differences. An interval between -1 and +1 shows that an "
-        f"encoding equals {REFERENCE} within one point on these tasks."
+        f"training, in percentage points. The {1 - LEVEL:.0%} t interval of the mean is over seeds, and not corrected for the "
+        f"number of encodings. It says nothing about other tasks. An interval between -1 and +1 shows that an encoding equals "
+        f"{REFERENCE} within one point on these tasks."
     )
     rows = []
     for contender, difference in differences.items():

@@ -286,6 +286,15 @@ def test_published_ranks() -> None:
     assert ranking.critical == pytest.approx(1.25, abs=5e-3)
 
 
+def test_p_of_many_tasks_equals_friedmans_test() -> None:
+    """The permutation test approaches the chi-squared approximation with the number of tasks."""
+    scores = np.random.default_rng(0).uniform(size=(100, 4))
+
+    ranking = rank(scores)
+
+    assert ranking.p == pytest.approx(stats.friedmanchisquare(*scores.T).pvalue, rel=0.05)
+
+
 @pytest.mark.parametrize(("methods", "quantile"), QUANTILES.items())
 def test_published_quantiles(methods: int, quantile: float) -> None:
     tasks = 6
@@ -301,6 +310,12 @@ def test_ranks_of_two_methods() -> None:
     ranking = rank(np.array([[1.0, 0.0]] * 6))
 
     assert ranking.p == pytest.approx(2 / 2**6, rel=0.15)
+
+
+def test_means_that_differ_by_rounding_are_ties() -> None:
+    ranking = rank(np.array([[np.mean([0.1, 0.2, 0.3]), np.mean([0.3, 0.2, 0.1])]]))
+
+    assert ranking.means.tolist() == [1.5, 1.5]
 
 
 def test_ties_are_no_finding() -> None:

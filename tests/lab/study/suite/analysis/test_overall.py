@@ -10,7 +10,6 @@ from megatape.lab.study.suite.scores.record import Record
 from tests.helpers.lab.suite_records import make_records
 
 TASKS = ["copy", "parity", "sort"]
-SPLITS = ["test", "long", "sparse"]
 SEEDS = 4
 
 
@@ -18,7 +17,9 @@ SEEDS = 4
 def suite() -> list[Record]:
     """Records of an encoding that is five points better beyond the training distribution, and of one that is equal."""
     effects = {("tape", split): 0.05 for split in ("long", "sparse")}
-    return make_records(TASKS, ["rope", "tape", "nope"], SEEDS, effects, 0.01, limited=())
+    records = make_records(TASKS, ["rope", "tape", "nope"], SEEDS, effects, 0.01, limited=())
+    # So many answers that other questions would change nothing.
+    return [record.model_copy(update={"asked": 10**9}) for record in records]
 
 
 def mean_differences(records: list[Record], row: str) -> np.ndarray:
@@ -73,3 +74,38 @@ def test_one_seed_has_no_interval(suite: list[Record]) -> None:
 def test_a_task_without_scores_has_no_overall_difference(suite: list[Record]) -> None:
     partial = [record for record in suite if (record.task, record.contender) != ("sort", "tape")]
     assert "tape" not in overall_differences(ScoreTable(partial))
+
+
+def with_scores(records: list[Record], split: str, scores: dict[str, list[float]]) -> list[Record]:
+    """Return the records with other scores on a split of all tasks, by encoding and seed, from 100 answers each."""
+    changed = []
+    for record in records:
+        if record.split == split and record.contender in scores:
+            assert record.seed is not None
+            score = scores[record.contender][record.seed]
+            changed.append(record.model_copy(update={"score": score, "asked": 100}))
+        else:
+            changed.append(record)
+    return changed
+
+
+def test_seeds_that_agree_by_chance_are_not_certain(suite: list[Record]) -> None:
+    """The interval is at least as wide as other questions would make it."""
+    records = [record for record in suite if record.split == "long"]
+    agreeing = with_scores(records, "long", {"rope": [0.9] * SEEDS, "tape": [0.91] * SEEDS})
+
+    difference = overall_differences(ScoreTable(agreeing))["tape"]
+
+    assert difference.mean == pytest.approx(0.01)
+    assert difference.interval is not None
+    low, high = difference.interval
+    assert low < 0
+    assert high > 0.02
+
+
+def test_the_split_drawn_as_in_training_does_not_count(suite: list[Record]) -> None:
+    worse_on_test = with_scores(suite, "test", {"tape": [0.0] * SEEDS})
+
+    difference = overall_differences(ScoreTable(worse_on_test))["tape"]
+
+    assert difference == overall_differences(ScoreTable(suite))["tape"]

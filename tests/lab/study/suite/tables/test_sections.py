@@ -84,6 +84,38 @@ def test_known_effects_and_no_others_are_marked(text: str, task: str) -> None:
         assert "*" not in difference
 
 
+def test_differences_over_all_tasks(records: list[Record], text: str) -> None:
+    """The section's cells are means and intervals in points, with two digits."""
+    overall = Summary(records).overall
+    section = sections(text)["Over all tasks"]
+
+    assert set(overall) == {"alibi", "fire", "nope", "tape"}, "xpos has no score on one split"
+    for contender, difference in overall.items():
+        assert difference.interval is not None
+        low, high = difference.interval
+        assert cell(section, contender, "difference") == f"{100 * difference.mean:+.2f}"
+        assert cell(section, contender, "95% interval") == f"{100 * low:+.2f} to {100 * high:+.2f}"
+
+
+def test_one_seed_has_no_interval_over_all_tasks(records: list[Record]) -> None:
+    one_seed = summarize_without(records, lambda record: record.seed not in (0, None))
+
+    assert cell(one_seed["Over all tasks"], "tape", "95% interval") == "one seed"
+
+
+def test_without_a_common_seed_there_is_no_difference_over_all_tasks(records: list[Record]) -> None:
+    no_rope = summarize_without(records, lambda record: record.contender == "rope")
+
+    assert "No encoding shares a seed with rope on all tasks." in no_rope["Over all tasks"]
+
+
+def test_summary_counts_false_discovery_findings(records: list[Record], text: str) -> None:
+    summary = Summary(records)
+
+    assert 8 <= summary.discoveries <= summary.comparisons, "at least those that Holm's method finds"
+    assert f"At a false discovery rate of 5% (Benjamini and Hochberg), {summary.discoveries} of them differ." in text
+
+
 def test_summary_counts_comparisons_and_lists_what_was_not_run(text: str) -> None:
     assert "28 comparisons" in text
     assert cell(sections(text)["Scores"], "nope", "copy").endswith(" ▼▼")
