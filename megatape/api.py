@@ -54,23 +54,22 @@ def new_model(
         changes: Values of the model section to replace.
 
     Returns:
-        The model in float32 on the CPU, without ranks, kernels or memory savings.
+        The model in float32 on the CPU, for a single device.
 
     Raises:
-        UserError: The configuration is invalid.
+        ConfigError: The configuration is invalid.
     """
-    from megatape.config import ModelConfig, load_config
+    from megatape.config import ModelConfig, load_config, parse_model
     from megatape.model.build import build_model
     from megatape.model.init import initialize
-    from megatape.utils.validation import as_type
 
     if isinstance(config, ModelConfig):
-        values = config.model_dump()
+        values = config.model_dump(exclude_unset=True)
     elif isinstance(config, dict):
         values = config
     else:
-        values = load_config(Path(config)).model.model_dump()
-    model = build_model(as_type(values | changes, ModelConfig))
+        values = load_config(Path(config)).model.model_dump(exclude_unset=True)
+    model = build_model(parse_model(values | changes, "model section"))
     initialize(model, model.config.init_std, seed)
     return model
 

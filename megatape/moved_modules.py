@@ -44,7 +44,10 @@ MOVED = {
         "sampling": "megatape.hf.generation.sampling",
         "tokenizer": "megatape.hf.exporting.tokenizer",
     },
-    "megatape.lab.report": {"suite_page": "megatape.lab.study.suite.page"},
+    "megatape.lab.report": {
+        "runs": "megatape.lab.report.setup_tables",
+        "suite_page": "megatape.lab.study.suite.page",
+    },
     "megatape.lab.study.comparison": {"variants": "megatape.lab.study.variants"},
     "megatape.model": {
         "accounting": "megatape.accounting.parameters",
@@ -60,16 +63,12 @@ MOVED = {
     "megatape.model.kernels": {"*": "megatape.encodings.kernels.*"},
     "megatape.parallel": {
         "collectives": "megatape.distributed.collectives",
-        "gathered_input": "megatape.nn.remat.gathered_input",
         "launch": "megatape.nn.kernels.launch",
         "layout": "megatape.distributed.layout",
         "loss_kernel": "megatape.nn.kernels.loss",
         "mesh": "megatape.distributed.mesh",
-        "rebuilt": "megatape.nn.remat.rebuilt",
         "recompute": "megatape.nn.remat.recompute",
         "remat": "megatape.nn.remat.remat",
-        "shared_input": "megatape.nn.remat.shared_input",
-        "shared_remat": "megatape.nn.remat.shared_remat",
         "traffic": "megatape.distributed.traffic",
         "*": "megatape.nn.*",
     },
@@ -84,7 +83,11 @@ MOVED = {
         "zero3": "megatape.accounting.gathered_weights",
         "*": "megatape.tools.planner.*",
     },
-    "megatape.report": {"suite_page": "megatape.lab.study.suite.page", "*": "megatape.lab.report.*"},
+    "megatape.report": {
+        "runs": "megatape.lab.report.setup_tables",
+        "suite_page": "megatape.lab.study.suite.page",
+        "*": "megatape.lab.report.*",
+    },
     "megatape.runtime": {
         "diagnosis": "megatape.reliability.watch.diagnosis",
         "encoding": "megatape.distributed.values.serialization",
@@ -138,7 +141,11 @@ RENAMED = {
     },
     "megatape.checkpoint.reader": {"load_model": "megatape.hf.weights.checkpoint_weights:load_model"},
     "megatape.data.prepare.options": {"Corpus": "megatape.data.prepare.options:PreparationOptions"},
-    "megatape.distributed.launch.launchers": {"discover": "megatape.distributed.launch.launchers:set_up_ranks"},
+    "megatape.distributed.launch.launchers": {
+        "discover": "megatape.distributed.launch.launchers:set_up_ranks",
+        "quiet_launcher": "megatape.distributed.launch.launcher_logs:quiet_launcher",
+    },
+    "megatape.distributed.launch.store": {"Messages": "megatape.distributed.values.messages:Messages"},
     "megatape.errors": {
         "check_line": "megatape.errors.text_checks:check_line",
         "check_text": "megatape.errors.text_checks:check_text",
@@ -171,6 +178,12 @@ RENAMED = {
     "megatape.nn.parameters": {
         "Settings": "megatape.nn.parameters:ParameterSpec",
         "settings": "megatape.nn.parameters:spec_of",
+    },
+    "megatape.nn.remat.remat": {
+        "in_chunks": "megatape.nn.remat.recompute:in_chunks",
+        "keep_on_host": "megatape.nn.remat.recompute:keep_on_host",
+        "linear": "megatape.nn.product:linear",
+        "recompute": "megatape.nn.remat.recompute:recompute",
     },
     "megatape.nn.targets": {"HIDES_ANSWERS": "megatape.data.training.example_dataset:HIDES_ANSWERS"},
     "megatape.optim.schedules": {

@@ -102,13 +102,28 @@ def test_new_model_has_the_initial_weights_of_training(checkpoint: Path, config:
         torch.testing.assert_close(reader.tensor(name), weight.detach(), rtol=0, atol=1e-20)
 
 
-def test_new_model_reads_a_file_and_changes(tmp_path: Path) -> None:
+def test_new_model_reads_a_file_and_changes() -> None:
     file = Path(__file__).parents[1] / "configs/tape_tiny.json"
     model = megatape.new_model(file, encoding="rope", num_layers=2)
     assert model.config.encoding == "rope"
     assert len(model.blocks) == 2
     with pytest.raises(UserError, match="encoding"):
         megatape.new_model(file, encoding="roep")
+
+
+def test_changes_of_the_shape_reach_derived_sizes() -> None:
+    """The file leaves out the number of key/value heads and the head size, which follow from the changed values."""
+    file = Path(__file__).parents[1] / "configs/tape_tiny.json"
+    fewer_heads = megatape.new_model(file, num_heads=2).config
+    assert fewer_heads.num_kv_heads == 2
+    assert fewer_heads.head_dim == 64
+    assert megatape.new_model(file, hidden_size=256).config.head_dim == 64
+
+
+def test_unknown_changes_suggest_a_name() -> None:
+    file = Path(__file__).parents[1] / "configs/tape_tiny.json"
+    with pytest.raises(UserError, match="did you mean num_layers"):
+        megatape.new_model(file, num_layer=2)
 
 
 def test_positions_are_counted_from_zero_by_default() -> None:

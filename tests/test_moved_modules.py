@@ -66,3 +66,22 @@ def test_old_names_of_definitions(module: str) -> None:
         assert found is getattr(import_module(new_module), new_name)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         loaded.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("megatape.parallel.remat", "linear"),
+        ("megatape.parallel.remat", "recompute"),
+        ("megatape.parallel.recompute", "recompute"),
+        ("megatape.runtime.launchers", "discover"),
+        ("megatape.runtime.launchers", "quiet_launcher"),
+        ("megatape.runtime.store", "Messages"),
+        ("megatape.report.runs", "overview"),
+        ("megatape.report.suite_page", "write_page"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:megatape")
+def test_names_of_version_0_1_resolve(module: str, name: str) -> None:
+    """Encodings of users import some of these, and CHANGELOG.md promises the modules of `report`."""
+    assert getattr(import_module(module), name)

@@ -41,8 +41,8 @@ class LanguageModel:
 
         Args:
             prompt: Text to continue.
-            sampling: Fields of Sampling, such as `max_new_tokens`, `temperature`, `top_p`, `stop` or `seed`. Without any, the
-                likeliest token is chosen 64 times.
+            sampling: Fields of Sampling, such as `max_new_tokens`, `temperature`, `top_p`, `stop` or `seed`. By default up to
+                64 tokens, each the likeliest one.
 
         Returns:
             The continuation, without the prompt.
@@ -60,10 +60,10 @@ class LanguageModel:
             sampling: Sampling options. For several samples, repeat the prompt.
         """
         options = _read_options(sampling)
-        read = [read_prompt(self._loaded, prompt) for prompt in prompts]
-        longest = max((len(prompt.ids) for prompt in read), default=0)
-        if not longest:
+        if not prompts:
             return []
+        read = [read_prompt(self._loaded, prompt) for prompt in prompts]
+        longest = max(len(prompt.ids) for prompt in read)
         check_room(self._loaded, longest, options)
         torch.manual_seed(options.seed)
         continuations = continue_prompts(self._loaded, read, options)

@@ -63,7 +63,7 @@ def test_automatic_choice(requirements: tuple[str, bool, BiasKind, int, torch.dt
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_forced_backend_runs_where_it_can(name: str, device_type: str, moves_state: bool, bias: BiasKind) -> None:
-    """Elsewhere `check` returns a reason, and layers that it does not support use the automatic choice."""
+    """Elsewhere `check_forced_backend` raises an error, and layers that it does not support use the automatic choice."""
     requirements = need(device_type, moves_state, bias)
     choice = select_backend(requirements, backends_by_priority(name))
     if get_backend(name).unsupported_reason(requirements) is None:

@@ -240,8 +240,8 @@ def turn(role: str, text: str) -> str:
     return f"<|im_start|>{role}\n{text}<|im_end|>\n"
 
 
-def test_reset_and_system_start_a_new_conversation(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    """/reset keeps the system prompt, and /system replaces it and keeps the messages."""
+def test_reset_drops_messages_and_system_keeps_them(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    """/reset keeps the system prompt. /system replaces it."""
     typed = "a\n/reset\nb\n/system Be long.\nc\n/system\n/reset\nd"
     brief = turn("system", "Be brief.")
     long = turn("system", "Be long.")

@@ -42,7 +42,7 @@ def test_fake_ranks_leave_no_default_group() -> None:
     assert not dist.is_initialized()
 
 
-def test_joined_axes_are_neighbours_in_the_numbering() -> None:
+def test_joined_axes_are_neighbors_in_the_numbering() -> None:
     assert lines(("data", "sequence"), SIZES)[1] == [1, 5, 9, 13, 17, 21]
     assert lines(("data", "sequence", "tensor"), SIZES) == [list(range(24))]
     assert lines(("context",), SIZES_OF_ALL)[:2] == [[0, 6], [1, 7]]

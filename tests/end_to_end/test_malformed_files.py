@@ -1,4 +1,4 @@
-"""Readers of JSON that is untrusted, in which each value in turn is replaced by one of another type or size.
+"""Readers of untrusted JSON, in which each value in turn is replaced by one of another type or size.
 
 A file is read, or there is an error in one line that names the folder. There is never another exception, a hang, or memory
 allocated for a number in the file.

@@ -163,7 +163,7 @@ def test_a_fresh_tape_is_rope() -> None:
 
 @pytest.mark.parametrize("encoding", ["tape", "tape_vector", "randpe", "xpos", "selective_rope", "tape_selective_rope"])
 def test_half_of_the_planes_do_not_rotate(encoding: str) -> None:
-    """If keys only have non-rotating planes, the model has no positions, unless TAPE moves them."""
+    """If keys only have non-rotating planes, the model has no positions. Updates of TAPE would mix planes, so they are zero."""
     model = random_model(encoding=encoding, rotary_fraction=0.5)
     expected = random_model(encoding="nope")
     model.load_state_dict(expected.state_dict(), strict=False)

@@ -11,6 +11,7 @@ from megatape.checkpoint.features import FEATURES_FORMAT
 from megatape.checkpoint.manifest import load_manifest
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import load_config
+from megatape.run_folder import RunFolder
 from tests.helpers.data.data_directory import linked_snapshot
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.workers import run_workers
@@ -37,16 +38,12 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
     return folder / "stable"
 
 
-def checkpoint_of(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step-{step:08d}"
-
-
 @pytest.mark.parametrize(("weighting", "parts"), [("uniform", (1, 1, 1)), ("linear", (1, 2, 3))])
 def test_weights_are_the_mean(stable: Path, command: Command, weighting: str, parts: tuple[int, ...]) -> None:
     """The order on the command line does not matter."""
     out = stable / weighting
     steps = [2, 3, 4]
-    shuffled = [checkpoint_of(stable, step) for step in (4, 2, 3)]
+    shuffled = [RunFolder(stable).checkpoint(step) for step in (4, 2, 3)]
 
     status, printed, errors = command("average", *shuffled, "--output", out, "--weighting", weighting)
 
@@ -66,10 +63,10 @@ def test_weights_are_the_mean(stable: Path, command: Command, weighting: str, pa
 
 def test_other_state_is_the_newest_checkpoints(stable: Path, command: Command, tmp_path: Path) -> None:
     """The average has no moving average of its own."""
-    checkpoints = [checkpoint_of(stable, step) for step in (4, 2, 3)]
+    checkpoints = [RunFolder(stable).checkpoint(step) for step in (4, 2, 3)]
     assert command("average", *checkpoints, "--output", tmp_path / "average")[0] == 0
     reader = verified_checkpoint(tmp_path / "average")
-    newest = verified_checkpoint(checkpoint_of(stable, 4))
+    newest = verified_checkpoint(RunFolder(stable).checkpoint(4))
     kinds = newest.manifest.tensors.keys()
     assert "ema" in kinds
     assert reader.manifest.tensors.keys() == kinds - {"ema"}
@@ -82,7 +79,7 @@ def test_other_state_is_the_newest_checkpoints(stable: Path, command: Command, t
 def average(stable: Path, command: Command, tmp_path: Path) -> Path:
     """Average the checkpoints after steps 1 and 2."""
     out = tmp_path / "average"
-    assert command("average", checkpoint_of(stable, 1), checkpoint_of(stable, 2), "--output", out)[0] == 0
+    assert command("average", RunFolder(stable).checkpoint(1), RunFolder(stable).checkpoint(2), "--output", out)[0] == 0
     return out
 
 
@@ -134,7 +131,7 @@ REFUSALS = [
 def test_refusals(stable: Path, average: Path, command: Command, tmp_path: Path, folders: list[str], message: str) -> None:
     """Each refusal is one line, and nothing is written."""
     changed = tmp_path / "step-00000001"
-    shutil.copytree(checkpoint_of(stable, 1), changed)
+    shutil.copytree(RunFolder(stable).checkpoint(1), changed)
     flip_byte(changed / "weight-00000.safetensors")
     other = stable.with_name("other")
     paths = [name.format(stable=stable, other=other, average=average, changed=changed) for name in folders]
@@ -147,7 +144,7 @@ def test_refusals(stable: Path, average: Path, command: Command, tmp_path: Path,
 
 
 def test_an_existing_folder_is_refused(stable: Path, average: Path, command: Command) -> None:
-    checkpoints = [checkpoint_of(stable, 1), checkpoint_of(stable, 2)]
+    checkpoints = [RunFolder(stable).checkpoint(1), RunFolder(stable).checkpoint(2)]
     status, _, errors = command("average", *checkpoints, "--output", average)
     assert status == 2
     assert f"{average} exists" in errors
@@ -161,7 +158,7 @@ def test_snapshots_of_relative_links(stable: Path, command: Command, tmp_path: P
     """The average copies files from the newest snapshot, not relative links, which would be broken in the average."""
     snapshots = []
     for step in (1, 2):
-        checkpoint = checkpoint_of(stable, step)
+        checkpoint = RunFolder(stable).checkpoint(step)
         snapshots.append(linked_snapshot(Path(shutil.copytree(checkpoint, tmp_path / checkpoint.name))))
     out = tmp_path / "deep" / "average"
     status, _, errors = command("average", *snapshots, "--output", out)

@@ -12,6 +12,7 @@ import torch
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
+from megatape.run_folder import RunFolder
 from tests.helpers.data.data_directory import linked_snapshot
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.workers import run_workers
@@ -51,10 +52,6 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
     return folder / "stable"
 
 
-def checkpoint_of(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step-{step:08d}"
-
-
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -70,7 +67,7 @@ def branch(stable: Path, command: Command) -> Path:
     out = stable.with_name("stable-decay-4-6")
     if out.exists():
         return out
-    status, printed, errors = command("branch", checkpoint_of(stable, 3), "--decay-tokens", 3 * STEP_TOKENS - 5)
+    status, printed, errors = command("branch", RunFolder(stable).checkpoint(3), "--decay-tokens", 3 * STEP_TOKENS - 5)
     assert status == 0, errors
     assert f"megatape pretrain --config {out / 'config.json'} --resume auto" in printed
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-00000003"]
@@ -109,7 +106,7 @@ def test_ledger_of_a_branch_covers_all_steps(branch: Path, command: Command) -> 
 
 
 def test_branching_leaves_the_run_alone(stable: Path, branch: Path) -> None:
-    assert CheckpointReader(checkpoint_of(stable, 3)).step == 3
+    assert CheckpointReader(RunFolder(stable).checkpoint(3)).step == 3
     assert len(list((stable / "checkpoints").iterdir())) == 6
 
 
@@ -124,7 +121,7 @@ def test_branching_leaves_the_run_alone(stable: Path, branch: Path) -> None:
 def test_checkpoints_outside_the_stable_part_are_refused(
     stable: Path, command: Command, tmp_path: Path, run: str, step: int, message: str
 ) -> None:
-    checkpoint = checkpoint_of(stable.with_name(run), step)
+    checkpoint = RunFolder(stable.with_name(run)).checkpoint(step)
     status, _, errors = command("branch", checkpoint, "--decay-tokens", 100, "--out", tmp_path / "new")
     assert (status, errors.count("\n")) == (2, 1), errors
     assert message in errors, errors
@@ -132,19 +129,19 @@ def test_checkpoints_outside_the_stable_part_are_refused(
 
 
 def test_a_decay_without_tokens_is_refused(stable: Path, command: Command) -> None:
-    status, _, errors = command("branch", checkpoint_of(stable, 6), "--decay-tokens", 0)
+    status, _, errors = command("branch", RunFolder(stable).checkpoint(6), "--decay-tokens", 0)
     assert status == 2
     assert "decay-tokens" in errors
 
 
 def test_an_existing_folder_is_refused(stable: Path, command: Command) -> None:
-    status, _, errors = command("branch", checkpoint_of(stable, 6), "--decay-tokens", 9, "--out", stable)
+    status, _, errors = command("branch", RunFolder(stable).checkpoint(6), "--decay-tokens", 9, "--out", stable)
     assert status == 2
     assert f"{stable} exists" in errors
 
 
 def test_a_checkpoint_outside_its_run_needs_a_folder(stable: Path, command: Command, tmp_path: Path) -> None:
-    copied = shutil.copytree(checkpoint_of(stable, 6), tmp_path / "copied" / "step")
+    copied = shutil.copytree(RunFolder(stable).checkpoint(6), tmp_path / "copied" / "step")
     status, _, errors = command("branch", copied, "--decay-tokens", STEP_TOKENS)
     assert status == 2
     assert f"is not in the folder of its run (no {tmp_path}/config.json): give --out" in errors
@@ -163,9 +160,9 @@ def test_copies_if_links_are_not_supported(
     stable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_links(monkeypatch)
-    status, _, errors = command("branch", checkpoint_of(stable, 6), "--decay-tokens", 9, "--out", tmp_path / "new")
+    status, _, errors = command("branch", RunFolder(stable).checkpoint(6), "--decay-tokens", 9, "--out", tmp_path / "new")
     assert status == 0, errors
-    CheckpointReader(checkpoint_of(tmp_path / "new", 6)).verify()
+    CheckpointReader(RunFolder(tmp_path / "new").checkpoint(6)).verify()
     assert load_config(tmp_path / "new" / "config.json").training.steps == 7
 
 
@@ -176,7 +173,7 @@ def test_a_snapshot_of_relative_links(
     """The branch has the snapshot's files listed in the manifest, and no targets of other links."""
     if not links_work:
         refuse_links(monkeypatch)
-    checkpoint = checkpoint_of(stable, 6)
+    checkpoint = RunFolder(stable).checkpoint(6)
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "key").write_text("private")
@@ -185,7 +182,7 @@ def test_a_snapshot_of_relative_links(
     out = tmp_path / "deep" / "branch"
     status, _, errors = command("branch", snapshot, "--decay-tokens", 9, "--out", out)
     assert status == 0, errors
-    branched = checkpoint_of(out, 6)
+    branched = RunFolder(out).checkpoint(6)
     CheckpointReader(branched).verify()
     assert {path.name for path in branched.iterdir()} == {path.name for path in checkpoint.iterdir()}
     assert [path for path in branched.iterdir() if path.is_symlink()] == []
@@ -194,7 +191,7 @@ def test_a_snapshot_of_relative_links(
 def test_link_to_a_device(stable: Path, command: Command, tmp_path: Path) -> None:
     """The error names the link, and nothing is written."""
     copied = tmp_path / "step-00000006"
-    shutil.copytree(checkpoint_of(stable, 6), copied)
+    shutil.copytree(RunFolder(stable).checkpoint(6), copied)
     (copied / "rng.safetensors").unlink()
     (copied / "rng.safetensors").symlink_to("/dev/zero")
     status, _, errors = command("branch", copied, "--decay-tokens", 9, "--out", tmp_path / "new")

@@ -134,7 +134,7 @@ def test_a_repeated_sample_is_an_error() -> None:
         corpus.take(0)
 
 
-def test_another_order_is_refused(runs: Path, raw_config: dict[str, Any]) -> None:
+def test_another_order_is_refused(runs: Path) -> None:
     checkpoint = RunFolder(runs / "alone").checkpoint(3)
     state = CheckpointReader(checkpoint).state
     last = state.last_step

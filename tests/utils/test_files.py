@@ -1,4 +1,4 @@
-"""JSON that is untrusted, and outputs that never replace another program's files."""
+"""Reading untrusted JSON, and writing outputs without replacing another program's files."""
 
 import errno
 import os

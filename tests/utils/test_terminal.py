@@ -29,7 +29,7 @@ def test_lines_of_ranks(
 
 
 @pytest.mark.parametrize(("variable", "colored"), [(None, True), ("NO_COLOR", False), ("TERM", False)])
-def test_colours_of_a_terminal(variable: str | None, colored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors_of_a_terminal(variable: str | None, colored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses, warnings and errors are colored, unless NO_COLOR is set or the terminal has no colors."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -58,7 +58,7 @@ def check_room(loaded: LoadedModel, num_tokens: int, sampling: Sampling, hint: s
     loaded.check_length(total)
     if total > loaded.max_positions:
         LOG.warning(
-            f"warning: a prompt of {num_tokens} tokens and --max-new-tokens {sampling.max_new_tokens} make {total}, but "
+            f"warning: a prompt of {num_tokens} tokens and {sampling.max_new_tokens} new ones make {total}, but "
             f"{loaded.name} is made for {loaded.max_positions} (max_positions): what comes after them may be worthless{hint}"
         )
 

@@ -1,6 +1,6 @@
 """A loaded model: computes logits and continues prompts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class LoadedModel:
     model: Any
     tokenizer: Any
     folder: Path = Path()
-    _text_tokenizer: JsonTokenizer | None = None
+    _text_tokenizer: JsonTokenizer | None = field(default=None, init=False, repr=False, compare=False)
 
     def text_tokenizer(self) -> JsonTokenizer:
         """Return the tokenizer as in training, with its chat template. The first call opens its file.

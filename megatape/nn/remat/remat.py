@@ -9,11 +9,12 @@ stream after a block is x + m, and both terms are already saved:
 
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from megatape.moved_modules import old_names
 from megatape.nn.remat.recompute import is_recomputed
 from megatape.nn.remat.shared_input import SharedInput
 
@@ -89,3 +90,7 @@ def saves_memory() -> bool:
     False without a backward pass, inside `recompute`, and while compiling, because torch.compile decides alone what to save.
     """
     return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_recomputed()
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -75,7 +75,6 @@ def test_tiles(
 @pytest.mark.parametrize("size", [64, 128])
 def test_tiles_of_a_bias_fit_an_h100(size: int) -> None:
     """A tile has queries, and keys, values and a float32 bias per stage. torch's own tiles would take 304 KiB at R 64."""
-
     rows = flex.BIASED["fwd_BLOCK_M"]
     columns = flex.BIASED["fwd_BLOCK_N"]
     query_bytes = 2 * rows * size

@@ -47,25 +47,25 @@ def data_from(directory: Path, path: Path, source: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     ("folder", "card", "base_model", "license_"),
     [
-        ("model", None, "", ""),
-        (CACHED, None, "org/Tiny-1.5B", ""),
+        ("model", None, None, None),
+        (CACHED, None, "org/Tiny-1.5B", None),
         (CACHED, "---\nlicense: llama3.2\nbase_model: org/older\n---\n", "org/Tiny-1.5B", "llama3.2"),
         ("model", "---\ntags: [a]\nlicense: 'mit'\nbase_model:\n- org/older\n---\n# Title\n", "org/older", "mit"),
-        ("model", "---\nlicense: a b: c\nbase_model: /home/somebody\n---\n", "", ""),
-        ("model", "---\nlicense: [mit]\nbase_model: &x org\n---\n", "", ""),
-        ("model", "# Title\n---\nlicense: mit\n---\n", "", ""),
-        ("model", "---\nlicense: mit\n", "", ""),
+        ("model", "---\nlicense: a b: c\nbase_model: /home/somebody\n---\n", None, None),
+        ("model", "---\nlicense: [mit]\nbase_model: &x org\n---\n", None, None),
+        ("model", "# Title\n---\nlicense: mit\n---\n", None, None),
+        ("model", "---\nlicense: mit\n", None, None),
     ],
 )
 def test_a_model_of_transformers(
-    raw_config: dict[str, Any], tmp_path: Path, folder: str, card: str | None, base_model: str, license_: str
+    tmp_path: Path, folder: str, card: str | None, base_model: str | None, license_: str | None
 ) -> None:
     """The base model is the id in the cache of the hub, or else the name in the model card; other values are ignored."""
     start = model_folder(tmp_path / folder, card)
-    assert origins_of_run(start, tmp_path / "nowhere") == Origins(base_model or None, license_ or None)
+    assert origins_of_run(start, tmp_path / "nowhere") == Origins(base_model, license_)
 
 
-def test_missing_or_damaged_files_add_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_missing_or_damaged_files_add_nothing(tmp_path: Path) -> None:
     for name in ("import.json", "manifest.json", "README.md"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_bytes(b"---\n\xff\n---\n")
@@ -73,7 +73,7 @@ def test_missing_or_damaged_files_add_nothing(raw_config: dict[str, Any], tmp_pa
     assert origins_of_run(tmp_path / "nowhere", tmp_path / "nowhere") == Origins()
 
 
-def test_an_import_of_a_model_in_the_cache(raw_config: dict[str, Any], tmp_path: Path, command: Any) -> None:
+def test_an_import_of_a_model_in_the_cache(tmp_path: Path, command: Any) -> None:
     source = tmp_path / CACHED
     save_tiny("llama", source)
     (source / "README.md").write_text("---\nlicense: mit\n---\n")
@@ -81,7 +81,7 @@ def test_an_import_of_a_model_in_the_cache(raw_config: dict[str, Any], tmp_path:
     assert origins_of_run(tmp_path / "imported", tmp_path) == Origins("org/Tiny-1.5B", "mit")
 
 
-def test_data_sets_of_the_hub_are_named(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
+def test_data_sets_of_the_hub_are_named(data_directory: Path, tmp_path: Path) -> None:
     """Data sets of the hub are named, also in merged data and subsets. Local folders stay private."""
     hub = data_from(data_directory, tmp_path / "hub", {"kind": "hub", "inputs": ["HuggingFaceFW/fineweb-edu"]})
     c4 = data_from(data_directory, tmp_path / "c4", {"kind": "c4", "inputs": ["/home/somebody/c4"]})

@@ -512,7 +512,7 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
     assert errors_of_fitting == ""
     assert status == 0
     assert errors == (
-        f"warning: a prompt of {num_prompt_tokens} tokens and --max-new-tokens {num_free + 1} make 65, but {folder} is made "
+        f"warning: a prompt of {num_prompt_tokens} tokens and {num_free + 1} new ones make 65, but {folder} is made "
         "for 64 (max_positions): what comes after them may be worthless\n"
     )
 

@@ -223,7 +223,7 @@ def test_position_views_equal_the_recorded_ones(command: Command, data_directory
 
 
 def test_corrupted_and_later_position_views_are_left_out(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """The run resumed from step 20, so its view of step 25 is not of this run any more."""
+    """The run resumed from step 20, so the view of step 25 belongs to discarded steps."""
     run = make_run(tmp_path / "run", data_directory, steps=20, evaluated=5, num_layers=4)
     PositionView.load(run.position_view(15)).save(run, 25)
     run.position_view(10).write_bytes(b"")
@@ -514,7 +514,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_watched_page_follows_a_run(run: RunFolder, tmp_path: Path) -> None:
-    """Nothing is written into the folder of the run, and a complete page reloads no more."""
+    """Nothing is written into the folder of the run, and a complete page no longer reloads."""
     lines = run.metrics.read_text().splitlines(keepends=True)
     run.metrics.write_text("".join(lines[:12]))
     before = contents(run.directory)

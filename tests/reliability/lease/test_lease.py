@@ -9,6 +9,7 @@ import pytest
 from megatape.errors import LeaseLost
 from megatape.reliability.lease import Lease, check_free
 from tests.helpers.processes.leases import TIMEOUTS, Clock, take
+from tests.helpers.processes.waiting import wait_until
 
 
 def test_held_and_released(path: Path) -> None:
@@ -31,10 +32,7 @@ def test_removed_by_hand(path: Path) -> None:
     clock = Clock()
     lease = take(path, clock=clock)
     path.unlink()
-    deadline = time.monotonic() + 5
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(path.exists, "the lease, written again", 5)
     lease.check()
     lease.stop_heartbeats()
     path.unlink()

@@ -18,6 +18,7 @@ from megatape.reliability.lease import Lease, check_free
 from megatape.reliability.lease.holder import this_process
 from megatape.reliability.lease.timeouts import LeaseTimeouts
 from tests.helpers.processes.leases import TIMEOUTS, Clock, elsewhere, take
+from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.workers import ROOT
 
 YEARS_SECONDS = 10**8
@@ -65,10 +66,8 @@ def test_another_process_with_the_same_number(path: Path) -> None:
 
 
 def wait_for_loss(lease: Lease) -> None:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        lease.check()
-        time.sleep(0.02)
+    """Check the lease until LeaseLost is raised."""
+    wait_until(lambda: lease.check(), "the loss of the lease", 5)
 
 
 def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

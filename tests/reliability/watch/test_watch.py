@@ -23,6 +23,7 @@ from megatape.reliability.watch.watch import Watch
 from megatape.utils import torch_internals
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.strangers import pretend_success
+from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.workers import run_workers
 
 TIMEOUTS = WatchTimeouts(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
@@ -119,10 +120,7 @@ def watch(store: Any) -> Iterator[Watch]:
 
 
 def wait_for_beat(store: Store, phase: str) -> None:
-    deadline = time.monotonic() + 10
-    while phase not in store.get("watch/heartbeat/1", ""):
-        assert time.monotonic() < deadline, f"no heartbeat tells that the limit of {phase} is shorter"
-        time.sleep(0.01)
+    wait_until(lambda: phase in store.get("watch/heartbeat/1", ""), f"a heartbeat with the shorter limit of {phase}", 10)
     heartbeat = parse_heartbeat(json.loads(store["watch/heartbeat/1"]))
     assert heartbeat.main.timeout == WatchTimeouts().step
 

@@ -10,7 +10,6 @@ from megatape.run_environment import RunEnvironment
 from megatape.training.startup.resuming import resumed_checkpoint
 from tests.helpers.runs.run_environments import accept, copied_run
 
-FIXTURE = Path(__file__).parents[2] / "compatibility" / "fixtures" / "run"
 LAST_STEP = 4
 
 

@@ -63,7 +63,7 @@ def test_batches_depend_only_on_consumed_samples() -> None:
     assert max(loader.asked) <= (5 + STEPS_AHEAD - 1) * STEP, "and no more steps ahead"
 
 
-def test_steps_are_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_read_ahead() -> None:
     """Next steps are read while a step is computed. After a rollback, they are the steps after it."""
     loader = Numbered()
     with Prefetcher(loader, torch.device("cpu")) as feed:

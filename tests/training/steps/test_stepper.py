@@ -24,7 +24,6 @@ from megatape.zero.update import Decide, Decision, Skip, Take, Update
 
 CPU = torch.device("cpu")
 STEP = 2
-NUM_TARGETS = 4
 
 
 class StubLoader(Loader):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from megatape.errors import UserError
 from megatape.lab.benchmark.gpu.results import Entry, read_results
 from tests.helpers.lab.benchmark_parts import part, run
+from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.workers import ROOT
 
 
@@ -88,14 +88,8 @@ def test_processes_end_with_the_command(tmp_path: Path) -> None:
     )
     command = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     log = tmp_path / "results.jsonl"
-    deadline = time.monotonic() + 30
-    while "slow/a" not in (log.read_text() if log.exists() else ""):
-        assert time.monotonic() < deadline
-        assert command.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: log.exists() and "slow/a" in log.read_text(), "the first result", 30, process=command)
     (child,) = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
     command.send_signal(signal.SIGKILL)
     command.wait()
-    while Path(f"/proc/{child}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "the end of the child process", 30)

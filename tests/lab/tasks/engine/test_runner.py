@@ -55,17 +55,15 @@ class StoppingTask:
 
     Attributes:
         predicted: Length and beginning of the batches that were predicted.
-        stops: Whether to be interrupted after each batch.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.predicted: list[tuple[int, int]] = []
-        self.stops = True
         self._is_first = True
         run = Perplexity.run
 
         def run_or_stop(task: Perplexity, model: Any, batch: Any) -> Any:
-            if self.stops and not self._is_first:
+            if not self._is_first:
                 raise KeyboardInterrupt
             self._is_first = False
             self.predicted.append((batch[0].length, batch[0].begin))

@@ -159,7 +159,7 @@ def test_loss_beyond_the_exponents_of_floats(load: Callable[[Recorder], LoadedMo
 
 
 class Windows(NamedTuple):
-    """Windows of one length over 1000 tokens, for windows of 32 and 64 tokens.
+    """Windows of one length over 1000 tokens, in an evaluation of the lengths 32 and 64.
 
     Attributes:
         begins: First tokens.

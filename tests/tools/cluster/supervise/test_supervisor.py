@@ -21,6 +21,7 @@ from megatape.tools.cluster.supervise.supervisor import supervise
 from megatape.utils.json_lines import read_lines
 from tests.helpers.cluster.restarted_runs import CASES, launched, leave_invalid_checkpoints, prepare_run, starts, trainer
 from tests.helpers.processes.command import Command
+from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.workers import ROOT, free_port
 
 SUPERVISOR = """
@@ -76,7 +77,7 @@ def test_invalid_checkpoints_are_no_progress(folder: RunFolder) -> None:
 def test_a_signal_ends_both(folder: RunFolder, number: signal.Signals) -> None:
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     with subprocess.Popen([*supervisor, *trainer(folder, ["sleep 10", "0 20"])]) as process:
-        wait_for((folder.directory / "asleep").exists, process)
+        wait_until((folder.directory / "asleep").exists, "a sleeping trainer", 120, process=process)
         process.send_signal(number)
         assert process.wait(30) == 75
     assert len(starts(folder)) == 1
@@ -101,7 +102,7 @@ def test_recorded_events_decide_the_status_of_a_stop(
     launcher = [sys.executable, "-SE", "-c", STOPPED_LAUNCHER, str(folder.directory), event, str(step), str(reported)]
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     with subprocess.Popen([*supervisor, *launcher], start_new_session=True) as process:
-        wait_for((folder.directory / "asleep").exists, process)
+        wait_until((folder.directory / "asleep").exists, "a sleeping trainer", 120, process=process)
         os.killpg(process.pid, number)
         assert process.wait(30) == status
 
@@ -125,7 +126,7 @@ def test_signal_ends_ranks_of_a_killed_launcher(folder: RunFolder) -> None:
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     words = launched(trainer(folder, ["orphan 10", "0 20", "0 30"]), folder)
     with subprocess.Popen([*supervisor, *words], stderr=subprocess.PIPE) as process:
-        wait_for((folder.directory / "asleep").exists, process)
+        wait_until((folder.directory / "asleep").exists, "a sleeping trainer", 120, process=process)
         assert process.stderr
         process.stderr.close()
         process.send_signal(signal.SIGHUP)
@@ -143,7 +144,7 @@ def test_killed_launcher(folder: RunFolder) -> None:
 def test_run_ends_with_killed_supervisor(folder: RunFolder) -> None:
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     with subprocess.Popen([*supervisor, *trainer(folder, ["sleep 10", "0 20"])]) as process:
-        wait_for((folder.directory / "asleep").exists, process)
+        wait_until((folder.directory / "asleep").exists, "a sleeping trainer", 120, process=process)
         (child,) = psutil.Process(process.pid).children()
         process.kill()
     try:
