@@ -1,4 +1,4 @@
-"""DeepSpeed: its configuration, the engine, a class per ZeRO stage, its private names.
+"""DeepSpeed: its configuration, the engine, the ZeRO stages, its private names.
 
 Where to look, following a step:
 

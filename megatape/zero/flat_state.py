@@ -30,7 +30,7 @@ class FlatState:
         self._counts_steps = entry.counts_steps
 
     def create_missing(self, flats_of_matrices: Collection[int]) -> None:
-        """Create missing state as zeros.
+        """Create missing state as zeros, and set the moving averages to zero.
 
         Args:
             flats_of_matrices: `id` of each flat tensor with whole matrices. MatrixState has their state.

@@ -10,8 +10,8 @@ from megatape.zero.update_gate import UpdateGate
 class GatedOptimizer(Optimizer):
     """Optimizer given to DeepSpeed, whose `step` passes through a gate.
 
-    DeepSpeed calls its client's optimizer once for each parameter group, after reducing and clipping the gradient. Only in
-    some combinations of stage and precision it skips the call if the norm is not finite, but never for our own reasons.
+    DeepSpeed calls its client's optimizer once for each parameter group, after reducing and clipping the gradient. In
+    some combinations of stage and precision it skips the call if the norm is not finite. It never does so for our own reasons.
 
     Parameter groups and state are the inner optimizer's. Calling the base constructor would make others.
 

@@ -13,7 +13,7 @@ from megatape.zero.kinds import WEIGHT
 from megatape.zero.matrix_pieces import MatrixPieces
 from megatape.zero.state import ZeroState
 
-# One matrix for each owner that has one left -> its name.
+# A round: owner rank -> name of its matrix, without owners that have none left.
 Round = dict[int, str]
 
 

@@ -55,10 +55,12 @@ class MatrixPieces:
     def __init__(self, state: ZeroState) -> None:
         self._state = state
         self._owner_ranks = state.matrix_state.owner_ranks
+        local_coordinates = {axis: state.mesh[axis].rank for axis in AXES}
+        gathered = gather_values((local_coordinates, _local_bounds(state)), state.topology)
         # Coordinates of every rank in the mesh.
-        self._coordinates = gather_values({axis: state.mesh[axis].rank for axis in AXES}, state.topology)
+        self._coordinates = [coordinates for coordinates, _ in gathered]
         # Pieces of the owned matrices, by matrix and rank.
-        self._pieces = _gather_pieces(state)
+        self._pieces = _owned_pieces(state, [bounds for _, bounds in gathered])
 
     def sends_gradient(self, rank: int, name: str) -> bool:
         """Whether a rank sends its part of a matrix's gradient to the owner.
@@ -99,14 +101,15 @@ class MatrixPieces:
         return {rank: piece.extract(read) for rank, piece in enumerate(self._pieces[name])}
 
 
-def _gather_pieces(state: ZeroState) -> dict[str, list[Piece]]:
-    """Return all ranks' pieces of the matrices that this rank owns, by matrix and rank. Collective."""
-    owner_ranks = state.matrix_state.owner_ranks
-    # Ranks exchange plain tuples.
-    local_bounds: dict[str, Any] = {name: tuple(PieceBounds.of(state.piece(name, WEIGHT))) for name in owner_ranks}
-    bounds_by_rank = gather_values(local_bounds, state.topology)
+def _local_bounds(state: ZeroState) -> dict[str, Any]:
+    """Return the bounds of this rank's piece in each matrix, as plain tuples, which ranks can exchange."""
+    return {name: tuple(PieceBounds.of(state.piece(name, WEIGHT))) for name in state.matrix_state.owner_ranks}
+
+
+def _owned_pieces(state: ZeroState, bounds_by_rank: list[dict[str, Any]]) -> dict[str, list[Piece]]:
+    """Return all ranks' pieces of the matrices that this rank owns, by matrix and rank."""
     pieces = {}
-    for name, owner in owner_ranks.items():
+    for name, owner in state.matrix_state.owner_ranks.items():
         if owner == state.topology.rank:
             shape = state.shape(name)
             pieces[name] = [PieceBounds(*bounds[name]).to_piece(shape) for bounds in bounds_by_rank]

@@ -1,12 +1,12 @@
 """Base class of the ZeRO stages."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
-from megatape.distributed.mesh import Mesh
 from megatape.zero.stages.fragment import Fragment
 
 
@@ -15,15 +15,11 @@ class ZeroStage(ABC):
 
     Args:
         engine: DeepSpeed's engine.
-        mesh: Mesh over all ranks.
-        gradient_clip: Maximum gradient norm, 0 for no clipping. Used at stage 0: from stage 1 on, DeepSpeed clips.
     """
 
-    def __init__(self, engine: DeepSpeedEngine, mesh: Mesh, gradient_clip: float) -> None:
+    def __init__(self, engine: DeepSpeedEngine) -> None:
         self._engine = engine
         self._optimizer = engine.optimizer
-        self._mesh = mesh
-        self._gradient_clip = gradient_clip
 
     @abstractmethod
     def flats(self) -> list[Tensor]:
@@ -70,5 +66,5 @@ class ZeroStage(ABC):
         norm = float(self._optimizer._global_grad_norm)
         if norm < 0:
             # DeepSpeed's mark for a norm that is not finite.
-            return float("nan")
+            return math.nan
         return norm

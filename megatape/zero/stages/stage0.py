@@ -16,10 +16,17 @@ class Stage0(ZeroStage):
     """Stage without sharding. Parameters are master weights and compute weights at once.
 
     DeepSpeed would clip float32 gradients without reporting their norm, so this class computes the norm and clips.
+
+    Args:
+        engine: DeepSpeed's engine.
+        mesh: Mesh over all ranks.
+        gradient_clip: Maximum gradient norm, 0 for no clipping.
     """
 
     def __init__(self, engine: DeepSpeedEngine, mesh: Mesh, gradient_clip: float) -> None:
-        super().__init__(engine, mesh, gradient_clip)
+        super().__init__(engine)
+        self._mesh = mesh
+        self._gradient_clip = gradient_clip
         self._parameters: list[Any] = list(engine.module.parameters())
         self._device = torch.device(engine.device)
         self._norm = math.nan

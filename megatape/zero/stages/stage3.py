@@ -6,7 +6,6 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.utils import safe_get_local_grad, safe_set_local_grad
 from torch import Tensor
 
-from megatape.distributed.mesh import Mesh
 from megatape.zero.internals import trim_zero3_hooks
 from megatape.zero.stages.fragment import Fragment
 from megatape.zero.stages.stage import ZeroStage
@@ -15,8 +14,8 @@ from megatape.zero.stages.stage import ZeroStage
 class Stage3(ZeroStage):
     """Stage at which masters and compute weights of each parameter are split into runs of equal size, the last one padded."""
 
-    def __init__(self, engine: DeepSpeedEngine, mesh: Mesh, gradient_clip: float) -> None:
-        super().__init__(engine, mesh, gradient_clip)
+    def __init__(self, engine: DeepSpeedEngine) -> None:
+        super().__init__(engine)
         trim_zero3_hooks(engine.module)
 
     def flats(self) -> list[Tensor]:
