@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from megatape.checkpoint.state import State
-from megatape.checkpoint.tensors import StoredWeights
+from megatape.checkpoint.tensors import StoredWeights, names_in_base
 from megatape.zero.tensors import TensorSource
 
 
@@ -31,6 +31,4 @@ class CheckpointContents:
     @property
     def left_out(self) -> Collection[str]:
         """Parameters to leave out."""
-        if self.base is None:
-            return ()
-        return self.base.tensors
+        return names_in_base(self.base)

@@ -110,7 +110,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         if self.saver.background is None:
             self._conclude(self.saver.save)
         else:
-            self.saver.start(self.saver.background)
+            self.saver.start()
         return True
 
     def poll(self, num_ended: float) -> None:

@@ -1,7 +1,6 @@
 """Saves a run's present state: at once, with retries, or in the background."""
 
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from megatape.checkpoint.background import Background, SaveInFlight
 from megatape.checkpoint.interfaces import SavedRun
 from megatape.checkpoint.run_writer import RunWriter
-from megatape.checkpoint.tensors import StoredWeights
+from megatape.checkpoint.tensors import StoredWeights, names_in_base
 from megatape.reliability.watch.pace import PhaseKind
 from megatape.run_environment import RunEnvironment
 from megatape.utils.retries import retry_transient_errors
@@ -102,16 +101,15 @@ class Saver:
         checkpoint = retry_transient_errors(attempt, lambda error: True, log.warning)
         return FinishedSave(checkpoint, time.perf_counter() - started)
 
-    def start(self, background: Background) -> None:
+    def start(self) -> None:
         """Copy the present state, and let the background thread write it."""
+        background = self.background
+        assert background is not None
         step = self._run.step
         self._enter(step, SavePhase.SNAPSHOT)
         started = time.perf_counter()
         self._engine.check_replicas()
-        left_out: Collection[str] = ()
-        if self.base is not None:
-            left_out = self.base.tensors
-        background.snapshot.take(self._engine.state, left_out)
+        background.snapshot.take(self._engine.state, names_in_base(self.base))
         write = self._writer.capture(background.snapshot, self.base)
         pace = self._environment.pace
 

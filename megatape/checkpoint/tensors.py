@@ -1,7 +1,7 @@
 """Tensors in safetensors files: writing ours, and reading weights from any folder."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +119,10 @@ class StoredWeights:
         for name in sorted(self.files)[share::shares]:
             path = self.directory / name
             yield path, self.files[name], hash_file(path)
+
+
+def names_in_base(base: StoredWeights | None) -> Collection[str]:
+    """Return the parameters that a checkpoint with this base leaves out, none without a base."""
+    if base is None:
+        return ()
+    return base.tensors
