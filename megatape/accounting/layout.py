@@ -15,7 +15,7 @@ class TrainingLayout:
     Attributes:
         workload: Model, batch and settings of a rank for a micro-batch.
         world_size: Number of ranks.
-        micro_batches: Micro-batches per rank and step, after the batch-size warm-up.
+        num_micro_batches: Micro-batches per rank and step, after the batch-size warm-up.
         zero: ZeRO section.
         optimizer: Optimizer section.
         copies_state: Whether background checkpoints copy the training state to host memory.
@@ -23,7 +23,7 @@ class TrainingLayout:
 
     workload: Workload
     world_size: int
-    micro_batches: int
+    num_micro_batches: int
     zero: ZeroConfig
     optimizer: OptimizerConfig
     copies_state: bool
@@ -38,26 +38,26 @@ class TrainingLayout:
         return cls(
             workload=Workload.from_config(config),
             world_size=world_size,
-            micro_batches=config.num_micro_batches(world_size),
+            num_micro_batches=config.num_micro_batches(world_size),
             zero=config.zero,
             optimizer=config.optimizer,
             copies_state=config.checkpoint.background,
         )
 
     @property
-    def data_ranks(self) -> int:
+    def num_data_ranks(self) -> int:
         """Data-parallel ranks, which train on different samples."""
         return self.world_size // self.workload.parallel.sample_ranks
 
     @property
-    def replicas(self) -> int:
+    def num_replicas(self) -> int:
         """Ranks training the same weights, across which ZeRO shards its state: all but tensor ranks."""
         return self.world_size // self.workload.parallel.tp
 
     @property
     def step_samples(self) -> int:
         """Samples per optimizer step, over all ranks."""
-        return self.micro_batches * self.workload.micro_batch_size * self.data_ranks
+        return self.num_micro_batches * self.workload.micro_batch_size * self.num_data_ranks
 
     @property
     def step_tokens(self) -> int:

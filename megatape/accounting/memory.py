@@ -124,7 +124,7 @@ class _State:
     def __init__(self, layout: TrainingLayout) -> None:
         self._layout = layout
         self._stage = layout.zero.stage
-        self._ranks = layout.replicas
+        self._ranks = layout.num_replicas
         if self._stage == 3:
             traced = trace_micro_batch(layout.workload)
         else:
@@ -204,6 +204,6 @@ def _optimizer_state(layout: TrainingLayout, trained: list[nn.Parameter]) -> flo
     by_element = [parameter for parameter in trained if not is_whole(parameter, layout.optimizer)]
     num_elements: float = elements(by_element)
     if layout.zero.stage:
-        ranks = layout.replicas
+        ranks = layout.num_replicas
         num_elements = elements(by_element, ranks) / ranks
     return STATE_BYTES * len(entry.state) * num_elements + plan_matrices(layout).state

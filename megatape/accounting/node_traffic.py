@@ -18,7 +18,7 @@ def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str | None:
     if parallel.sp <= per_node:
         return None
     sent = model_traffic(layout.workload, "sequence").sent
-    outside = leaving_node(sent, parallel.sp, per_node) * layout.micro_batches
+    outside = leaving_node(sent, parallel.sp, per_node) * layout.num_micro_batches
     return (
         f"the {parallel.tp * parallel.sp} ranks of a sample (parallel.tp {parallel.tp} x parallel.sp {parallel.sp}) are on "
         f"nodes of {ranks_per_node}: around attention each sends {format_bytes(outside)} a step to other nodes, and waits for "

@@ -54,8 +54,8 @@ def plan_traffic(layout: TrainingLayout) -> Traffic:
     overlapped_bytes: dict[RankGroup, int] = {}
     for axis in workload.parallel.axes:
         traffic = model_traffic(workload, axis)
-        sent[RankGroup(axis)] = scaled(traffic.sent, layout.micro_batches)
-        overlapped_bytes[RankGroup(axis)] = traffic.overlapped * layout.micro_batches
+        sent[RankGroup(axis)] = scaled(traffic.sent, layout.num_micro_batches)
+        overlapped_bytes[RankGroup(axis)] = traffic.overlapped * layout.num_micro_batches
     sent[RankGroup.TENSOR].update(_replicated_gradients(layout))
     overlapped = {}
     for group, num_bytes in overlapped_bytes.items():
@@ -85,18 +85,18 @@ def _replicated_gradients(layout: TrainingLayout) -> Sent:
 
     multiple = 1
     if layout.zero.stage == 3:
-        multiple = layout.replicas
+        multiple = layout.num_replicas
     summed = sent_bytes(ALL_REDUCE, elements(weights, multiple) * GRADIENT_BYTES, tensor_size)
     if layout.zero.stage:
         # ZeRO has already sharded the gradients across the replicas.
-        summed //= layout.replicas
+        summed //= layout.num_replicas
     return Counter({ALL_REDUCE: summed})
 
 
 def _stages_0_to_2(layout: TrainingLayout) -> Sent:
     """Return the bytes that ZeRO sends at stages 0 to 2."""
     stage = layout.zero.stage
-    ranks = layout.replicas
+    ranks = layout.num_replicas
     traced = trace_parameters(layout.workload)
     trainable = [parameter for parameter in traced.model.parameters() if parameter.requires_grad]
     sent: Sent = Counter()
@@ -106,7 +106,7 @@ def _stages_0_to_2(layout: TrainingLayout) -> Sent:
         return +sent
     reductions = 1
     if stage == 2:
-        reductions = layout.micro_batches
+        reductions = layout.num_micro_batches
     sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, elements(traced.trained) * GRADIENT_BYTES, ranks)
     sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(trainable) * layout.workload.element_bytes, ranks)
     return +sent
@@ -116,10 +116,10 @@ def _stage3(layout: TrainingLayout) -> tuple[Sent, Sent]:
     """Return the bytes that ZeRO sends at stage 3, and those between ranks sharing a second copy of the weights."""
     traced = trace_micro_batch(layout.workload)
     limits = layout.stage3_limits
-    ranks = layout.replicas
+    ranks = layout.num_replicas
     copy_ranks = layout.zero.hpz_ranks
     weight_bytes = layout.workload.element_bytes
-    gathered_elements = layout.micro_batches * gathered(traced.events, ranks, limits).elements
+    gathered_elements = layout.num_micro_batches * gathered(traced.events, ranks, limits).elements
     copied_elements = 0  # gathered from the second copy
     if copy_ranks > 1:
         sharded = elements(traced.trained, ranks) - elements(always_whole(traced.trained, limits), ranks)
@@ -131,7 +131,7 @@ def _stage3(layout: TrainingLayout) -> tuple[Sent, Sent]:
     sent: Sent = Counter()
     sent[ALL_GATHER] = sent_bytes(ALL_GATHER, gathered_elements * weight_bytes, ranks)
     gradient_bytes = elements(traced.trained, ranks) * GRADIENT_BYTES
-    sent[REDUCE_SCATTER] = layout.micro_batches * sent_bytes(REDUCE_SCATTER, gradient_bytes, ranks)
+    sent[REDUCE_SCATTER] = layout.num_micro_batches * sent_bytes(REDUCE_SCATTER, gradient_bytes, ranks)
     copies: Sent = Counter()
     copies[ALL_GATHER] = sent_bytes(ALL_GATHER, copied_elements * weight_bytes, copy_ranks)
     return +sent, +copies

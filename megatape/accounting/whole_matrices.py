@@ -81,7 +81,7 @@ def plan_matrices(layout: TrainingLayout) -> MatrixPlan:
             updates = (world_size - 1) * local
         else:
             data_rank = owner // tensor_size
-            on_owner = _master_elements(local, spans[name], data_rank, layout.replicas, layout.zero.stage)
+            on_owner = _master_elements(local, spans[name], data_rank, layout.num_replicas, layout.zero.stage)
             copies = tensor_size
             if hasattr(weight, "partition_dim"):
                 copies = 1

@@ -60,9 +60,9 @@ def make_mesh(topology: Topology, sizes: Mapping[str, int]) -> Mesh:
         topology: Ranks of this process.
         sizes: Sizes of the axes, by default 1. The first axis, data, has the remaining ranks.
     """
-    model_sizes = {name: sizes.get(name, 1) for name in AXES[1:]}
-    num_replicas = topology.world_size // prod(model_sizes.values())
-    shape = {AXES[0]: num_replicas} | model_sizes
+    inner_sizes = {name: sizes.get(name, 1) for name in AXES[1:]}
+    num_data_ranks = topology.world_size // prod(inner_sizes.values())
+    shape = {AXES[0]: num_data_ranks} | inner_sizes
     joined_axes = {name: (name,) for name in AXES} | GROUPS
 
     axes_by_ranks: dict[tuple[int, ...], Axis] = {}
@@ -70,7 +70,7 @@ def make_mesh(topology: Topology, sizes: Mapping[str, int]) -> Mesh:
     for name, joined in joined_axes.items():
         ranks = lines(joined, shape)
         line = next(line for line in ranks if topology.rank in line)
-        if name in model_sizes and len(line) == 1:
+        if name in inner_sizes and len(line) == 1:
             axes[name] = Axis(name)
             continue
         # Groups of the same ranks are the same group: they differ only by axes of size 1.

@@ -15,9 +15,9 @@ CHANGES = {"parallel.tp": 2, "parallel.sp": 2, "training.micro_batch_size": 2, "
 def test_numbers_of_the_configuration(raw_config: dict[str, Any]) -> None:
     config = configure(raw_config, "x", CHANGES)
     layout = TrainingLayout.from_config(config, 8)
-    assert layout.data_ranks == config.num_data_ranks(8) == 2
-    assert layout.replicas == config.num_replicas(8) == 4
-    assert layout.micro_batches == config.num_micro_batches(8) == 2
+    assert layout.num_data_ranks == config.num_data_ranks(8) == 2
+    assert layout.num_replicas == config.num_replicas(8) == 4
+    assert layout.num_micro_batches == config.num_micro_batches(8) == 2
     assert layout.step_samples == config.training.global_batch_size
     assert layout.step_tokens == config.step_tokens
 

@@ -16,7 +16,7 @@ from megatape.tools.planner.work import step_work
 
 def device_seconds(layout: TrainingLayout, gpu: Gpu) -> ByCase[DeviceTime]:
     """Return the time of a step on a GPU, without exchanges between GPUs."""
-    work = scaled(step_work(layout.workload), layout.micro_batches)
+    work = scaled(step_work(layout.workload), layout.num_micro_batches)
     work.update(optimizer_work(plan_state(layout)))
     matrix_updates = Operation(Kernel.PRODUCT, plan_matrices(layout).flops, 0)
     work[matrix_updates] += 1

@@ -52,4 +52,4 @@ def host_work(layout: TrainingLayout) -> HostWork:
     hooks = 0
     if layout.zero.stage == 3:
         hooks = len(trace_micro_batch(layout.workload).events)
-    return HostWork(layout.micro_batches * launches, layout.micro_batches * hooks)
+    return HostWork(layout.num_micro_batches * launches, layout.num_micro_batches * hooks)

@@ -52,7 +52,7 @@ def _group_sizes(layout: TrainingLayout, gpus_per_node: int) -> dict[RankGroup, 
         RankGroup.TENSOR: _GroupSize(parallel.tp, min(parallel.tp, gpus_per_node)),
         RankGroup.SEQUENCE: _GroupSize(parallel.sp, min(parallel.sp, replicas_in_node)),
         RankGroup.CONTEXT: _GroupSize(parallel.cp, min(parallel.cp, samples_in_node)),
-        RankGroup.REPLICAS: _GroupSize(layout.replicas, replicas_in_node),
+        RankGroup.REPLICAS: _GroupSize(layout.num_replicas, replicas_in_node),
         RankGroup.SECOND_COPY: _GroupSize(copy_ranks, min(copy_ranks, gpus_per_node)),
         RankGroup.ALL: _GroupSize(layout.world_size, gpus_per_node),
     }

@@ -77,7 +77,7 @@ def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> 
     workload = layout.workload
     zero = layout.zero
     size = workload.element_bytes
-    micro_batches = layout.micro_batches
+    num_micro_batches = layout.num_micro_batches
     memory = plan_state(layout)
     master = memory.total_of(MemoryPart.MASTER_WEIGHTS)
     moments = memory.total_of(MemoryPart.MOMENTS)
@@ -92,7 +92,7 @@ def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> 
         exposed += updated_weights
     if zero.offload_optimizer:
         if zero.stage == 3:
-            overlapped += (2 * micro_batches + 1) * gradients
+            overlapped += (2 * num_micro_batches + 1) * gradients
         else:
             exposed += gradients
         clipping = 2 * gradients  # reads and writes
@@ -100,12 +100,12 @@ def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> 
         casting = master + updated_weights
         host += clipping + optimizer + casting
     if zero.offload_parameters:
-        ranks = layout.replicas
+        ranks = layout.num_replicas
         if limits is None:
             limits = layout.stage3_limits
         gathered_elements = gathered(trace_micro_batch(workload).events, ranks, limits).elements
-        overlapped += micro_batches * gathered_elements / ranks * size
+        overlapped += num_micro_batches * gathered_elements / ranks * size
     if workload.activation_checkpointing == "offload":
         # To the host and back, in the computing stream.
-        exposed += 2 * micro_batches * offloaded_bytes(workload, on_gpu=True)
+        exposed += 2 * num_micro_batches * offloaded_bytes(workload, on_gpu=True)
     return Offload(overlapped, exposed, host)

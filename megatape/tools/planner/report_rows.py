@@ -34,8 +34,8 @@ def count_rows(config: Config, layout: TrainingLayout) -> list[Row]:
     count = count_parameters(model)
     num_trained = count_trainable(model, training.trainable, training.frozen)
     flops = forward_flops(model, length, training.num_shifted_groups)
-    data_ranks = plural(layout.data_ranks, "data-parallel rank")
-    batch = f"{training.micro_batch_size} micro x {data_ranks} x {layout.micro_batches} accumulated"
+    data_ranks = plural(layout.num_data_ranks, "data-parallel rank")
+    batch = f"{training.micro_batch_size} micro x {data_ranks} x {layout.num_micro_batches} accumulated"
     rows = [
         ("parameters", _exact(count.total)),
         ("  embedding and head", _exact(count.embedding)),
@@ -60,7 +60,7 @@ def memory_rows(config: Config, layout: TrainingLayout, memory: Memory, holder: 
         memory: A rank's memory.
         holder: Word for a rank, such as "GPU".
     """
-    sizes = {"data": layout.data_ranks}
+    sizes = {"data": layout.num_data_ranks}
     for axis, size in config.parallel.axes.items():
         if size > 1 or axis == "tensor":
             sizes[axis] = size

@@ -66,7 +66,7 @@ def _advise(plans: list[Candidate], present_stage: int) -> list[str]:
     )
     lines = [advice]
     if present_stage == 3:
-        passes = present.layout.micro_batches
+        passes = present.layout.num_micro_batches
         hooks = len(trace_micro_batch(present.layout.workload).events)
         lines.append(f"  in a step stage 3 also waits for the device after each of {passes} backward passes, and runs")
         lines.append(f"  {passes * hooks:,} hooks of modules in Python: {hooks} a micro-batch")
