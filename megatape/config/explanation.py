@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from megatape.config.annotations import by_kind_of, sections_in
 from megatape.config.kinds import ByKind
 from megatape.errors.suggestions import did_you_mean
-from megatape.utils.validation import describe_fault
+from megatape.utils.validation import describe_mismatch
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class _LocatedSection:
         return self.by_kind.kinds_with(key)
 
 
-def explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
+def explain(details: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
     """Return a line about an error: path, value, and what is allowed.
 
     Args:
-        fault: Entry of `ValidationError.errors()`.
+        details: Entry of `ValidationError.errors()`.
         section: Type of the validated section.
         raw: Values of the section.
     """
-    path = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] != "extra_forbidden":
-        return describe_fault(fault, path)
-    *location, key = fault["loc"]
+    path = ".".join(str(part) for part in details["loc"])
+    if details["type"] != "extra_forbidden":
+        return describe_mismatch(details, path)
+    *location, key = details["loc"]
     located = _section_at(location, section, raw)
     kinds = located.kinds_with(str(key))
     if kinds:

@@ -121,8 +121,8 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str, context: dic
         return section.model_validate(raw, context=context)
     except ValidationError as error:
         lines = [f"{origin}:"]
-        for fault in error.errors():
-            lines.append(f"  {explain(dict(fault), section, raw)}")
+        for details in error.errors():
+            lines.append(f"  {explain(dict(details), section, raw)}")
         raise ConfigError("\n".join(lines)) from None
 
 

@@ -19,19 +19,19 @@ def path_errors() -> Iterator[None]:
 
 @contextmanager
 def content_errors(
-    fault: str, remedy: str, kinds: type[Exception] | tuple[type[Exception], ...] = ValueError
+    reason: str, remedy: str, kinds: type[Exception] | tuple[type[Exception], ...] = ValueError
 ) -> Iterator[None]:
-    """Turn errors of a block that reads the user's content into UserErrors "FAULT (ERROR): REMEDY".
+    """Turn errors of a block that reads the user's content into UserErrors "REASON (ERROR): REMEDY".
 
     Args:
-        fault: Description of the fault, and its place.
+        reason: What cannot be read, such as "run.json: not JSON".
         remedy: Advice in the imperative.
         kinds: Exception types to convert. UserError is a ValueError, too.
     """
     try:
         yield
     except kinds as error:
-        raise UserError(f"{fault} ({error}): {remedy}") from error
+        raise UserError(f"{reason} ({error}): {remedy}") from error
 
 
 def path_error(error: OSError, text: str | None = None) -> PathError:

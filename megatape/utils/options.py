@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from megatape.errors import UserError
 from megatape.utils.documented_model import DocumentedModel
-from megatape.utils.validation import describe_fault
+from megatape.utils.validation import describe_mismatch
 
 Value = TypeVar("Value")
 
@@ -142,6 +142,6 @@ def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        fault = error.errors()[0]
-        name = str(fault["loc"][0])
-        raise UserError(describe_fault(fault, name)) from None
+        details = error.errors()[0]
+        name = str(details["loc"][0])
+        raise UserError(describe_mismatch(details, name)) from None

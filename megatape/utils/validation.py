@@ -29,30 +29,30 @@ def as_type(value: Any, kind: type[Result]) -> Result:
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
-        raise UserError(first_fault(error)) from None
+        raise UserError(first_mismatch(error)) from None
 
 
-def first_fault(error: ValidationError) -> str:
+def first_mismatch(error: ValidationError) -> str:
     """Describe the first entry of an error: field, what is wrong, and a short value."""
-    fault = error.errors(include_url=False)[0]
-    field = ".".join(map(str, fault["loc"]))
-    return describe_fault(fault, field)
+    details = error.errors(include_url=False)[0]
+    field = ".".join(map(str, details["loc"]))
+    return describe_mismatch(details, field)
 
 
-def describe_fault(fault: Mapping[str, Any], field: str) -> str:
-    """Describe an entry of `ValidationError.errors()` in one line, such as "steps: must be at least 1, got 0".
+def describe_mismatch(details: Mapping[str, Any], field: str) -> str:
+    """Describe a mismatch in one line, such as "steps: must be at least 1, got 0".
 
     Our own validators' errors keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
 
     Args:
-        fault: The entry.
+        details: Entry of `ValidationError.errors()`.
         field: Field name, "" for the whole value.
     """
-    value = fault["input"]
-    if fault["type"] == "value_error":
-        return _describe_own_error(fault["msg"].removeprefix("Value error, "), value, field)
-    message = _in_plain_words(fault["msg"])
-    if fault["type"] != "missing":
+    value = details["input"]
+    if details["type"] == "value_error":
+        return _describe_own_error(details["msg"].removeprefix("Value error, "), value, field)
+    message = _in_plain_words(details["msg"])
+    if details["type"] != "missing":
         message += f", got {_shown(value)}"
     if not field:
         return message

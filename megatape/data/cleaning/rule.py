@@ -18,7 +18,7 @@ from megatape.data.sources.document import Document
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.errors.suggestions import choose_one
 from megatape.registry import RULES
-from megatape.utils.validation import describe_fault
+from megatape.utils.validation import describe_mismatch
 
 
 class DocumentDropped(Exception):
@@ -185,13 +185,13 @@ def _parse(name: str, text: str) -> Rule:
 
 def _invalid_option(name: str, errors: ValidationError) -> UserError:
     """Return the error about the first invalid option of a rule."""
-    error = errors.errors()[0]
+    details = errors.errors()[0]
     option = ""
-    if error["loc"]:
-        option = str(error["loc"][0])
-    if error["type"] == "missing":
+    if details["loc"]:
+        option = str(details["loc"][0])
+    if details["type"] == "missing":
         return UserError(f"rule {name} needs {option}: write {name}:{option}=...")
-    return UserError(f"rule {name}: {describe_fault(error, option)}")
+    return UserError(f"rule {name}: {describe_mismatch(details, option)}")
 
 
 def _split_options(name: str, text: str, option_names: str) -> dict[str, list[str]]:

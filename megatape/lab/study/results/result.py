@@ -11,7 +11,7 @@ from megatape.config import Config
 from megatape.errors import UserError
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_files import json_content, read_json
-from megatape.utils.validation import first_fault
+from megatape.utils.validation import first_mismatch
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Result:
         try:
             return TypeAdapter(cls).validate_json(json.dumps(read_json(path)))
         except ValidationError as error:
-            fault = first_fault(error)
+            reason = first_mismatch(error)
         except ValueError as error:
-            fault = str(error)
-        raise UserError(f"{path} is corrupted ({fault}): remove it and run the command again")
+            reason = str(error)
+        raise UserError(f"{path} is corrupted ({reason}): remove it and run the command again")

@@ -9,7 +9,7 @@ from megatape.errors import UserError
 from megatape.lab.study.suite.scores.record import Identity, Record
 from megatape.utils.atomic import write_atomically
 from megatape.utils.files import read_regular
-from megatape.utils.validation import first_fault
+from megatape.utils.validation import first_mismatch
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
@@ -32,7 +32,8 @@ def read_records(path: Path) -> list[Record]:
         try:
             record = Record.model_validate_json(line)
         except ValidationError as error:
-            raise UserError(f"{place} is corrupted ({first_fault(error)}): remove the file and run the command again") from None
+            reason = first_mismatch(error)
+            raise UserError(f"{place} is corrupted ({reason}): remove the file and run the command again") from None
         if record.identity in records:
             raise UserError(
                 f"{place} repeats {record.task}, {record.split}, {record.contender}, seed {record.seed}: remove one"
