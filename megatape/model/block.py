@@ -155,7 +155,7 @@ class Attention(nn.Module):
         )
 
     def delta_to_read(self, state: PositionState) -> Tensor | None:
-        """Return the part of the state to exchange between ranks: None if this layer has no positions."""
+        """Return the part of the state that ranks exchange before attention, or None if this layer does not read it."""
         if not self.encoding.carries_state:
             return None
         return state.delta
@@ -264,7 +264,6 @@ class Block(nn.Module):
         layers = LayerFactory(index, axis, options.product, config.lora)
         position = options.configure(encoding.update(axis))
         self.options = options
-        self.layout = options.layout
         self.updates_state = position is not None and is_read
         moves_state = self.updates_state and encoding.moves_state
         self.attention_norm = normalization(config, config.hidden_size, axis)

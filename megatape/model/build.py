@@ -9,7 +9,7 @@
 5. Freezing of parameters (trainable.py).
 
 ZeRO comes afterwards, around the whole model (zero/engine.py). No step changes the equations of transformer.py and block.py or
-a parameter's name, and on one rank without options nothing is applied.
+a parameter's name. On one rank without options, only the last sum of blocks that update a position state is rebuilt.
 """
 
 from functools import partial

@@ -34,5 +34,5 @@ def local_state(model: Transformer, state: PositionState) -> Tensor | None:
     if state.initial is None or not model.encoding.carries_state:
         return state.initial
     initial = local_tokens(state.initial, model.layout.sequence_axis)
-    initial = local_tokens(initial, model.tensor_axis)
+    initial = local_tokens(initial, model.layout.tensor_axis)
     return state._replace(initial=initial).tensor(model.config.num_kv_heads)

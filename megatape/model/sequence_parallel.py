@@ -39,6 +39,6 @@ class SequenceParallelBlock(BlockInSteps):
         if not self.updates_state:
             return super().feed_forward(streams, attended, attended_state)
         initial = streams.state.initial
-        local_state = streams.state._replace(initial=local_tokens(initial, self.layout.sequence_axis))
+        local_state = streams.state._replace(initial=local_tokens(initial, self.options.layout.sequence_axis))
         after = super().feed_forward(streams._replace(state=local_state), attended, attended_state)
         return after._replace(state=after.state._replace(initial=initial))

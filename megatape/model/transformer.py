@@ -51,7 +51,6 @@ class Transformer(nn.Module):
         layout = options.layout
         axis = layout.tensor_axis
         self.config = config
-        self.tensor_axis = axis
         self.layout = layout
         self.encoding = encoding_of(config)
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
@@ -113,7 +112,7 @@ class Transformer(nn.Module):
 
         x = self.embedding(self.local(tokens))
         if self.position_embedding is not None:
-            x = self.position_embedding(x, local_tokens(self.local(position_ids), self.tensor_axis))
+            x = self.position_embedding(x, local_tokens(self.local(position_ids), self.layout.tensor_axis))
         delta = None
         if self.state_start is not None:
             delta, _ = self.state_start(x, document_starts, ())

@@ -7,8 +7,8 @@ The life of such a tensor x, for example the sum that several linear layers mult
 2. Callers pass the Remat on, by keyword, because ZeRO stage 3's hooks wrap tensors among positional arguments. To the linear
    layers of an encoding, which gets plain tensors, shared_remat.py passes it.
 3. A layer that multiplies x checks that x is the Remat's tensor, unchanged (`Remat.matching`). Autograd then saves the
-   recipe's arguments instead of x, and the layer registers as a consumer of the `SharedInput`. Other code sees a plain tensor,
-   and x is freed when the last of them is done.
+   recipe's arguments instead of x, and the layer registers as a consumer of the `SharedInput`. Other code sees a plain tensor.
+   x is freed once the forward pass no longer uses it.
 4. In the backward pass, the first of these layers rebuilds x in the SharedInput, and the others use the same tensor.
 5. The last layer frees it.
 

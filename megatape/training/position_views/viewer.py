@@ -52,7 +52,7 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
     index = torch.arange(ids.shape[1], device=engine.device)
     stride = -(-ids.shape[1] // MAX_TOKENS)
     places = index[::stride]
-    local_index = local_tokens(module.local(index[None]), module.tensor_axis)[0]
+    local_index = local_tokens(module.local(index[None]), module.layout.tensor_axis)[0]
     is_selected = local_index % stride == 0
     selected = torch.zeros(len(states), len(places), *states[0].shape[2:], device=engine.device)
     for layer, e in enumerate(states):
