@@ -67,6 +67,13 @@ class RopeRatio(NamedTuple):
     by: str
 
 
+class SavedBytes(NamedTuple):
+    """Bytes kept for the backward pass, with the backend and mode."""
+
+    num_bytes: int
+    by: str
+
+
 def step_estimates(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
     """Estimate a training step with every backend, eager and compiled."""
     for encoding, mode in product((BASELINE, "tape"), ("eager", "compiled")):
@@ -120,13 +127,6 @@ def estimated_utilization(shape: Shape, gpu: Gpu, estimate: Estimate) -> float:
     model = shape.config(estimate.encoding, PRECISION).model
     flops = step_flops(model, shape.batch, shape.length)
     return utilization(flops, estimate.seconds, gpu.bfloat16_flops)
-
-
-class SavedBytes(NamedTuple):
-    """Bytes kept for the backward pass, with the backend and mode."""
-
-    num_bytes: int
-    by: str
 
 
 def least_saved(steps: list[Estimate], encoding: str) -> SavedBytes:

@@ -118,10 +118,10 @@ def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[
         if not operation.flops:
             moved_bytes += operation.bytes * count
     numbers_of_x = shape.batch * shape.length * shape.model.hidden_size * shape.model.num_layers
-    fewest = sum(estimate.times.good) * 1e3
-    most = sum(estimate.times.bad) * 1e3
+    good_ms = sum(estimate.times.good) * 1e3
+    bad_ms = sum(estimate.times.bad) * 1e3
     return [
-        f"{estimate.seconds * 1e3:.1f} ({fewest:.1f} to {most:.1f})",
+        f"{estimate.seconds * 1e3:.1f} ({good_ms:.1f} to {bad_ms:.1f})",
         ratio_cell(estimate.seconds / baseline, 3),
         f"{estimated_utilization(shape, gpu, estimate):.0%}",
         f"{compute_bound * 1e3:.1f}",

@@ -47,8 +47,8 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A measured quantity with its tables.
+class LayerTable:
+    """Tables of a quantity by layer, one for each kind of shift.
 
     Attributes:
         title: Title, with the unit.
@@ -61,9 +61,9 @@ class Measure:
     select: Callable[[Change], list[float]]
 
 
-MEASURES = (
-    Measure("attention difference, 10^-2", SHIFT_ATTENTION, lambda change: change.attention),
-    Measure("difference of position dot products, %", SHIFT_DOT_PRODUCTS, lambda change: change.dot_products),
+LAYER_TABLES = (
+    LayerTable("attention difference, 10^-2", SHIFT_ATTENTION, lambda change: change.attention),
+    LayerTable("difference of position dot products, %", SHIFT_DOT_PRODUCTS, lambda change: change.dot_products),
 )
 
 
@@ -111,7 +111,7 @@ def compare(before: ForwardPass, after: ForwardPass) -> Change:
     return Change(attention, products, float(largest_change / before.logits.abs().max()))
 
 
-def changes(examined: ExaminedModel, shift: int) -> Changes:
+def measure_changes(examined: ExaminedModel, shift: int) -> Changes:
     """Measure the changes by both kinds of shift.
 
     Raises:
@@ -147,7 +147,7 @@ def _mean(changes: list[Change]) -> Change:
 
 
 def report(models: list[ExaminedModel], shift: int) -> Iterator[str]:
-    """Yield the paragraphs of the study. Raises UserError as `changes` does."""
+    """Yield the paragraphs of the study. Raises UserError as `measure_changes` does."""
     yield "\n".join(examined.source for examined in models)
     sizes: dict[str, None] = {}
     for examined in models:
@@ -155,35 +155,35 @@ def report(models: list[ExaminedModel], shift: int) -> Iterator[str]:
         sizes[f"{count} sequences of {length} tokens"] = None
     yield f"{', '.join(sizes)}, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."
 
-    changes_of = [changes(examined, shift) for examined in models]
-    added = [change.added for change in changes_of]
-    shifted = [change.shifted for change in changes_of]
-    for measure in MEASURES:
-        yield f"{ADDED}: {measure.title}, by layer\n\n{_layer_table(models, added, measure, ADDED)}"
-        yield f"{SHIFTED}: {measure.title}, by layer\n\n{_layer_table(models, shifted, measure, SHIFTED)}"
+    all_changes = [measure_changes(examined, shift) for examined in models]
+    added = [change.added for change in all_changes]
+    shifted = [change.shifted for change in all_changes]
+    for layer_table in LAYER_TABLES:
+        yield f"{ADDED}: {layer_table.title}, by layer\n\n{_fill(layer_table, models, added, ADDED)}"
+        yield f"{SHIFTED}: {layer_table.title}, by layer\n\n{_fill(layer_table, models, shifted, SHIFTED)}"
 
     rows = []
-    for examined, change in zip(models, changes_of, strict=True):
+    for examined, change in zip(models, all_changes, strict=True):
         rows.append([f"`{examined.label}`", f"{change.added.logits:.2g}", f"{change.shifted.logits:.2g}"])
     table = markdown(["", ADDED, SHIFTED], rows)
     yield f"largest difference of the logits over the largest logit\n\n{table}"
 
 
-def _layer_table(models: list[ExaminedModel], changes: list[Change], measure: Measure, kind: str) -> str:
+def _fill(layer_table: LayerTable, models: list[ExaminedModel], changes: list[Change], kind: str) -> str:
     """Return a table with a column for each layer, and the paper's values below a model's. Shallow models have empty cells.
 
     Args:
+        layer_table: Quantity to show.
         models: Models of the study.
         changes: Change of each model.
-        measure: Quantity to show.
         kind: Kind of shift, as in the paper's tables.
     """
     num_layers = max(examined.model.config.num_layers for examined in models)
     rows = []
     for examined, change in zip(models, changes, strict=True):
-        values = measure.select(change)
+        values = layer_table.select(change)
         rows.append([f"`{examined.label}`", *(f"{100 * value:.3g}" for value in values)])
-        published = measure.paper[kind].get(examined.model.config.encoding)
+        published = layer_table.paper[kind].get(examined.model.config.encoding)
         if published:
             rows.append(["paper", *_paper_cells(published, len(values))])
     padded = []

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megatape.lab.study.attention.examined_model import ExaminedModel
-from megatape.lab.study.attention.shift import attention_difference, changes, dot_product_difference, report
+from megatape.lab.study.attention.shift import attention_difference, dot_product_difference, measure_changes, report
 from megatape.model.transformer import Transformer
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_within
@@ -47,7 +47,7 @@ def test_dot_product_difference_by_hand() -> None:
 @pytest.mark.numerics
 @pytest.mark.parametrize("encoding", ["rope", "tape", "tape_attention_only", "tape_mlp_only"])
 def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
-    change = changes(examined(encoding), 3).shifted
+    change = measure_changes(examined(encoding), 3).shifted
 
     assert_within(change.logits, bounds.SHIFTED)
     assert len(change.attention) == 3
@@ -60,7 +60,7 @@ def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ["tape_vector", "tape_no_equivariance", "tape_no_rotation_equivariance"])
 def test_shifted_ids_change_later_layers_without_equivariance(encoding: str) -> None:
     """The first layer attends before any position update."""
-    change = changes(examined(encoding), 3).shifted
+    change = measure_changes(examined(encoding), 3).shifted
 
     assert_within(change.attention[0], bounds.SHIFTED)
     assert_within(change.dot_products[0], bounds.SHIFTED)
@@ -72,8 +72,8 @@ def test_shifted_ids_change_later_layers_without_equivariance(encoding: str) -> 
 @pytest.mark.numerics
 def test_added_tokens_change_content_and_tape() -> None:
     """RoPE's position tensors do not depend on earlier tokens. TAPE's do, after the first layer."""
-    rope = changes(examined("rope"), 3).added
-    tape = changes(examined("tape"), 3).added
+    rope = measure_changes(examined("rope"), 3).added
+    tape = measure_changes(examined("tape"), 3).added
 
     assert min(rope.attention) > 1e-2
     assert min(tape.attention) > 1e-2
@@ -112,4 +112,4 @@ def test_report_lists_all_lengths() -> None:
 @pytest.mark.parametrize("shift", [0, -1, 40, 41])
 def test_shift_out_of_range_is_refused(shift: int) -> None:
     with pytest.raises(ValueError, match=f"shift is {shift}, but the sequences have 40 tokens: give 1 to 39"):
-        changes(examined("rope"), shift)
+        measure_changes(examined("rope"), shift)
