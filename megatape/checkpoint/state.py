@@ -22,7 +22,7 @@ class SpikeState(BaseModel, extra="allow", frozen=True, populate_by_name=True):
     Attributes:
         window: Recent values by name: losses and gradient norms.
         rolled_back: First and last sample of each range skipped by rollbacks.
-        unstable_steps: Recent steps with a spike or a fault.
+        unstable_steps: Recent steps that had a spike, or a loss or gradient that is not finite.
     """
 
     window: dict[str, list[FiniteFloat]] = Field({}, alias="spikes")

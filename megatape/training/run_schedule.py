@@ -1,11 +1,11 @@
-"""Schedule of a run: its last step, and how often it is evaluated, saved and checked."""
+"""Schedule of a run: last step, intervals between evaluations, saves and checks, and how many steps in a row it may skip."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class RunSchedule:
-    """Last step of a run, and the intervals between evaluations, saves and checks.
+    """Last step of a run, the intervals between evaluations, saves and checks, and how many steps in a row it may skip.
 
     Attributes:
         num_steps: Number of steps (training.steps).

@@ -13,7 +13,7 @@ from megatape.training.validation.result import Validation
 
 
 class StepReporter:
-    """Reports steps: metrics to callbacks; spikes, faults and slow ranks to the log.
+    """Reports steps: metrics to callbacks; spikes, unplanned skips and slow ranks to the log.
 
     Args:
         environment: Log, lease and pace. Metrics wait while another run could have taken over the run directory.
@@ -45,7 +45,7 @@ class StepReporter:
             self._log.record("slow rank", warning)
 
     def report_anomaly(self, output: StepOutput) -> None:
-        """Report a spike or a fault. Comes before the step's metrics, because a rollback may undo the step."""
+        """Report a spike or an unplanned skip. Comes before the step's metrics, because a rollback may undo the step."""
         is_unplanned = not output.is_applied and not output.is_planned
         if output.anomaly or is_unplanned:
             text = f"{output.description}: {output.anomaly or output.skipped}"

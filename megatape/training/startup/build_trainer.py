@@ -145,7 +145,7 @@ def _warnings(config: Config, topology: Topology) -> list[str]:
         return []
     layout = TrainingLayout.from_config(config, topology.world_size)
     warnings = [spanning_warning(layout, topology.local_size), export_warning(config.model, config.export.family)]
-    return [warning for warning in warnings if warning]
+    return [warning for warning in warnings if warning is not None]
 
 
 def _mark_folder(trainer: Trainer, write_config: Callable[[], None]) -> None:

@@ -22,23 +22,23 @@ from megatape.model.transformer import Transformer
 from megatape.nn.parameters import Uniform, spec_of
 from megatape.registry import ENCODINGS
 
-# Attention backend that supports every encoding on every device
+# Attention backend that supports every encoding on every device.
 KERNELS = Kernels(backends=("blocked",))
 
 # Maximum relative difference: rounding errors of float32 are far smaller, and those of a wrong claim far larger.
 TOLERANCE = 0.01
 
-# Standard deviation of random weights around their initial values
+# Standard deviation of random weights around their initial values.
 SPREAD = 0.1
 
-# Sizes of the tiny model and its samples
+# Sizes of the tiny model and its samples.
 VOCAB_SIZE = 64
 MAX_CHUNK_TOKENS = 8
 
-# Errors raised when shapes do not fit
-FAULTS = (RuntimeError, ValueError, IndexError, TypeError)
+# Errors raised when shapes do not fit.
+SHAPE_ERRORS = (RuntimeError, ValueError, IndexError, TypeError)
 
-# Mesh axis -> setting, and claim in the registry entry (argument of EncodingEntry)
+# Mesh axis -> setting, and claim in the registry entry (argument of EncodingEntry).
 CLAIMS = {
     "sequence": ("parallel.sp", "divides_heads=True"),
     "context": ("parallel.cp", 'whole_samples=""'),
@@ -134,7 +134,7 @@ def _run_split(split: Transformer, inputs: ModelInputs, weight: Tensor, expected
     """Run a model that splits sequences, and compare its logits with the expected ones. `weight` is that of `_run`."""
     try:
         logits, gradients = _run(split, inputs, weight)
-    except FAULTS as error:
+    except SHAPE_ERRORS as error:
         text = f"{type(error).__name__}: {error}"
         return SplitResult(f"the encoding fails ({text.splitlines()[0]})", [])
     failure = None

@@ -99,7 +99,7 @@ class KernelTests:
         return self._works_everywhere(test, "loss by PyTorch instead of our kernel")
 
     def working_backends(
-        self, requirements: Sequence[AttentionRequirements], forced: str, rotation_by_kernel: bool = False
+        self, requirements: Sequence[AttentionRequirements], forced: str, rotation_by_kernel: bool
     ) -> Backends:
         """Return the first backends that work and together support all layers, in order of preference.
 

@@ -85,7 +85,7 @@ class StepOutput:
 
     @property
     def skipped(self) -> str | None:
-        """Reason for skipping the update (a fault, the spike policy or `skip_reason`), None if it was applied."""
+        """Reason for skipping the update, None if it was applied: `skip_reason`, values that are not finite, or a spike."""
         if self.skip_reason is not None:
             return self.skip_reason.value
         if self.computed is None:

@@ -53,7 +53,7 @@ class SpikePolicy:
             "loss": deque(maxlen=WINDOW),
             "gradient norm": deque(maxlen=WINDOW),
         }
-        # Recent steps with a spike or a fault. A tuple, because a save in the background reads it.
+        # Recent steps that had a spike or were not finite. A tuple, because a save in the background reads it.
         self._unstable_steps: tuple[int, ...] = ()
         self.rolled_back: list[SampleRange] = []
 
@@ -108,7 +108,7 @@ class SpikePolicy:
         return steps_since > STABLE_STEPS
 
     def stable_checkpoints(self, checkpoints: Iterable[int], step: int) -> list[int]:
-        """Return the stable checkpoints, newest first: those followed by STABLE_STEPS steps without a spike or fault.
+        """Return the stable checkpoints, newest first: those followed by STABLE_STEPS finite steps without a spike.
 
         Args:
             checkpoints: Steps of all checkpoints.
@@ -120,8 +120,8 @@ class SpikePolicy:
     def protected(self, checkpoints: Iterable[int], step: int) -> list[int]:
         """Return the checkpoints to keep for a rollback: the newest stable one, and the oldest that may become stable next.
 
-        Keeping all candidates could mean STABLE_STEPS checkpoints. Keeping none, checkpoint.keep could remove each of them
-        before it becomes stable.
+        Keeping all candidates could mean STABLE_STEPS checkpoints. If none were kept, pruning (checkpoint.keep) could remove
+        each of them before it becomes stable.
 
         Args:
             checkpoints: Steps of all checkpoints.

@@ -62,6 +62,7 @@ class Stepper(AbstractContextManager["Stepper"]):
         pace: Receives this rank's phases, for the watch.
 
     Attributes:
+        engine, loader: See Args.
         prefetcher: Prefetcher of this rank's batches.
     """
 

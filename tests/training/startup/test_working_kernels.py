@@ -99,7 +99,8 @@ def kernel_tests(config: Config, topology: Topology, device: torch.device = CPU)
 def backends_of(config: Config, device: torch.device, topology: Topology) -> Backends:
     """Return the working backends of a run."""
     requirements = attention_requirements(config, device.type)
-    return kernel_tests(config, topology, device).working_backends(requirements, config.training.attention)
+    kernels = kernel_tests(config, topology, device)
+    return kernels.working_backends(requirements, config.training.attention, rotation_by_kernel=False)
 
 
 def updates_of(config: Config, topology: Topology) -> bool:
