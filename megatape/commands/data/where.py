@@ -28,7 +28,7 @@ class Options(DataDirectoryOptions):
 
 
 def run(options: Options) -> None:
-    """Print the document, and the text around the token or at the document's begin."""
+    """Print the document, and the text around the token or at the beginning of the document."""
     from megatape.data.printable import printable, printable_lines
     from megatape.data.shards.stored_split import StoredSplit
 

@@ -23,6 +23,13 @@ DOMAIN = re.compile(r"[\w:-][\w.:-]*")
 MAX_LOOKUPS = 32
 
 
+class _SplitUrl(NamedTuple):
+    """Host of a URL, and its path with the query, without a final slash in the path."""
+
+    host: str
+    path: str
+
+
 @dataclass(frozen=True)
 class Urls(DocumentRule):
     """Drops documents whose URL is in a `block` list, or in none of the `allow` lists if there are any.
@@ -95,20 +102,13 @@ def _entries(path: Path) -> Iterator[str]:
             try:
                 url = _split(entry)
             except ValueError:
-                url = SplitUrl("", "")
+                url = _SplitUrl("", "")
             if not DOMAIN.fullmatch(url.host) or len(entry.split()) > 1:
                 raise UserError(f"{path}:{number}: {entry!r:.80} is not a domain or a URL: correct the line")
             yield url.host + url.path
 
 
-class SplitUrl(NamedTuple):
-    """Host of a URL, and its path with the query, without a final slash in the path."""
-
-    host: str
-    path: str
-
-
-def _split(url: str) -> SplitUrl:
+def _split(url: str) -> _SplitUrl:
     """Split a URL, with or without scheme. Raises ValueError if it is malformed."""
     if not SCHEME.match(url):
         url = f"//{url}"
@@ -117,7 +117,7 @@ def _split(url: str) -> SplitUrl:
     path = parts.path.rstrip("/")
     if parts.query:
         path += f"?{parts.query}"
-    return SplitUrl(host, path)
+    return _SplitUrl(host, path)
 
 
 def _entries_of(url: str) -> Iterator[str]:

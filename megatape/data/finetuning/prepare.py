@@ -40,6 +40,11 @@ class SplitExample(NamedTuple):
     example: Example
 
 
+class _WrittenExamples(NamedTuple):
+    folder: ExampleFolder
+    counts: ExampleCounts
+
+
 @dataclass
 class PromptHashes:
     """Assigns prompts to splits by hash.
@@ -88,9 +93,7 @@ def prepare_examples(
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
     with new_folder(output) as directory:
         prompts = PromptHashes()
-        counts = ExampleCounts()
-        folder = ExampleFolder(directory, tokenizer)
-        _write_examples(read_examples(source, form, counts, prompts), folder, counts, progress)
+        folder, counts = _write_examples(source, form, prompts, directory, tokenizer, progress)
         if not source.validation and not folder.writers["validation"].examples and prompts.lowest != prompts.highest:
             form.notes.append(
                 f"a validation share of {source.validation_share} selects none of the prompts: one of them is held out"
@@ -98,9 +101,7 @@ def prepare_examples(
             for path in directory.iterdir():
                 path.unlink()
             prompts.held_out = prompts.lowest
-            counts = ExampleCounts()
-            folder = ExampleFolder(directory, tokenizer)
-            _write_examples(read_examples(source, form, counts, prompts), folder, counts, progress)
+            folder, counts = _write_examples(source, form, prompts, directory, tokenizer, progress)
         for split, writer in folder.writers.items():
             if not writer.examples:
                 raise UserError(_empty_split(split, source, counts))
@@ -117,16 +118,19 @@ def prepare_examples(
 
 
 def _write_examples(
-    examples: Iterator[SplitExample], folder: ExampleFolder, counts: ExampleCounts, progress: OnExamples
-) -> None:
-    """Write examples, but not the index. Iterating over the examples updates `counts`."""
+    source: ExampleSource, form: Format, prompts: PromptHashes, directory: Path, tokenizer: Tokenizer, progress: OnExamples
+) -> _WrittenExamples:
+    """Write all examples into a directory, but not its index."""
+    folder = ExampleFolder(directory, tokenizer)
+    counts = ExampleCounts()
     num_tokens = 0
-    for _, split, example in examples:
+    for _, split, example in read_examples(source, form, counts, prompts):
         folder.writers[split].add(example)
         num_tokens += len(example.ids)
         if counts.examples % EXAMPLES_PER_CALL == 0:
             progress(counts, num_tokens)
     progress(counts, num_tokens)
+    return _WrittenExamples(folder, counts)
 
 
 def read_examples(

@@ -131,7 +131,7 @@ def relative(name: str, user_input: str) -> str | None:
     return None
 
 
-class FileSet(NamedTuple):
+class _FileSet(NamedTuple):
     """Numbered files of one set, by the parts of their paths: {prefix}{number}{separator, such as -of-}{size}{suffix}."""
 
     prefix: str
@@ -145,12 +145,12 @@ class FileSet(NamedTuple):
 
 def _check_sets(files: Sequence[str], where: str) -> None:
     """Raise UserError if files of a set are missing. Sets are numbered from 0 or from 1 on."""
-    numbers_by_set: defaultdict[FileSet, set[int]] = defaultdict(set)
+    numbers_by_set: defaultdict[_FileSet, set[int]] = defaultdict(set)
     for file in files:
         match = NUMBERED.fullmatch(file)
         if match:
             prefix, number, separator, count, suffix = match.groups()
-            numbers_by_set[FileSet(prefix, separator, count, suffix or "")].add(int(number))
+            numbers_by_set[_FileSet(prefix, separator, count, suffix or "")].add(int(number))
     for file_set, numbers in numbers_by_set.items():
         missing = _missing_numbers(numbers, int(file_set.size))
         if missing:

@@ -11,15 +11,14 @@ from megatape.data.shards.hashes import splits_of, table_hashes
 from megatape.data.sources.document import Decide, Document, OnDecision
 from megatape.data.sources.reading import read_unit
 from megatape.data.sources.units import Unit
-from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
-from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.tokenizers.fast import AnyTokenizer, FastTokenizer, IdsDiffer
 
 
 def read_batches(
     options: PreparationOptions,
     unit: Unit,
     decide: Decide,
-    tokenizer: Tokenizer | FastTokenizer,
+    tokenizer: AnyTokenizer,
     counts: CorpusCounts,
     on_decision: OnDecision,
 ) -> Iterator[DocumentBatch]:
@@ -56,7 +55,7 @@ def read_batches(
     unit.check_unchanged()
 
 
-def _encode(tokenizer: Tokenizer | FastTokenizer, documents: list[Document]) -> list[np.ndarray]:
+def _encode(tokenizer: AnyTokenizer, documents: list[Document]) -> list[np.ndarray]:
     if not isinstance(tokenizer, FastTokenizer):
         return tokenizer.encode_documents([document.text for document in documents])
     try:

@@ -23,12 +23,10 @@ from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.prepare.unit_writer import UnitWriter
 from megatape.data.sources.document import Decide, Decision, Document
 from megatape.data.sources.units import Unit
-from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
+from megatape.data.tokenizers.fast import AnyTokenizer, FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
-
-AnyTokenizer = Tokenizer | FastTokenizer
 
 
 class UnitDocuments(NamedTuple):

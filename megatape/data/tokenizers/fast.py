@@ -238,6 +238,10 @@ class FastTokenizer:
                 )
 
 
+# Tokenizer, or a faster one with the same ids.
+AnyTokenizer = Tokenizer | FastTokenizer
+
+
 def fast_tokenizer(tokenizer: Tokenizer, warn: Callable[[str], object] = LOG.warning) -> FastTokenizer | None:
     """Return the fast version of a tokenizer, or None if gigatoken is not installed or gives other ids.
 

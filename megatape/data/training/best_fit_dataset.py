@@ -43,12 +43,12 @@ class BestFitDataset(PackedDataset):
     def __init__(self, split: StoredSplit, sequence_length: int, *, window: int = 0) -> None:
         if split.num_tokens == 0:
             raise UserError(f"{split.description} has no documents: prepare more text")
-        super().__init__(split, sequence_length, open_packing(split, sequence_length), window=window)
+        super().__init__(split, sequence_length, _open_packing(split, sequence_length), window=window)
         if self.num_samples == 0:
             raise UserError(f"{split.description} has no document with more than its end: prepare more text")
 
 
-def open_packing(split: StoredSplit, sequence_length: int) -> Arrangement:
+def _open_packing(split: StoredSplit, sequence_length: int) -> Arrangement:
     """Open the file with a split's packed samples, after writing it if it is missing.
 
     If the file cannot be written, the samples stay in memory.

@@ -13,7 +13,7 @@ def check_epochs(mixture: Mixture, settings: Mapping[str, CorpusConfig], steps: 
     """Check that a run stays within max_epochs of each corpus.
 
     Args:
-        mixture: Training splits.
+        mixture: Training data of the run.
         settings: Each corpus's configuration section, by name.
         steps: Steps in the run.
         batches: Batch sizes, which decide how many samples these steps consume.

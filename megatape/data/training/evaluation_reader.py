@@ -50,7 +50,7 @@ class EvaluationReader:
         samples have no targets.
 
         Args:
-            dataset: Validation split.
+            dataset: Validation dataset.
             groups: Sample indices for all ranks, by group.
         """
         parts: list[_GroupSamples] = []

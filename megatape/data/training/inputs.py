@@ -24,7 +24,7 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
     A sample with documents from several inputs belongs to the input with most of its tokens.
 
     Args:
-        dataset: Split to evaluate.
+        dataset: Validation dataset.
         samples: Sample indices.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Mixes training splits in exact shares. A single corpus is a mixture of one."""
+"""Mixes training datasets in exact shares. A single corpus is a mixture of one."""
 
 from collections.abc import Mapping
 
@@ -13,15 +13,15 @@ from megatape.errors import UserError
 
 
 class Mixture:
-    """All training splits in a run. Each corpus keeps the sample order that it would have alone.
+    """Training datasets of a run, mixed. Each corpus keeps the sample order that it would have alone.
 
     Args:
         data: Configuration section `data`.
-        corpora: Each corpus's training split, by name.
+        corpora: Each corpus's training dataset, by name.
         seed: Seed for the order, and for everything that training draws per sample.
 
     Attributes:
-        corpora: Training splits by name. Sorting makes their order in the configuration irrelevant.
+        corpora: Training datasets by name. Sorting makes their order in the configuration irrelevant.
         order: Sample order over all corpora.
         seed: Seed for the order, and for everything that training draws per sample.
         sequence_length: Tokens per sample.

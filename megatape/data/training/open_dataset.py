@@ -33,7 +33,7 @@ def open_dataset(data: DataConfig, path: str, split_name: str) -> Dataset:
         window = data.window
     split = StoredSplit(path, split_name, cache)
     if data.cache and data.cache_bytes is not None:
-        check_cache_size(split, data.cache_bytes, window)
+        _check_cache_size(split, data.cache_bytes, window)
 
     length = data.sequence_length
     match data.samples:
@@ -48,7 +48,7 @@ def open_dataset(data: DataConfig, path: str, split_name: str) -> Dataset:
             return ExampleDataset(split, length, pack_examples=data.mask_documents)
 
 
-def check_cache_size(split: StoredSplit, max_bytes: int, window: int) -> None:
+def _check_cache_size(split: StoredSplit, max_bytes: int, window: int) -> None:
     """Check that a cache can hold what training reads at a time: this window and the next, or without windows all shards.
 
     Args:

@@ -1,4 +1,4 @@
-"""Opens and checks a run's data: training and validation splits of every corpus."""
+"""Opens and checks a run's data: training and validation datasets of every corpus."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class RunData:
     """Training and validation data.
 
     Attributes:
-        train: Training splits of all corpora, and their order.
-        validation: Validation splits by corpus, in the order of `train.corpora`.
+        train: Training datasets of all corpora, and their order.
+        validation: Validation datasets by corpus, in the order of `train.corpora`.
         evaluated: Evaluation samples by corpus and input, for each selection.
         tokenizer: Tokenizer, held in memory so that changing its files during the run does not affect checkpoints.
     """
@@ -76,21 +76,21 @@ def open_data(data: DataConfig, training: TrainingConfig, evaluation: Evaluation
 
 
 def _evaluated_samples(validation: Mapping[str, Dataset], count: int, selection: Selection) -> dict[str, SampleGroups]:
-    """Select `count` evaluation samples from each validation split, by corpus and input.
+    """Select `count` evaluation samples from each validation dataset, by corpus and input.
 
     The selection `first` is not grouped by input, because most of its samples belong to one input.
     """
     selected: dict[str, SampleGroups] = {}
-    for name, split in validation.items():
-        samples = select_samples(split.num_samples, count, selection)
+    for name, dataset in validation.items():
+        samples = select_samples(dataset.num_samples, count, selection)
         selected[name] = {"": samples}
         if selection == "spread":
-            selected[name] = group_by_input(split, samples)
+            selected[name] = group_by_input(dataset, samples)
     return selected
 
 
 def _check_corpus(corpus: Dataset, path: str, samples: str, vocab_size: int) -> None:
-    """Raise UserError if a training split does not fit `data.samples` or `model.vocab_size`."""
+    """Raise UserError if a training dataset does not fit `data.samples` or `model.vocab_size`."""
     if corpus.split.answers and samples != "examples":
         raise UserError(
             f"data {path} holds prompts and answers, but data.samples is {samples}, which would learn the prompts too: set it "
