@@ -20,18 +20,18 @@ from docs import reference
 from tests.helpers.checks.import_graph import LAYERS, PARTS_OF_DATA, description_of
 
 EXAMPLES = ("train", "load_export", "add_encoding")
-LIST_WIDTH = 17  # columns of a layer's name in the list of layers
 
 
 def layer_list() -> str:
     """Return one line per layer, for the layout in docs/architecture.md."""
-    lines = []
+    names = {}
     for layer in LAYERS:
-        name = f"{layer}.py"
+        names[layer] = f"{layer}.py"
         if (ROOT / "megatape" / layer).is_dir():
-            name = f"{layer}/"
-        lines.append(f"  {name:{LIST_WIDTH}}{description_of(layer)}")
-    return "\n".join(lines) + "\n"
+            names[layer] = f"{layer}/"
+    width = max(map(len, names.values())) + 1
+    lines = [f"  {name:{width}}{description_of(layer)}\n" for layer, name in names.items()]
+    return "".join(lines)
 
 
 def architecture(page: str) -> str:

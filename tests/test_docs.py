@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 # Placeholders for the reader, as something that parses.
-PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "K": "3"}
+PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "my_model.json": "configs/tape_155m.json", "K": "3"}
 NOT_KEYS = {"model.safetensors", "model.safetensors.index.json"}  # of an exported model
 # Files that a page asks its reader to write.
 NEW_FILES = {path for page in PAGES for path in re.findall(r"\bWrite\s+`([\w./]+)`", page.read_text())}

@@ -28,10 +28,11 @@ TIMEOUT_SECONDS = 30
 
 
 def open_browser() -> Chrome:
-    """Start a headless Chromium that reaches no network."""
+    """Start a headless Chromium."""
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={WIDTH},{HEIGHT}"):
+    window = f"--window-size={WIDTH},{HEIGHT}"
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", window):
         options.add_argument(argument)
     return Chrome(options=options, service=Service(shutil.which("chromedriver")))
 
