@@ -43,7 +43,7 @@ A configuration is one JSON file that describes a run. This page lists all keys;
 
 Parsing is strict: an unknown key or a value of the wrong type is an error that names its path, its
 value and what is allowed. To override a value, add `--set section.key=value` to the command. The
-run's folder keeps the resolved file, with all defaults.
+run directory keeps the resolved file, with all defaults.
 
 The column "on resume" says whether a resumed run may change a value:
 

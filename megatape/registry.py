@@ -219,8 +219,8 @@ CALLBACKS: dict[str, Entry] = {
 }
 
 SINKS: dict[str, SinkEntry] = {
-    "jsonl": SinkEntry("megatape.training.sinks.json_lines:JsonLines", "metrics.jsonl in the run's folder"),
-    "tensorboard": SinkEntry("megatape.training.sinks.tensorboard:TensorBoard", "TensorBoard, in the run's folder"),
+    "jsonl": SinkEntry("megatape.training.sinks.json_lines:JsonLines", "metrics.jsonl in the run directory"),
+    "tensorboard": SinkEntry("megatape.training.sinks.tensorboard:TensorBoard", "TensorBoard, in the run directory"),
     "console": SinkEntry("megatape.training.sinks.console:Console", "a line on the terminal"),
     "wandb": SinkEntry("megatape.training.sinks.trackers:WeightsAndBiases", "Weights & Biases", "wandb"),
     "trackio": SinkEntry("megatape.training.sinks.trackers:Trackio", "Trackio", "trackio"),

@@ -1,4 +1,6 @@
-"""FoX, the forgetting transformer (Lin et al., arXiv 2503.02130): every token decides how much its head forgets.
+"""FoX, the forgetting transformer (Lin et al., arXiv 2503.02130).
+
+Each head forgets earlier tokens, as much as the content of later ones decides:
 
     score(i, j) = q_i . k_j / sqrt R + c_i - c_j
     c_i = log f_1 + ... + log f_i,    f = sigmoid(W h + b)

@@ -193,7 +193,7 @@ def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
     """
     folder = RunFolder(directory)
     if not folder.config.is_file():
-        raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")
+        raise UserError(f"{directory}: give a run directory, run.directory of its configuration")
     config = load_recorded_config(folder.config, overrides)
     ledger = Ledger(folder.metrics, open_data(config.data, config.training, config.evaluation, config.model.vocab_size).train)
     for entry in read_steps(folder.metrics):

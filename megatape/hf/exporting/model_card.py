@@ -71,7 +71,7 @@ def model_card(
     imports = ""
     if exported.imports:
         names = ", ".join(f"`{name}`" for name in exported.imports)
-        imports = f"| trained with modules of the user | {names} |\n"
+        imports = f"| trained with user modules | {names} |\n"
 
     return TEMPLATE.read_text(encoding="utf-8").format(
         tags=family.config_class.model_type,

@@ -72,7 +72,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "generate": (["nowhere", "--prompt", "a"], "nowhere: no such folder"),
     "evaluate": (["addition", "nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
     "scores": (["nowhere", "--scrolls", "nowhere", "--set", "qasper"], "nowhere: no such file of predictions"),
-    "ledger": (["nowhere"], "nowhere: give the folder of a run"),
+    "ledger": (["nowhere"], "nowhere: give a run directory"),
     "monitor": (["nowhere", "--once"], "nowhere: give the folder of a run"),
     "report": (["nowhere", "--output", "out"], "nowhere: give the folder of a run"),
     "benchmark roofline": (["--gpu", "h9000"], "GPU 'h9000' is unknown"),

@@ -37,5 +37,5 @@ def check_array(array: JobArray, job: Job, resume: bool) -> None:
     if minutes and minutes * 60 <= job.checkpoint_seconds:
         raise UserError(
             f"time {job.time} leaves no time to train: the last checkpoint is written {job.checkpoint_seconds} s before the "
-            "limit: give a longer `time`, or fewer `checkpoint_seconds`"
+            "limit: give a longer `time`, or a lower `checkpoint_seconds`"
         )
