@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help install demo lint generate generated types golden test numerics slow fp8 triton trackers lowest oldest cluster docs site check
+.PHONY: help install demo lint generate generated types golden test numerics slow fp8 kernels trackers lowest oldest cluster vllm docs site check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -45,15 +45,22 @@ build/torchao: constraints.txt # not in .venv, where it slows every import of tr
 	touch $@
 
 fp8: build/torchao ## tests of products in FP8, emulated
-	PYTHONPATH=build/torchao $(PYTEST) tests/nn/test_fp8.py tests/model/test_fp8.py tests/training/startup/test_working_kernels.py \
-		tests/accounting/test_activation_memory.py tests/lab/benchmark/gpu/test_parts.py -m fp8
+	PYTHONPATH=build/torchao $(PYTEST) tests/nn/test_fp8.py tests/model/test_fp8.py tests/training/startup/test_working_fp8.py \
+		tests/accounting/memory/test_activation_memory.py tests/lab/benchmark/gpu/test_parts.py -m fp8
 
 build/triton: # that of the lowest torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ triton==3.6.0
 	touch $@
 
-triton: build/triton ## kernels compiled by the oldest Triton
+build/fa4: constraints.txt # not in .venv: its compiler takes 300 MB. No dependencies, which .venv has, or a GPU needs
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -c constraints.txt flash-attn-4 \
+		nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base nvidia-cutlass-dsl-libs-core nvidia-cutlass-dsl-libs-cu13 \
+		quack-kernels apache-tvm-ffi torch-c-dlpack-ext einops cuda-bindings cuda-pathfinder
+	touch $@
+
+kernels: build/triton build/fa4 ## GPU kernels compiled without a GPU: ours by the oldest Triton, and FlashAttention-4's
 	PYTHONPATH=build/triton $(PYTEST) tests/kernels/test_kernels.py -m slow -k compiled
+	PYTHONPATH=build/fa4:build/fa4/nvidia_cutlass_dsl/dsl_packages $(PYTEST) tests/kernels/test_fa4.py -m fa4
 
 build/trackers: tests/trackers.txt # not in .venv, where they bring a web server and other versions of what is there
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -r $<
@@ -75,6 +82,12 @@ oldest: build/oldest ## exports, loaded by the oldest transformers of their mode
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/tools/cluster
+
+build/vllm: # nothing of it is installed or runs
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --dest $@ vllm==0.33.0
+
+vllm: build/vllm ## compare the stand-in for vLLM with vLLM's own classes (a wheel of 340 MB)
+	$(BIN)/python -m tests.helpers.vllm.compare $</*.whl
 
 docs: ## build/site, strictly: a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

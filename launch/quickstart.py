@@ -1,4 +1,4 @@
-"""From a fresh clone to a trained, exported, generating model; needs only Python 3.11+ and a package index.
+"""Turn a fresh clone into a trained and exported model that generates text, with only Python 3.11+ and a package index.
 
     python3 launch/quickstart.py            install, prepare data, train on two processes, export, show what was learned
     python3 launch/quickstart.py test       install what the tests need as well, run the tests

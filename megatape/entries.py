@@ -6,7 +6,7 @@ default it claims no support: a setting that needs a claim is an error until the
 
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from megatape.errors import UserError
 
@@ -45,7 +45,11 @@ class EncodingTraits:
             parallel.sp above 1.
         whole_samples: Reason why attention needs all tokens of a sample on one rank, ruling out parallel.cp above 1; "" if a
             sample may be split across context-parallel ranks.
-        by_layer: Whether layers apply it, so that model.nope_every may leave some layers without it.
+        by_layer: Whether layers apply it, so that model.layers and model.nope_every may leave some layers without it.
+        layer_state: Name of the state that its layers read, "" if they read none. Encodings with the same name, or with "", can
+            be mixed in model.layers. None: it only mixes with layers without positions.
+        updates_state: Whether its layers update that state, which other encodings' layers then read as it started. A model has
+            at most one such encoding.
         reads_scores: Whether its positions depend on the scores, which model.attention_scale would change.
         sliced: Whether it slices the hidden state by key/value head, so hidden_size must be a multiple of their number.
         paired_embedding: Whether it adds sine and cosine pairs to the embedding, so hidden_size must be even.
@@ -58,6 +62,8 @@ class EncodingTraits:
     divides_heads: bool = False
     whole_samples: str = 'its registry entry does not set whole_samples to ""'
     by_layer: bool = False
+    layer_state: str | None = None
+    updates_state: bool = False
     reads_scores: bool = True
     sliced: bool = False
     paired_embedding: bool = False
@@ -85,7 +91,11 @@ class FamilyEntry(Entry):
         normalizations: Supported values of model.normalization.
         switches: Whether it supports model.logit_softcap, nope_every, rotary_fraction and attention_scale.
         whole_heads: Whether hidden_size must be a multiple of num_heads.
-        windows: Whether it supports model.sliding_window.
+        windows: Attention windows that it supports.
+            none: Full attention in all layers.
+            one: Also the same window in all layers.
+            some: Also full attention in some layers, and the same window in the others.
+            any: A window of its own in each layer.
     """
 
     encodings: tuple[str, ...] | None = ()
@@ -94,7 +104,7 @@ class FamilyEntry(Entry):
     normalizations: tuple[str, ...] = ()
     switches: bool = False
     whole_heads: bool = False
-    windows: bool = False
+    windows: Literal["none", "one", "some", "any"] = "none"
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,7 @@ class OptimizerEntry(ConfigurableEntry):
 
     Attributes:
         state: Names of its float32 tensors with one number per weight, in torch's state_dict and in checkpoints.
-        counts_steps: Whether it also keeps `step`, the number of steps.
+        counts_steps: Whether it also keeps `step`, the number of steps. The first step fails if it keeps anything else.
         matrix_state: "package.module:function" that maps a whole matrix's shape to the shapes of its state tensors by name;
             None if it updates no whole matrices.
         matrix_flops: "package.module:function" that maps a whole matrix's shape to the FLOPs of its update, for distributing

@@ -8,107 +8,93 @@ printing help. megatape/entries.py has the types of entries.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from megatape import encoding_traits as shared
 from megatape.entries import EncodingEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry, ScheduleEntry, SinkEntry
 from megatape.moved_modules import old_names
 
-# Traits of encodings that rotate each token independently.
-_ROTATION = EncodingTraits(rotates=True, divides_heads=True, whole_samples="", by_layer=True, reads_scores=False)
-# Traits of encodings that turn each token's channels independently, without pairs.
-_POLAR = EncodingTraits(divides_heads=True, whole_samples="", by_layer=True, reads_scores=False)
-# Traits of encodings that layers do not apply.
-_NO_LAYER = EncodingTraits(divides_heads=True, whole_samples="", by_layer=False, reads_scores=False)
-# Traits of encodings that bias scores by distance.
-_BIAS = EncodingTraits(
-    divides_heads=True, whole_samples="the ring of ranks computes no bias on scores", by_layer=True, reads_scores=False
-)
-# Traits of encodings that accumulate sums or products of content along the sequence.
-_SUM = EncodingTraits(
-    divides_heads=True,
-    whole_samples="the ranks do not exchange what it sums up along the sequence",
-    by_layer=True,
-    reads_scores=False,
-)
-_SUM_OF_SCORES = replace(_SUM, reads_scores=True)
-_ROTATION_BY_SUM = replace(_SUM, rotates=True)
-_SELECTIVE = replace(_ROTATION_BY_SUM, sliced=True)
-
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
 
+
+def _encoding(location: str, description: str, traits: EncodingTraits) -> EncodingEntry:
+    """Return the entry of an encoding in megatape/encodings/. location: "module:class"."""
+    return EncodingEntry.with_traits(f"megatape.encodings.{location}", description, traits)
+
+
+# Position encodings, in megatape/encodings/. megatape/encoding_traits.py has the traits that several of them share.
 ENCODINGS: dict[str, EncodingEntry] = {
-    "tape": EncodingEntry.with_traits("megatape.encodings.tape:Tape", _TAPE, replace(_ROTATION, scalable=True)),
-    "tape_attention_only": EncodingEntry.with_traits(
-        "megatape.encodings.tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", _ROTATION
+    "tape": _encoding("tape:Tape", _TAPE, replace(shared.UPDATED_ANGLES, scalable=True)),
+    "tape_attention_only": _encoding("tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", shared.UPDATED_ANGLES),
+    "tape_mlp_only": _encoding("tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", shared.UPDATED_ANGLES),
+    "tape_no_rotation_equivariance": _encoding(
+        "tape_ablations:TapeNoRotationEquivariance", f"{_TAPE}, without rotation equivariance", shared.UPDATED_ANGLES
     ),
-    "tape_mlp_only": EncodingEntry.with_traits(
-        "megatape.encodings.tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", _ROTATION
+    "tape_vector": _encoding(
+        "tape_ablations:TapeVector", f"{_TAPE}, updated along the head size instead of the channels", shared.WIDE_ANGLES
     ),
-    "tape_no_rotation_equivariance": EncodingEntry.with_traits(
-        "megatape.encodings.tape_ablations:TapeNoRotationEquivariance", f"{_TAPE}, without rotation equivariance", _ROTATION
-    ),
-    "tape_vector": EncodingEntry.with_traits(
-        "megatape.encodings.tape_ablations:TapeVector",
-        f"{_TAPE}, updated along the head size instead of the channels",
-        _ROTATION,
-    ),
-    "tape_vector_no_rotation_equivariance": EncodingEntry.with_traits(
-        "megatape.encodings.tape_ablations:TapeVectorNoRotationEquivariance",
+    "tape_vector_no_rotation_equivariance": _encoding(
+        "tape_ablations:TapeVectorNoRotationEquivariance",
         f"{_TAPE}, updated along the head size, without rotation equivariance",
-        _ROTATION,
+        shared.WIDE_ANGLES,
     ),
-    "tape_no_equivariance": EncodingEntry.with_traits(
-        "megatape.encodings.tape_ablations:TapeNoEquivariance", f"{_TAPE}, without equivariance", _ROTATION
+    "tape_no_equivariance": _encoding(
+        "tape_ablations:TapeNoEquivariance", f"{_TAPE}, without equivariance", shared.WIDE_ANGLES
     ),
-    "tape_fox": EncodingEntry.with_traits(
-        "megatape.encodings.tape_combinations:TapeFox", f"{_TAPE}, with forget gates (FoX)", _ROTATION_BY_SUM
+    "tape_fox": _encoding(
+        "tape_combinations:TapeFox",
+        f"{_TAPE}, with forget gates (FoX)",
+        replace(shared.ROTATION_BY_SUM, layer_state="angles", updates_state=True),
     ),
-    "tape_selective_rope": EncodingEntry.with_traits(
-        "megatape.encodings.tape_combinations:TapeSelectiveRope", f"{_TAPE}, from Selective RoPE's angles", _SELECTIVE
+    "tape_selective_rope": _encoding(
+        "tape_combinations:TapeSelectiveRope",
+        f"{_TAPE}, from Selective RoPE's angles",
+        replace(shared.SELECTIVE, layer_state="angles of content", updates_state=True),
     ),
-    "rope": EncodingEntry.with_traits(
-        "megatape.encodings.rope:Rope", "rotary position encoding", replace(_ROTATION, scalable=True, shiftable=True)
+    "rope": _encoding("rope:Rope", "rotary position encoding", replace(shared.ANGLES, scalable=True, shiftable=True)),
+    "rope_conv": _encoding(
+        "rope_conv:RopeConv",
+        "rotary position encoding, with a short convolution on the keys",
+        replace(shared.ROTATION_BY_CONVOLUTION, layer_state="angles"),
     ),
-    "randpe": EncodingEntry.with_traits(
-        "megatape.encodings.randpe:RandPE", "rotary encoding of random positions (RandPE)", _ROTATION
+    "randpe": _encoding(
+        "randpe:RandPE", "rotary encoding of random positions (RandPE)", replace(shared.ROTATION, layer_state="random angles")
     ),
     # Beyond 2^18 positions xPos scales overflow float32.
-    "xpos": EncodingEntry.with_traits(
-        "megatape.encodings.xpos:XPos", "xPos position encoding", replace(_ROTATION, max_positions=2**18)
+    "xpos": _encoding(
+        "xpos:XPos", "xPos position encoding", replace(shared.ROTATION, layer_state="scaled angles", max_positions=2**18)
     ),
-    "alibi": EncodingEntry.with_traits("megatape.encodings.alibi:Alibi", "ALiBi attention biases", _BIAS),
-    "t5": EncodingEntry.with_traits("megatape.encodings.t5:T5", "T5's relative attention biases", _BIAS),
-    "fire": EncodingEntry.with_traits("megatape.encodings.fire:Fire", "FIRE attention biases", _BIAS),
-    "fox": EncodingEntry.with_traits("megatape.encodings.fox:Fox", "forget gates (FoX)", _SUM),
-    "cope": EncodingEntry.with_traits("megatape.encodings.cope:Cope", "positions counted by content (CoPE)", _SUM_OF_SCORES),
-    "cope_scaled": EncodingEntry.with_traits(
-        "megatape.encodings.cope:CopeScaled", "CoPE divided by the root of the head size", _SUM_OF_SCORES
+    "alibi": _encoding("alibi:Alibi", "ALiBi attention biases", shared.BIAS),
+    "t5": _encoding("t5:T5", "T5's relative attention biases", shared.BIAS),
+    "fire": _encoding("fire:Fire", "FIRE attention biases", replace(shared.BIAS, layer_state="position ids")),
+    "kerple_log": _encoding("kerple_log:KerpleLog", "KERPLE's logarithmic attention biases", shared.BIAS),
+    "fox": _encoding("fox:Fox", "forget gates (FoX)", shared.SUM),
+    "grape_ap": _encoding(
+        "grape_ap:GrapeAP", "biases summed by content along the way (GRAPE-AP)", replace(shared.SUM, layer_state="position ids")
     ),
-    "pope": EncodingEntry.with_traits("megatape.encodings.pope:Pope", "polar position encoding (PoPE)", _POLAR),
-    "pope_uniform": EncodingEntry.with_traits(
-        "megatape.encodings.pope:PopeUniform", "PoPE whose phases start anywhere", _POLAR
+    "cope": _encoding("cope:Cope", "positions counted by content (CoPE)", shared.SUM_OF_SCORES),
+    "cope_scaled": _encoding("cope:CopeScaled", "CoPE divided by the root of the head size", shared.SUM_OF_SCORES),
+    "pope": _encoding("pope:Pope", "polar position encoding (PoPE)", shared.POLAR),
+    "pope_uniform": _encoding("pope:PopeUniform", "PoPE whose phases start anywhere", shared.POLAR),
+    "repo": _encoding(
+        "repo:RePo", "rotary encoding of positions learned from content (RePo)", replace(shared.ROTATION, layer_state="")
     ),
-    "path": EncodingEntry.with_traits("megatape.encodings.path:Path", "products of reflections by the content (PaTH)", _SUM),
-    "path_fox": EncodingEntry.with_traits(
-        "megatape.encodings.path_fox:PathFox", "products of reflections, and forget gates (PaTH-FoX)", _SUM
+    "path": _encoding("path:Path", "products of reflections by the content (PaTH)", shared.SUM),
+    "path_fox": _encoding("path_fox:PathFox", "products of reflections, and forget gates (PaTH-FoX)", shared.SUM),
+    "path_fox_scaled": _encoding("path_fox:PathFoxScaled", "PaTH-FoX divided by the root of the head size", shared.SUM),
+    "selective_rope": _encoding("selective_rope:SelectiveRope", "rotations by the content (Selective RoPE)", shared.SELECTIVE),
+    "selective_rope_linear": _encoding("selective_rope:SelectiveRopeLinear", "Selective RoPE without SiLU", shared.SELECTIVE),
+    "selective_rope_linear_32": _encoding(
+        "selective_rope:SelectiveRopeLinear32", "Selective RoPE without SiLU, of rank 32", shared.SELECTIVE
     ),
-    "path_fox_scaled": EncodingEntry.with_traits(
-        "megatape.encodings.path_fox:PathFoxScaled", "PaTH-FoX divided by the root of the head size", _SUM
+    "selective_rope_constant": _encoding(
+        "selective_rope:SelectiveRopeConstant", "Selective RoPE with a constant step", shared.SELECTIVE
     ),
-    "selective_rope": EncodingEntry.with_traits(
-        "megatape.encodings.selective_rope:SelectiveRope", "rotations by the content (Selective RoPE)", _SELECTIVE
+    "selective_rope_gated": _encoding(
+        "selective_rope:SelectiveRopeGated", "Selective RoPE with a constant step and gates", shared.SELECTIVE
     ),
-    "selective_rope_linear": EncodingEntry.with_traits(
-        "megatape.encodings.selective_rope:SelectiveRopeLinear", "Selective RoPE without SiLU", _SELECTIVE
+    "sinusoidal": _encoding(
+        "sinusoidal:Sinusoidal", "sinusoidal position embeddings", replace(shared.NO_LAYER, paired_embedding=True)
     ),
-    "selective_rope_constant": EncodingEntry.with_traits(
-        "megatape.encodings.selective_rope:SelectiveRopeConstant", "Selective RoPE with a constant step", _SELECTIVE
-    ),
-    "selective_rope_gated": EncodingEntry.with_traits(
-        "megatape.encodings.selective_rope:SelectiveRopeGated", "Selective RoPE with a constant step and gates", _SELECTIVE
-    ),
-    "sinusoidal": EncodingEntry.with_traits(
-        "megatape.encodings.sinusoidal:Sinusoidal", "sinusoidal position embeddings", replace(_NO_LAYER, paired_embedding=True)
-    ),
-    "nope": EncodingEntry.with_traits("megatape.encodings.nope:NoPE", "no position encoding (NoPE)", _NO_LAYER),
+    "nope": _encoding("nope:NoPE", "no position encoding (NoPE)", shared.NO_LAYER),
 }
 
 # Normalizations of the hidden state and of query and key heads: modules that take the number of channels, model.norm_eps and
@@ -136,7 +122,7 @@ FAMILIES: dict[str, FamilyEntry] = {
         attention_bias=("none",),
         qk_norm=(False,),
         normalizations=("rms",),
-        windows=True,
+        windows="one",
     ),
     "qwen2": FamilyEntry(
         "megatape.hf.families.qwen2:Qwen2",
@@ -145,6 +131,7 @@ FAMILIES: dict[str, FamilyEntry] = {
         attention_bias=("qkv",),
         qk_norm=(False,),
         normalizations=("rms",),
+        windows="some",
     ),
     "qwen3": FamilyEntry(
         "megatape.hf.families.qwen3:Qwen3",
@@ -153,6 +140,7 @@ FAMILIES: dict[str, FamilyEntry] = {
         attention_bias=("none", "qkvo"),
         qk_norm=(True,),
         normalizations=("rms",),
+        windows="some",
     ),
     "tape": FamilyEntry(
         "megatape.hf.families.tape:Tape",
@@ -162,12 +150,14 @@ FAMILIES: dict[str, FamilyEntry] = {
         qk_norm=(False, True),
         normalizations=("rms",),
         switches=True,
+        windows="any",
     ),
 }
 
 # Functions in megatape/hf that training calls. They are loaded by name, because training does not import hf.
 INITIAL_WEIGHTS = Entry("megatape.hf.model_folder:open_weights", "opens the weights of training.init_from")
 EXPORT_CHECK = Entry("megatape.hf.families:export_obstacle", "says why the model of a run cannot be exported")
+UPLOAD_CHECK = Entry("megatape.hf.exporting.upload:check_repository", "checks that export.push can be uploaded to")
 
 OPTIMIZERS: dict[str, OptimizerEntry] = {
     "adamw": OptimizerEntry(
@@ -211,11 +201,13 @@ LEGACY_SCHEDULES: dict[str, ScheduleEntry] = {
     ),
 }
 
-# Callbacks, subclasses of megatape.training.callbacks.callback.Callback. These three are part of every run.
+# Callbacks, subclasses of megatape.training.callbacks.callback.Callback. These four are part of every run, and
+# logging.callbacks selects others.
 CALLBACKS: dict[str, Entry] = {
     "metrics": Entry("megatape.training.callbacks.metrics:Metrics", "passing metrics on to the sinks"),
     "position_views": Entry("megatape.training.callbacks.position_views:PositionViews", "files of the position tensors"),
     "profile": Entry("megatape.training.callbacks.profile:Profile", "a trace of some steps, with --profile"),
+    "exports": Entry("megatape.training.callbacks.exports:Exports", "exports while training, with export.interval"),
 }
 
 SINKS: dict[str, SinkEntry] = {
@@ -235,6 +227,9 @@ BACKENDS: dict[str, Entry] = {
     "flex": Entry(
         "megatape.attention.backends.flex:Flex", "torch's flex_attention, compiled: masks and biases by distance, on GPUs"
     ),
+    "fa4": Entry(
+        "megatape.attention.backends.fa4:FlashAttention4", "FlashAttention-4 (megatape[fa4]): no biases, on Hopper GPUs"
+    ),
     "triton": Entry("megatape.attention.backends.fused:Fused", "our Triton kernels: masks and biases by distance, on GPUs"),
     "blocked": Entry(
         "megatape.attention.backends.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"
@@ -248,6 +243,8 @@ SOURCES: dict[str, Entry] = {
     "jsonl": Entry("megatape.data.sources.json_lines:JsonLines", "lines of JSON with a field of text"),
     "documents": Entry("megatape.data.sources.json_lines:Documents", "documents written by --keep-documents"),
     "parquet": Entry("megatape.data.sources.parquet:Parquet", "Parquet files with a column of text"),
+    "arrow": Entry("megatape.data.sources.arrow_files:ArrowFiles", "Arrow and Feather files with a column of text"),
+    "csv": Entry("megatape.data.sources.csv_files:Csv", "CSV and TSV files with a column of text"),
     "webdataset": Entry("megatape.data.sources.tars:Tars", "WebDataset tars with members .txt or .json"),
     "text": Entry("megatape.data.sources.text_files:TextFiles", "text files, one document a file"),
     "code": Entry("megatape.data.sources.text_files:Code", "source files of programs, one document a file"),
@@ -256,30 +253,40 @@ SOURCES: dict[str, Entry] = {
 
 # Rules that drop or change documents, subclasses of megatape.data.cleaning.rule.Rule.
 RULES: dict[str, Entry] = {
-    "length": Entry("megatape.data.cleaning.filters:Length", "drops texts that are too short or too long"),
-    "language": Entry("megatape.data.cleaning.filters:Language", "drops other languages, identified by fastText"),
-    "c4_quality": Entry("megatape.data.cleaning.quality:C4Quality", "removes lines and drops texts by C4's rules"),
-    "gopher_quality": Entry("megatape.data.cleaning.quality:GopherQuality", "drops texts unlike prose, by Gopher's rules"),
-    "gopher_repetition": Entry("megatape.data.cleaning.quality:GopherRepetition", "drops repetitive texts, by Gopher's rules"),
-    "fineweb_quality": Entry("megatape.data.cleaning.quality:FineWebQuality", "drops lists and fragments, by FineWeb's rules"),
-    "decontaminate": Entry(
-        "megatape.data.cleaning.decontamination:Decontaminate", "drops texts that share 13 words with an evaluation"
+    "length": Entry("megatape.data.cleaning.rules.length:Length", "drops texts that are too short or too long"),
+    "language": Entry("megatape.data.cleaning.rules.language:Language", "drops other languages, identified by fastText"),
+    "c4_quality": Entry("megatape.data.cleaning.rules.quality:C4Quality", "removes lines and drops texts by C4's rules"),
+    "gopher_quality": Entry(
+        "megatape.data.cleaning.rules.quality:GopherQuality", "drops texts unlike prose, by Gopher's rules"
     ),
-    "personal_data": Entry("megatape.data.cleaning.quality:PersonalData", "replaces e-mail and public IPv4 addresses"),
-    "urls": Entry("megatape.data.cleaning.urls:Urls", "drops or keeps listed domains and URLs"),
-    "license": Entry("megatape.data.cleaning.filters:License", "drops other licenses, by a field of the record"),
-    "repeated_lines": Entry("megatape.data.cleaning.repeated_lines:RepeatedLines", "removes lines of earlier documents"),
+    "gopher_repetition": Entry(
+        "megatape.data.cleaning.rules.quality:GopherRepetition", "drops repetitive texts, by Gopher's rules"
+    ),
+    "fineweb_quality": Entry(
+        "megatape.data.cleaning.rules.quality:FineWebQuality", "drops lists and fragments, by FineWeb's rules"
+    ),
+    "decontaminate": Entry(
+        "megatape.data.cleaning.rules.decontamination:Decontaminate", "drops texts that share 13 words with an evaluation"
+    ),
+    "personal_data": Entry(
+        "megatape.data.cleaning.rules.personal_data:PersonalData", "replaces e-mail and public IPv4 addresses"
+    ),
+    "urls": Entry("megatape.data.cleaning.rules.urls:Urls", "drops or keeps listed domains and URLs"),
+    "license": Entry("megatape.data.cleaning.rules.license:License", "drops other licenses, by a field of the record"),
+    "repeated_lines": Entry("megatape.data.cleaning.rules.repeated_lines:RepeatedLines", "removes lines of earlier documents"),
     "repeated_paragraphs": Entry(
-        "megatape.data.cleaning.repeated_lines:RepeatedParagraphs", "removes paragraphs of earlier documents"
+        "megatape.data.cleaning.rules.repeated_lines:RepeatedParagraphs", "removes paragraphs of earlier documents"
     ),
     "fasttext_classifier": Entry(
-        "megatape.data.cleaning.classifier:FastTextClassifier", "drops texts with a low score of a fastText model"
+        "megatape.data.cleaning.rules.classifier:FastTextClassifier", "drops texts with a low score of a fastText model"
     ),
     "transformers_classifier": Entry(
-        "megatape.data.cleaning.classifier:TransformersClassifier", "drops texts with a low score of a transformers model"
+        "megatape.data.cleaning.rules.classifier:TransformersClassifier", "drops texts with a low score of a transformers model"
     ),
-    "distinct": Entry("megatape.data.cleaning.distinct:Distinct", "drops documents that other data directories have"),
-    "near_duplicates": Entry("megatape.data.cleaning.near_duplicates:NearDuplicates", "drops near duplicates (MinHash)"),
+    "distinct": Entry("megatape.data.cleaning.rules.distinct:Distinct", "drops documents that other data directories have"),
+    "near_duplicates": Entry(
+        "megatape.data.cleaning.near_duplicates.near_duplicates:NearDuplicates", "drops near duplicates (MinHash)"
+    ),
 }
 
 # Formats of fine-tuning data, subclasses of megatape.data.finetuning.format.Format.
@@ -331,26 +338,33 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
         "megatape.data.synthetic.indirect_indexing:IndirectIndexing", "the letter at a distance from a letter"
     ),
     "many_keys": Entry("megatape.data.synthetic.recall:ManyKeys", "the value of one of 256 keys"),
-    "ring": Entry("megatape.data.synthetic.navigation:Ring", "the symbol of a place to which a walk on a ring returns"),
-    "torus": Entry("megatape.data.synthetic.navigation:Torus", "the symbol of a place to which a walk on a torus returns"),
+    "ring": Entry("megatape.data.synthetic.navigation:Ring", "the symbol of a cell to which a walk on a ring returns"),
+    "torus": Entry("megatape.data.synthetic.navigation:Torus", "the symbol of a cell to which a walk on a torus returns"),
     "dyck": Entry("megatape.data.synthetic.dyck:Dyck", "close the last bracket that is open"),
     "contextual_counting": Entry(
         "megatape.data.synthetic.contextual_counting:ContextualCounting", "the number of ones between brackets"
     ),
 }
 
-# Component -> table of settings that it does not support (megatape/config/limits.py), in a file that imports no torch. The
-# first violated limit is the error that users see.
+# Limits of the model section: component -> table of settings that it does not support (megatape/config/limits.py), in a file
+# that imports no torch. The first violated limit is the error that users see.
+MODEL_LIMITS: dict[str, str] = {
+    "layers": "megatape.config.sections.layer_limits:LIMITS",
+    "position encoding": "megatape.config.sections.encoding_limits:LIMITS",
+}
+
+# Limits of the whole configuration, checked after all sections.
 LIMITS: dict[str, str] = {
     "positions": "megatape.model.length_limits:LIMITS",
-    "ZeRO": "megatape.config.distribution_limits:ZERO_LIMITS",
+    "ZeRO": "megatape.config.sections.distribution_limits:ZERO_LIMITS",
     "LoRA": "megatape.model.lora_limits:LIMITS",
-    "tensor-parallel ranks": "megatape.config.distribution_limits:TENSOR_LIMITS",
-    "sequence-parallel ranks": "megatape.config.distribution_limits:SEQUENCE_LIMITS",
-    "context-parallel ranks": "megatape.config.distribution_limits:CONTEXT_LIMITS",
+    "tensor-parallel ranks": "megatape.config.sections.distribution_limits:TENSOR_LIMITS",
+    "sequence-parallel ranks": "megatape.config.sections.distribution_limits:SEQUENCE_LIMITS",
+    "context-parallel ranks": "megatape.config.sections.distribution_limits:CONTEXT_LIMITS",
     "shifted sparse attention": "megatape.attention.shifted_limits:LIMITS",
     "compiled blocks": "megatape.model.compile_limits:LIMITS",
     "FP8 products": "megatape.nn.fp8_limits:LIMITS",
+    "CUDA graphs": "megatape.zero.graph_limits:LIMITS",
 }
 
 if not TYPE_CHECKING:

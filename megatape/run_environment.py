@@ -1,11 +1,12 @@
 """Run environment: run directory, lease, ranks, log and timeouts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatape.distributed.topology import Topology
 from megatape.distributed.values.exchange import on_main
+from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
@@ -23,7 +24,8 @@ class RunEnvironment:
         topology: All ranks.
         log: Run log: console output and events.
         pace: This rank's phases, for the watch over the ranks.
-        base: Present folder of the checkpoints' base if it was moved (checkpoint/base.py), else None.
+        base: Present folder of the checkpoints' base if it was moved (checkpoint/format/frozen_weights.py), else None.
+        clock: Clock of this process: where its time went.
     """
 
     folder: RunFolder
@@ -32,6 +34,7 @@ class RunEnvironment:
     log: RunLog
     pace: Pace
     base: Path | None = None
+    clock: ProcessClock = field(default_factory=ProcessClock)
 
     def on_main(self, work: Callable[[], Result]) -> Result:
         """Run `work` on the main rank and return its result on every rank. Collective.

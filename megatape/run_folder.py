@@ -6,9 +6,10 @@ metrics.jsonl           one object per step
 events.jsonl            one object per event: starts, checkpoints, stops, failures
 positions/              step-00000100.safetensors and so on (megatape/training/position_views/view.py)
 tensorboard/            the same metrics for TensorBoard
-checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py), and checkpoints moved aside:
+checkpoints/            step-00000100/ and so on (megatape/checkpoint/format/manifest.py), and checkpoints moved aside:
                         step-00000100.corrupted/, and step-00000100.rewound/ until the next checkpoint is complete
 latest                  path of the last checkpoint that the run wrote or continued from
+exports/                step-00000100/ and so on, exports made while training (export.interval)
 profile/                rank0.json and so on, traces of profiled steps
 hangs/                  rank0.txt and so on: a rank's thread stacks when another rank hung, its traceback when one failed
 wandb.json, trackio.json  ids of the run in these trackers; wandb/ has Weights & Biases' local files
@@ -28,7 +29,7 @@ from megatape.utils.json_lines import read_lines
 
 # Suffix of checkpoints moved aside for failing verification.
 CORRUPTED = ".corrupted"
-# Suffix of checkpoints moved aside because the run rolled back to an earlier one.
+# Suffix of checkpoints moved aside because the run rolled back to an earlier one, as version 0.1 called it.
 ROLLED_BACK = ".rewound"
 
 
@@ -48,8 +49,8 @@ class RunFolder:
 
     Attributes:
         directory: Path of the run directory.
-        lease, config, metrics, events, positions, latest, tensorboard, checkpoints, job_logs, submissions, log: Paths inside
-            it, see above.
+        lease, config, metrics, events, positions, latest, tensorboard, checkpoints, exports, job_logs, submissions, log: Paths
+            inside it, see above.
     """
 
     directory: Path
@@ -62,6 +63,7 @@ class RunFolder:
     latest = _RunPath("latest")
     tensorboard = _RunPath("tensorboard")
     checkpoints = _RunPath("checkpoints")
+    exports = _RunPath("exports")
     job_logs = _RunPath("logs")
     submissions = _RunPath("submissions")
     log = _RunPath("log.txt")
@@ -88,6 +90,10 @@ class RunFolder:
         """Return the folder of a step's checkpoint."""
         return self.checkpoints / f"step-{step:08d}"
 
+    def export(self, step: int) -> Path:
+        """Return the folder of the export of a step's checkpoint."""
+        return self.exports / f"step-{step:08d}"
+
     def position_view(self, step: int) -> Path:
         """Return the path of the position view from the evaluation after a step."""
         return self.positions / f"step-{step:08d}.safetensors"
@@ -103,20 +109,29 @@ class RunFolder:
 
     def list_checkpoints(self) -> list[Path]:
         """Return the folders named like complete checkpoints, newest first. Their content may be corrupted."""
-        checkpoints = []
-        for path in self.checkpoints.glob("step-*"):
-            if path.is_dir() and path.name.removeprefix("step-").isdecimal():
-                checkpoints.append(path)
-        return sorted(checkpoints, key=named_step, reverse=True)
+        return _list_steps(self.checkpoints)
+
+    def list_exports(self) -> list[Path]:
+        """Return the exports made while training, newest first."""
+        return _list_steps(self.exports)
 
     def mark_latest(self, checkpoint: Path) -> None:
         """Record the last checkpoint that the run wrote or continued from."""
         write_atomically(self.latest, f"{checkpoint.absolute()}\n".encode())
 
 
-def named_step(checkpoint: Path) -> int:
-    """Return the step in a checkpoint's name."""
-    return int(checkpoint.name.removeprefix("step-"))
+def named_step(folder: Path) -> int:
+    """Return the step in the name of a checkpoint or an export."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def _list_steps(parent: Path) -> list[Path]:
+    """Return the folders named after steps, newest first."""
+    folders = []
+    for path in parent.glob("step-*"):
+        if path.is_dir() and path.name.removeprefix("step-").isdecimal():
+            folders.append(path)
+    return sorted(folders, key=named_step, reverse=True)
 
 
 def read_metrics(path: Path) -> dict[int, str]:

@@ -1,30 +1,47 @@
-"""Fixtures for whole runs: a small prepared data directory and a configuration that trains on it in a second."""
+"""Fixtures for whole runs: a small prepared data directory, and a configuration training on it in a second."""
 
+import atexit
+import gc
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 os.environ |= {  # before torch is imported
-    "OMP_NUM_THREADS": "1",  # with tensors this small, more threads only wait
+    # With tensors this small, more threads only wait.
+    "OMP_NUM_THREADS": "1",
     "MEGATAPE_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # looking for GPUs must not keep the fork server's children from using them
 }
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's choice would reach the runs to which tests send it
+# transformers copies exported code there. Two test processes must not share a folder.
+modules = tempfile.mkdtemp(prefix="megatape-modules-")
+atexit.register(shutil.rmtree, modules, ignore_errors=True)
+os.environ["HF_MODULES_CACHE"] = modules
+
+# What collecting imports and makes lives until the end, so the garbage collector never has to visit it.
+gc.disable()
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Runs receiving it from tests would inherit nohup's choice.
 
 import pytest
 
 from megatape import imports, registry
-from megatape.utils.terminal import show_lines
+from megatape.utils.terminal import show_log
 from tests.helpers.processes.command import Command, run_command
+from tests.helpers.processes.load import scaled
 from tests.helpers.processes.planted import plant
 from tests.helpers.runs.small_run import prepare_words, small_config
 
-show_lines()
+show_log()
+
+# Mark, the package needed by its tests, and the Makefile target installing it
+MARKED_PACKAGES = (("fp8", "torchao", "fp8"), ("trackers", "trackio", "trackers"), ("fa4", "flash_attn", "kernels"))
 
 
 @pytest.fixture
@@ -52,7 +69,7 @@ def planted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Start a test without modules given by --import, and remove those that it gives."""
+    """Start a test without modules from --import, and remove those added by the test."""
     tables = [table for name, table in vars(registry).items() if name.isupper() and isinstance(table, dict)]
     entries_before = [dict(table) for table in tables]
     modules_before = set(sys.modules)
@@ -75,13 +92,28 @@ def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests of packages that are not installed."""
+    """Skip tests needing packages that are not installed."""
     for item in items:
-        for marker, package in (("fp8", "torchao"), ("trackers", "trackio")):
+        for marker, package, target in MARKED_PACKAGES:
             if item.get_closest_marker(marker) and find_spec(package) is None:
-                item.add_marker(pytest.mark.skip(reason=f"needs {package}: make {marker}"))
+                item.add_marker(pytest.mark.skip(reason=f"needs {package}: make {target}"))
         if item.get_closest_marker("oldest") and "MEGATAPE_OLDEST" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="needs an old transformers: make oldest"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout reads the mark
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Scale the timeout of a test with the machine's load."""
+    mark = item.get_closest_marker("timeout")
+    if mark is not None:
+        item.add_marker(pytest.mark.timeout(scaled(*mark.args)), append=False)
+    return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage during tests, but only what they make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -91,5 +123,5 @@ def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw_config(data_directory: Path, tmp_path: Path) -> dict[str, Any]:
-    """Return a complete small configuration as a dictionary, in which tests change the values they test."""
+    """Return a complete small configuration as a dictionary, for tests to change the values being tested."""
     return small_config(data_directory, tmp_path / "run")

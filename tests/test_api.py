@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import megatape
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.errors import UserError
 from megatape.hf.language_model import LanguageModel
 from tests.helpers.processes.without_torch import assert_not_imported

@@ -20,7 +20,7 @@ REQUIREMENTS = {
     for extra, lines in [("", PROJECT["dependencies"]), *PROJECT["optional-dependencies"].items()]
 }
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-# Their internals are read, by megatape/utils/torch_internals.py, zero/internals.py, hf/modeling/, nn/fp8.py and tests/kernels.
+# Their internals are read by utils/torch_internals.py, zero/setup/internals.py, hf/modeling/, nn/fp8.py and tests/kernels.
 BOUNDED = ("torch", "deepspeed", "transformers", "torchao", "triton")
 BROUGHT = {
     "aiohttp": "fsspec",
@@ -30,15 +30,16 @@ BROUGHT = {
     "pydantic-core": "pydantic",
     "requests": "datasets",
 }
-UNPINNED = {"wandb", "trackio"}  # extras that bring other versions of what is there
+UNPINNED = {"wandb", "trackio"}  # Extras bringing other versions of installed packages
 
 
-def test_what_is_imported_is_declared() -> None:
+def test_imported_packages_are_declared() -> None:
     distributions = packages_distributions()
     declared = set().union(*REQUIREMENTS.values())
     for path in (ROOT / "megatape").rglob("*.py"):
         imported = set(re.findall(r"^ *(?:from|import) (\w+)(?=$|[\w.]* import | as )", path.read_text(), re.MULTILINE))
-        for name in imported - sys.stdlib_module_names - {"compression"}:  # which Python 3.14 has
+        # Python 3.14 has this module.
+        for name in imported - sys.stdlib_module_names - {"compression"}:
             found = map(canonicalize_name, distributions.get(name, [name]))
             packages = {BROUGHT.get(package, package) for package in found}
             assert not packages or packages & (declared | {PROJECT["name"]}), f"{path} imports {name}"
@@ -49,7 +50,8 @@ def test_constraints_are_within_the_bounds() -> None:
     for extra in REQUIREMENTS.keys() - UNPINNED:
         for name, requirement in REQUIREMENTS[extra].items():
             assert requirement.specifier.contains(pins[name]), f"{requirement} [{extra}]: constraints.txt has {pins[name]}"
-            assert ">=" in str(requirement.specifier), f"{requirement} [{extra}] has no lower bound for make lowest"
+            has_bound = ">=" in str(requirement.specifier) or "==" in str(requirement.specifier)
+            assert has_bound, f"{requirement} [{extra}] has no lower bound for make lowest"
 
 
 def test_pins_install_on_the_oldest_python() -> None:
@@ -61,7 +63,7 @@ def test_pins_install_on_the_oldest_python() -> None:
     assert not refused
 
 
-def test_what_nobody_has_tried_is_not_installed() -> None:
+def test_untested_versions_are_excluded() -> None:
     """The next minor version of a package whose internals we read is untested."""
     for name in BOUNDED:
         tried = Version(PINS[name])

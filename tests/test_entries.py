@@ -27,7 +27,8 @@ def test_a_family_claims_nothing_by_default(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_encoding_claims_nothing_by_default() -> None:
     traits = EncodingTraits()
-    assert not (traits.divides_heads or traits.by_layer or traits.rotates or traits.scalable or traits.shiftable)
+    claimed = [name for name in ("divides_heads", "by_layer", "rotates", "scalable", "shiftable") if getattr(traits, name)]
+    assert claimed == []
     assert traits.whole_samples
     assert traits.reads_scores
 

@@ -23,7 +23,9 @@ WITHOUT_TORCH = (
     "megatape.run_folder",
     "megatape.utils.files",
     "megatape.config",
-    "megatape.config.distribution_limits",
+    "megatape.config.sections.distribution_limits",
+    "megatape.config.sections.encoding_limits",
+    "megatape.config.sections.layer_limits",
     "megatape.attention.shifted_limits",
     "megatape.model.compile_limits",
     "megatape.model.length_limits",
@@ -42,6 +44,31 @@ FORBIDDEN = {
 }
 # The only modules that know the tools and the lab: commands import them lazily, the registry names them without importing.
 OUTSIDE_THE_CORE = ("megatape.tools", "megatape.lab", "megatape.commands", "megatape.__main__", "megatape.child")
+
+
+# Packages whose folders import each other in one direction only.
+WITHOUT_CYCLES_OF_FOLDERS = (
+    "megatape.accounting",
+    "megatape.checkpoint",
+    "megatape.config",
+    "megatape.data.cleaning",
+    "megatape.data.prepare",
+    "megatape.data.shards",
+    "megatape.data.training",
+    "megatape.lab.benchmark",
+    "megatape.tools.planner",
+    "megatape.zero",
+)
+
+
+def folder_in(module: str, package: str) -> str | None:
+    """Return the folder of a module below a package. None if the module is elsewhere, or directly in the package."""
+    if not module.startswith(f"{package}."):
+        return None
+    folder, _, name = module.removeprefix(f"{package}.").partition(".")
+    if not name:
+        return None
+    return folder
 
 
 def is_inside(module: str, package: str) -> bool:
@@ -103,6 +130,21 @@ def test_no_cycle_between_modules() -> None:
     for module in MODULES:
         graph[module] = [name for name in imports_of(module) if name in MODULES]
     TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("package", WITHOUT_CYCLES_OF_FOLDERS)
+def test_no_cycle_between_folders(package: str) -> None:
+    """The docstrings of these packages say which folder imports which, and name an order in which to read them."""
+    folders: dict[str, set[str]] = {}
+    for module in MODULES:
+        folder = folder_in(module, package)
+        if folder is None:
+            continue
+        imported_folders = {folder_in(imported, package) for imported in imports_of(module)}
+        imports = folders.setdefault(folder, set())
+        imports.update(imported for imported in imported_folders if imported not in (None, folder))
+    assert len(folders) > 2
+    TopologicalSorter(folders).prepare()
 
 
 @pytest.mark.parametrize("library", LAYERS_THAT_IMPORT)

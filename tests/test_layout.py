@@ -3,11 +3,18 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-TREES = {path.relative_to(TESTS): ast.parse(path.read_text()) for path in TESTS.rglob("*.py") if "fixtures" not in path.parts}
-NAMED = re.compile(r"(tests\.[\w.]+)(?::\w+)?")  # a module, or a function that workers call, by its name in a string
+NAMED = re.compile(r"(tests\.[\w.]+)(?::\w+)?")  # A module, or a function called by workers, named in a string
+
+
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    """Parse every file in tests/. Done by the tests, because every process of the suite collects this file."""
+    paths = [path for path in TESTS.rglob("*.py") if "fixtures" not in path.parts]
+    return {path.relative_to(TESTS): ast.parse(path.read_text()) for path in paths}
 
 
 def _modules_of(tree: ast.Module) -> Iterator[str]:
@@ -22,8 +29,8 @@ def _modules_of(tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_test_file_or_conftest_is_used() -> None:
-    """Neither tests nor helpers may use one. A test file may name itself for its workers."""
-    for path, tree in TREES.items():
+    """Neither tests nor helpers may import a test file or conftest.py. A test file may name itself for its workers."""
+    for path, tree in _trees().items():
         itself = ".".join(("tests", *path.with_suffix("").parts))
         for module in set(_modules_of(tree)) - {itself}:
             used = module.startswith("tests.") and re.match(r"test_|conftest$", module.rpartition(".")[2])
@@ -31,7 +38,7 @@ def test_no_test_file_or_conftest_is_used() -> None:
 
 
 def test_conftests_have_fixtures_and_hooks_only() -> None:
-    for path, tree in TREES.items():
+    for path, tree in _trees().items():
         for node in tree.body if path.name == "conftest.py" else ():
             assert not isinstance(node, ast.ClassDef), f"{path}: {node.name}"
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("pytest_"):
@@ -40,7 +47,7 @@ def test_conftests_have_fixtures_and_hooks_only() -> None:
 
 def test_modules_that_hold_to_a_bound_are_numerical() -> None:
     """Modules starting ranks need no mark: most compare runs with each other."""
-    for path, tree in TREES.items():
+    for path, tree in _trees().items():
         imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
         if path.name.startswith("test_") and "bounds" in imported and not imported & {"run_workers", "run_cases", "Workers"}:
             marks = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

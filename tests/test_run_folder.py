@@ -1,4 +1,4 @@
-"""Files of a run's folder that nobody meant."""
+"""Unusual files in a run directory."""
 
 import tracemalloc
 from pathlib import Path

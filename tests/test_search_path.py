@@ -15,7 +15,7 @@ from tests.helpers.checks.import_graph import ROOT
 from tests.helpers.processes.load import scaled
 from tests.helpers.processes.planted import fresh_environment, plant, planted_that_ran
 
-# The program that pip installs for `megatape`.
+# The program installed by pip for `megatape`
 CONSOLE_SCRIPT = "import sys\nfrom megatape.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
 
 

@@ -2,14 +2,20 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.helpers.checks.import_graph import PACKAGE
 
 MAX_BODY_LINES = 60
-# Files of tables, whose order is that of their subjects, not of their dependencies.
+# Files of tables, ordered by subject instead of dependencies
 FILES_OF_TABLES = ("registry.py", "lab/paper.py")
-FILES = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    """Parse every module in the package. Done by the tests, because every process of the suite collects this file."""
+    return {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
 
 def _assigned(statement: ast.stmt) -> set[str]:
@@ -38,7 +44,8 @@ def _late_constants(tree: ast.Module) -> Iterator[str]:
             continue
         constants = {name for name in names if name.isupper()}
         if not constants:
-            defined |= names  # such as the alias of a type
+            # Names defined this way include aliases of types.
+            defined |= names
             continue
         used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - names
         if used & defined:
@@ -49,7 +56,7 @@ def _late_constants(tree: ast.Module) -> Iterator[str]:
 
 def test_constants_stand_before_the_first_definition() -> None:
     late = []
-    for path, tree in FILES.items():
+    for path, tree in _trees().items():
         if str(path) in FILES_OF_TABLES:
             continue
         late += [f"{path}: {name}" for name in _late_constants(tree)]
@@ -77,16 +84,16 @@ def _launches_kernels(function: ast.FunctionDef) -> bool:
     return any(ast.unparse(call.func) == "_launch" for call in calls)
 
 
-def _functions(path: Path) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(FILES[path]):
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and not _is_kernel(node) and not _launches_kernels(node):
             yield node
 
 
 def test_no_body_is_longer_than_a_page() -> None:
     long = []
-    for path in FILES:
-        for function in _functions(path):
+    for path, tree in _trees().items():
+        for function in _functions(tree):
             num_lines = _body_lines(function)
             if num_lines > MAX_BODY_LINES:
                 long.append(f"{path}: {function.name} has {num_lines} lines")

@@ -1,4 +1,4 @@
-"""How a run's batches are split and its training state is sharded across ranks."""
+"""Division of a run across ranks: its batches, and the shards of its training state."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -6,6 +6,7 @@ from typing import Self
 from megatape.accounting.workload import Workload
 from megatape.config import Config, OptimizerConfig, ZeroConfig
 from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
+from megatape.zero.graph_limits import records_passes
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class TrainingLayout:
         zero: ZeRO section.
         optimizer: Optimizer section.
         copies_state: Whether background checkpoints copy the training state to host memory.
+        records_passes: Whether GPUs record forward and backward pass as CUDA graphs.
     """
 
     workload: Workload
@@ -27,6 +29,7 @@ class TrainingLayout:
     zero: ZeroConfig
     optimizer: OptimizerConfig
     copies_state: bool
+    records_passes: bool
 
     @classmethod
     def from_config(cls, config: Config, world_size: int) -> Self:
@@ -42,6 +45,7 @@ class TrainingLayout:
             zero=config.zero,
             optimizer=config.optimizer,
             copies_state=config.checkpoint.background,
+            records_passes=records_passes(config, world_size),
         )
 
     @property

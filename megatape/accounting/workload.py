@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from megatape.config import ActivationCheckpointing, Config, Fp8Recipe, ModelConfig, ParallelConfig
+from megatape.config.layers.layer_pattern import NO_ENCODING
+from megatape.utils.rounding import divide_up
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Workload:
     precision: str
     fp8: Fp8Recipe
     attention: str
+    deterministic: bool
     num_shifted_groups: int | None
     activation_checkpointing: ActivationCheckpointing
     chunk_tokens: int | None
@@ -44,6 +47,7 @@ class Workload:
             precision=training.precision,
             fp8=training.fp8,
             attention=training.attention,
+            deterministic=training.deterministic,
             num_shifted_groups=training.num_shifted_groups,
             activation_checkpointing=training.activation_checkpointing,
             chunk_tokens=training.chunk_tokens,
@@ -53,6 +57,17 @@ class Workload:
     def with_model(self, **fields: Any) -> Self:
         """Return the same workload with other model fields, unchecked."""
         return replace(self, model=self.model.model_copy(update=fields))
+
+    def without_positions(self) -> Self:
+        """Return the same workload without position encodings, and with the same windows."""
+        pattern = self.model.pattern
+        for encoding in pattern.encodings:
+            pattern = pattern.renamed(encoding, NO_ENCODING)
+        return self.with_model(encoding=NO_ENCODING, scaling=None, layers=str(pattern), nope_every=None, sliding_window=None)
+
+    def with_equal_layers(self) -> Self:
+        """Return the same workload with the model's encoding and full attention in all layers."""
+        return replace(self, model=self.model.with_equal_layers())
 
     def with_ranks(self, **sizes: int) -> Self:
         """Return the same workload on other numbers of ranks, unchecked."""
@@ -72,7 +87,7 @@ class Workload:
     def num_chunks(self) -> int:
         """Chunks per sample in MLP and position update."""
         chunk_tokens = self.chunk_tokens or self.rank_sample_tokens
-        return -(-self.rank_sample_tokens // chunk_tokens)
+        return divide_up(self.rank_sample_tokens, chunk_tokens)
 
     @property
     def recomputes_blocks(self) -> bool:
@@ -82,6 +97,4 @@ class Workload:
     @property
     def element_bytes(self) -> int:
         """Bytes per weight or activation."""
-        if self.precision == "bfloat16":
-            return 2
-        return 4
+        return 2 if self.precision == "bfloat16" else 4

@@ -1,20 +1,24 @@
 """Causal attention, and the selection of its backend. Shapes as in model/transformer.py."""
 
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.backend import AttentionRequirements, Backend, BiasKind, DocumentStarts
-from megatape.attention.bias import DistanceBias, ScoreBias
-from megatape.attention.fused_rotation import RotatingBackend
+from megatape.attention.bias import Decay, DistanceBias, ScoreBias
+from megatape.attention.rotating_backend import RotatingBackend
 from megatape.attention.rotation import PositionState
 from megatape.errors import UserError
 from megatape.registry import AUTO, BACKENDS
 
 # Names of backends in order of preference
 Backends = tuple[str, ...]
+
+# Backends made so far, by the arguments of `get_backend`. torch.compile can read a dictionary, but no functools.cache.
+_BACKENDS: dict[tuple[str, bool, bool], Backend] = {}
 
 
 class Attend(Protocol):
@@ -29,7 +33,8 @@ class Attend(Protocol):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        moves_state: bool,
+        averages_state: bool,
+        window: int | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute causal attention. Arguments and results as in `attend`."""
         ...
@@ -43,9 +48,11 @@ def attend(
     state: PositionState | None = None,
     bias: ScoreBias | None = None,
     document_starts: DocumentStarts = None,
-    moves_state: bool = False,
+    averages_state: bool = False,
+    window: int | None = None,
     backends: Backends | None = None,
     rotation_by_kernel: bool = False,
+    deterministic: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute causal attention by the first backend supporting the call.
 
@@ -56,36 +63,67 @@ def attend(
         state: Position tensor e for rotating queries and keys, [B, N, L, W], or None.
         bias: Bias on the scores, or None.
         document_starts: Index of the first token in each token's document, [B, N], or None without packed documents.
-        moves_state: Whether to average e with the same weights as the values.
+        averages_state: Whether to average e with the same weights as the values.
+        window: Number of tokens that a token attends to, itself and those just before it. None for all earlier ones.
         backends: Names of backends in order of preference. None for the order of `auto`.
         rotation_by_kernel: Whether our own Triton kernels rotate queries and keys before PyTorch's attention, where they can.
+        deterministic: Whether the same inputs must give the same gradients, bit for bit.
 
     Returns:
-        A v [B, N, H, R], and A e [B, N, H, W] or None without `moves_state`, in the dtype of v.
+        A v [B, N, H, R], and A e [B, N, H, W] or None without `averages_state`, in the dtype of v.
 
     Raises:
         UserError: No backend supports the call.
     """
+    if window is not None and window >= q.shape[1]:
+        # A window of all tokens hides none.
+        window = None
     device_type = q.device.type
     if q.is_meta:
         # Tensors on the meta device stand in for a GPU's.
         device_type = "cuda"
-    requirements = AttentionRequirements(
+    name = select_for_call(
+        backends,
+        rotation_by_kernel,
         device_type=device_type,
-        moves_state=moves_state,
+        averages_state=averages_state,
         bias=_bias_kind(bias),
         head_dim=q.shape[-1],
         dtype=q.dtype,
         masked=document_starts is not None,
+        windowed=window is not None,
+        grouped=q.shape[2] != k.shape[2],
+        deterministic=deterministic,
+        compiled=torch.compiler.is_compiling(),
     )
-    backend = get_backend(select_backend(requirements, backends), rotation_by_kernel)
+    backend = get_backend(name, rotation_by_kernel, deterministic)
     extra_width = q.shape[-1] - v.shape[-1]
-    if not extra_width:
-        return backend.attend(q, k, v, state, bias, document_starts, moves_state)
     # Kernels support a single width, so pad the values.
-    padded_values = F.pad(v, (0, extra_width))
-    padded_content, _ = backend.attend(q, k, padded_values, state, bias, document_starts, moves_state)
-    return padded_content[..., :-extra_width], None
+    values = F.pad(v, (0, extra_width)) if extra_width else v
+    if window is None:
+        content, attended_state = backend.attend(q, k, values, state, bias, document_starts, averages_state)
+    else:
+        content, attended_state = backend.attend(q, k, values, state, bias, document_starts, averages_state, window)
+    if extra_width:
+        content = content[..., :-extra_width]
+    return content, attended_state
+
+
+def select_for_call(backends: Backends | None, rotation_by_kernel: bool, **requirements: Any) -> str:
+    """Return the name of the backend for a call of `attend`, and make the backend.
+
+    torch.compile takes the result as a constant (model/wrappers/compilation.py). It can do so because all arguments are plain
+    values.
+
+    Args:
+        backends: See `attend`.
+        rotation_by_kernel: See `attend`.
+        requirements: Fields of AttentionRequirements.
+    """
+    needed = AttentionRequirements(**requirements)
+    name = select_backend(needed, backends)
+    get_backend(name, rotation_by_kernel, needed.deterministic)
+    return name
 
 
 def _bias_kind(bias: ScoreBias | None) -> BiasKind:
@@ -93,6 +131,8 @@ def _bias_kind(bias: ScoreBias | None) -> BiasKind:
         return "none"
     if isinstance(bias, DistanceBias):
         return "distance"
+    if isinstance(bias, Decay):
+        return "decay"
     return "pair"
 
 
@@ -155,19 +195,22 @@ def check_forced_backend(requirements: AttentionRequirements, forced: str, encod
     )
 
 
-def get_backend(name: str, rotation_by_kernel: bool = False) -> Backend:
+def get_backend(name: str, rotation_by_kernel: bool = False, deterministic: bool = False) -> Backend:
     """Return the backend registered as `name`, always the same object for the same arguments.
 
     Args:
         name: Name in the registry.
         rotation_by_kernel: Whether our own Triton kernels rotate queries and keys for a RotatingBackend.
+        deterministic: Whether a RotatingBackend with a choice must give the same gradients for the same inputs.
     """
-    return _new_backend(name, rotation_by_kernel)
+    key = (name, rotation_by_kernel, deterministic)
+    if key not in _BACKENDS:
+        _BACKENDS[key] = _new_backend(*key)
+    return _BACKENDS[key]
 
 
-@cache
-def _new_backend(name: str, rotation_by_kernel: bool) -> Backend:
+def _new_backend(name: str, rotation_by_kernel: bool, deterministic: bool) -> Backend:
     backend_class = BACKENDS[name].load()
     if issubclass(backend_class, RotatingBackend):
-        return backend_class(rotation_by_kernel)
+        return backend_class(rotation_by_kernel, deterministic)
     return backend_class()

@@ -13,8 +13,10 @@ from torch import Tensor
 class ScoreBias(ABC):
     """Float32 bias on the scaled scores of pairs of tokens.
 
+    A compiled block makes it again from its weights, `type(bias)(*bias.weights)`, so a subclass keeps all of its tensors there.
+
     Attributes:
-        weights: Tensors through which the bias is differentiable.
+        weights: Tensors that the bias is computed from, and through which it is differentiable.
     """
 
     def __init__(self, *weights: Tensor) -> None:
@@ -56,3 +58,17 @@ class DistanceBias(ScoreBias):
             numbers = F.pad(numbers, (-nearest, 0))
         windows = numbers.flip(1).unfold(1, num_columns, 1)  # [H, rows, columns], the last row first
         return windows.flip(1)[None]
+
+
+class Decay(ScoreBias):
+    """Bias c_i - c_j of query i and key j: later tokens make earlier ones count less.
+
+    Attributes:
+        weights: One tensor c of all keys' tokens, [B, K, H, 1].
+    """
+
+    def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
+        """Compute the bias of a block, see ScoreBias."""
+        (sums,) = weights
+        by_head = sums.transpose(1, 2)  # [B, H, K, 1]
+        return (by_head[:, :, rows] - by_head[:, :, columns].mT).float()

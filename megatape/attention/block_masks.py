@@ -18,29 +18,45 @@ SeesKey = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @cache
-def causal_blocks(length: int, device: torch.device) -> BlockMask:
-    """Return the block mask for samples consisting of one document of `length` tokens."""
+def causal_blocks(length: int, device: torch.device, window: int | None = None) -> BlockMask:
+    """Return the block mask for samples consisting of one document.
+
+    Args:
+        length: Number of tokens.
+        device: Device of the samples.
+        window: Number of tokens that a token attends to, or None for all earlier ones.
+    """
 
     def sees_key(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return column <= row
+        if window is None:
+            return column <= row
+        return (column <= row) & (column > row - window)
 
-    return _block_mask(torch.zeros(1, length, dtype=torch.long, device=device), sees_key)
+    starts = torch.zeros(1, length, dtype=torch.long, device=device)
+    if window is not None:
+        starts = (torch.arange(length, device=device) - window + 1).clamp(min=0)[None]
+    return _block_mask(starts, sees_key)
 
 
-# All layers get the same tensor, and tensors compare by identity, so one entry is enough.
-@lru_cache(maxsize=1)
-def document_blocks(document_starts: Tensor, version: int) -> BlockMask:
+# All layers get the same tensor, and tensors compare by identity, so one entry for each window of a model is enough.
+@lru_cache(maxsize=4)
+def document_blocks(document_starts: Tensor, version: int, window: int | None = None) -> BlockMask:
     """Return the block mask for packed documents.
 
     Args:
         document_starts: Index of the first token of each token's document, [B, N].
         version: Number of in-place changes to `document_starts`. Each one makes the cached mask wrong.
+        window: Number of tokens that a token attends to, or None for all earlier ones.
     """
+    starts = document_starts
+    if window is not None:
+        window_starts = torch.arange(starts.shape[1], device=starts.device) - window + 1
+        starts = torch.maximum(starts, window_starts)
 
     def sees_key(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return (column <= row) & (column >= document_starts[batch, row])
+        return (column <= row) & (column >= starts[batch, row])
 
-    return _block_mask(document_starts, sees_key)
+    return _block_mask(starts, sees_key)
 
 
 def _block_mask(document_starts: Tensor, sees_key: SeesKey) -> BlockMask:
@@ -49,7 +65,7 @@ def _block_mask(document_starts: Tensor, sees_key: SeesKey) -> BlockMask:
     A key block is hidden from a query block if it comes later, or before all documents in the query block.
 
     Args:
-        document_starts: Index of the first token of each token's document, [B, N].
+        document_starts: Index of the first token that each token sees, in its document and its window, [B, N].
         sees_key: Mask of single pairs, for blocks that are only partly visible.
     """
     length = document_starts.shape[1]

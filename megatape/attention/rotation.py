@@ -40,7 +40,7 @@ class PositionState(NamedTuple):
 def rotate_qk(q: Tensor, k: Tensor, state: PositionState | None) -> tuple[Tensor, Tensor]:
     """Rotate queries and keys by e.
 
-    The backward pass keeps the two terms of e instead of the larger e, and keeps q and k only if e needs a gradient.
+    Autograd saves the two terms of e instead of the larger e, and q and k only if e needs a gradient.
 
     Args:
         q: Queries [B, N, H, R].
@@ -119,7 +119,7 @@ class _Rotation(torch.autograd.Function):
 
 
 def rotate_back(grads: tuple[Tensor, ...], e: Tensor) -> list[Tensor]:
-    """Compute gradients of queries or keys by transposing the rotation.
+    """Compute gradients of queries or keys by the transposed rotation.
 
     Args:
         grads: Gradients of rotated heads, [B, N, H, R] each.
@@ -180,14 +180,8 @@ def _sum(parts: list[Tensor]) -> Tensor:
 def _factors(e: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     """Return the factors (c, c') and (-s, s') of the rotation (c, c') (x1, x2) + (-s, s') (x2, x1).
 
-    This form multiplies whole heads, because PyTorch on a CPU is slow for rows as short as half a head.
-
-    Args:
-        e: Position tensor [B, N, L, W].
-        head_dim: Width R of a head.
-
-    Returns:
-        Two tensors [B, N, L, 1, R].
+    Two tensors [B, N, L, 1, R], for e [B, N, L, W]. They multiply whole heads, because PyTorch on a CPU is slow for rows as
+    short as half a head.
     """
     by_channel = e[:, :, :, None]
     if e.shape[-1] == 2 * head_dim:

@@ -44,11 +44,12 @@ class ShiftedSparse:
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        moves_state: bool,
+        averages_state: bool,
+        window: int | None = None,
     ) -> tuple[Tensor, None]:
-        """Compute attention within groups. Same arguments as `attend`, but no bias and no moving state."""
-        # The configuration refuses encodings with a bias or a moving state.
-        assert bias is None and not moves_state
+        """Compute attention within groups. Same arguments as `attend`, but no bias, no moving state and no window."""
+        # The configuration refuses windows, and encodings with a bias or a moving state.
+        assert bias is None and not averages_state and window is None
         q, k = rotate_qk(q, k, state)
         group_size = q.shape[1] // self.num_groups
         query_heads_per_channel = q.shape[2] // k.shape[2]
@@ -87,9 +88,11 @@ class ShiftedSparse:
             document_starts: Index of the first token of each token's document, [B, N], or None.
         """
         batch_size, length = q.shape[:2]
+        # The first group and the last one are shorter than the others, unless all groups are of equal size.
         lengths = [length]
         if first_size:
-            lengths = [first_size, length - group_size, group_size - first_size]
+            last_size = group_size - first_size
+            lengths = [first_size, length - group_size, last_size]
         starts_in_groups: tuple[DocumentStarts, ...] = (None,) * len(lengths)
         if document_starts is not None:
             tokens = torch.arange(length, device=q.device)
@@ -116,7 +119,8 @@ class ShiftedSparse:
                 state=None,
                 bias=None,
                 document_starts=folded_starts,
-                moves_state=False,
+                averages_state=False,
+                window=None,
             )
             outputs.append(out.unflatten(0, (batch_size, -1)).flatten(1, 2))
         return torch.cat(outputs, dim=1)

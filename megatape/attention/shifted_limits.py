@@ -43,6 +43,13 @@ LIMITS: tuple[Limit[Config], ...] = (
     ),
     Incompatibility[Config](
         setting=ValueOf("training.num_shifted_groups"),
+        case="attention windows (model.layers and model.sliding_window)",
+        when=lambda config: _is_shifted(config.training) and config.model.pattern.windows != {None},
+        because="which are another sparse attention",
+        remedy="remove one of them",
+    ),
+    Incompatibility[Config](
+        setting=ValueOf("training.num_shifted_groups"),
         case=ValueOf("model.encoding", "encoding"),
         when=lambda config: _is_shifted(config.training) and not ENCODINGS[config.model.encoding].shiftable,
         because=None,

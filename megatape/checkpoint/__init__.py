@@ -1,15 +1,13 @@
 """Checkpoints: manager, manifest, tensors, reader, writer, and the rules for resuming.
 
-Where to look:
+manager.py has the verbs of a run: save, load, roll back. Below it are three folders, and `save` and `load` don't import each
+other:
 
-* manager.py: manager of a run's checkpoints. interfaces.py and initial_weights.py say what it needs, besides
-  megatape/run_environment.py.
-* Saving: saver.py decides how, background.py runs a save beside training, run_writer.py writes and prunes (pruning.py),
-  save_report.py reports.
-* One checkpoint: contents.py; writer.py writes it in parallel, as planned by file_plan.py, inside a partial_folder.py.
-* Formats: manifest.py, records.py and features.py; state.py and rng.py: training state; tensors.py: safetensors files, and
-  hashed_files.py: files with recorded hashes.
-* Reading: reader.py; base.py: the folder with frozen weights.
-* Resuming: selection.py selects a checkpoint, candidate.py opens it, compatibility.py compares it with the run.
-  fresh_start.py has the rules for starting from step 0.
+    manager.py ── save/      writes a checkpoint, in the background if so configured, and removes old ones
+        │         load/      reads a checkpoint, and selects the one to resume from
+        └──────── format/    files of a checkpoint: what they contain, and how their content is checked
+
+interfaces.py and initial_weights.py say what checkpoints need from training, besides megatape/run_environment.py.
+
+Reading order: format/manifest.py, whose docstring shows a checkpoint folder, load/reader.py, save/writer.py, manager.py.
 """

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from megatape.checkpoint.tensors import StoredWeights
+from megatape.checkpoint.format.stored_weights import StoredWeights
 from megatape.config import ModelConfig
 
 
@@ -36,10 +36,10 @@ class InitialWeights(Protocol):
         """
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a weight (zero/tensors.py)."""
+        """Read some rows and columns of a weight (zero/state/interfaces.py)."""
 
     def stored(self) -> StoredWeights:
         """Return the files and the location of each weight, for the base of checkpoints."""
 
-    def verify(self, share: int = 0, shares: int = 1) -> None:
-        """Verify the hashes of every `shares`-th file, starting with file `share`."""
+    def verify(self, share: int = 0, num_shares: int = 1) -> None:
+        """Verify the hashes of every `num_shares`-th file, starting with file `share`."""

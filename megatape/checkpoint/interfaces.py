@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from megatape.checkpoint.state import State
-from megatape.checkpoint.tensors import StoredWeights
+from megatape.checkpoint.format.state import StateFile
+from megatape.checkpoint.format.stored_weights import StoredWeights
 
 
 class SavedState(Protocol):
@@ -26,7 +26,7 @@ class SavedState(Protocol):
         """Frozen weights that checkpoints leave out, None if they have all weights."""
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a tensor (zero/tensors.py)."""
+        """Read some rows and columns of a tensor (zero/state/interfaces.py)."""
 
 
 class SaveListener(Protocol):
@@ -54,7 +54,7 @@ class SavedRun(Protocol):
     def callbacks(self) -> SaveListener:
         """Object to notify about saves."""
 
-    def saved_state(self) -> State:
+    def saved_state(self) -> StateFile:
         """Return the present state, for state.json."""
 
     def protected(self, checkpoints: Iterable[int], newest: int) -> Collection[int]:

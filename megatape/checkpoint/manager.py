@@ -7,13 +7,13 @@ from pathlib import Path
 from types import TracebackType
 
 from megatape.checkpoint.interfaces import SavedRun, SavedState
-from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.save_report import SaveReport
-from megatape.checkpoint.saver import FinishedSave, Saver
-from megatape.checkpoint.selection import find_stable_checkpoint
-from megatape.checkpoint.writer import COLLECTIVE_ERRORS
+from megatape.checkpoint.load.reader import CheckpointReader
+from megatape.checkpoint.load.selection import find_stable_checkpoint
+from megatape.checkpoint.save.save_report import SaveReport
+from megatape.checkpoint.save.saver import FinishedSave, Saver
+from megatape.checkpoint.save.writer import COLLECTIVE_ERRORS
 from megatape.config import CheckpointConfig
-from megatape.errors import NotSaved
+from megatape.errors import NotSaved, flag, marked_message
 from megatape.run_environment import RunEnvironment
 from megatape.run_folder import named_step
 from megatape.zero.engine import Engine
@@ -54,7 +54,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self._engine = engine
         self._run = run
         self.saver = Saver(environment, engine, run, config.keep, config.background)
-        self._report = SaveReport(environment.log, config.interval)
+        self._report = SaveReport(environment.log, environment.clock, config.interval)
         self.saved_step = 0
         # Last step that this process has written and not rolled back.
         self._written_step: int | None = None
@@ -67,8 +67,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         except COLLECTIVE_ERRORS as save_error:
             self._environment.log.warning(str(save_error))
 
-    @property
-    def has_ended(self) -> bool:
+    def save_has_ended(self) -> bool:
         """Whether this rank has written its share of the save in flight.
 
         Raises errors of this rank alone, because the other ranks would wait for it forever.
@@ -82,10 +81,11 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         Args:
             state: State to load. Later checkpoints no longer count as written.
         """
-        self._engine.state.load(state.read, state.updates)
+        with self._environment.clock.measure("weights"):
+            self._engine.state.load(state.read, state.updates)
         self.saved_step = state.step
         self._written_step = None
-        self.saver.base = state.base
+        self.saver.leave_out(state.base)
 
     def save(self) -> bool:
         """Save the present step, in the background if so configured.
@@ -117,7 +117,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         """Finish the save in flight if all ranks have written their shares, without waiting.
 
         Args:
-            num_ended: Number of ranks whose `has_ended` is True.
+            num_ended: Number of ranks whose `save_has_ended` returns True.
         """
         in_flight = self.saver.in_flight
         # A rollback may have finished the save since the ranks counted.
@@ -131,7 +131,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             stable: Returns the steps of stable checkpoints, newest first, given the steps of all checkpoints.
 
         Returns:
-            The loaded checkpoint, or None if there is none. Then nothing has changed.
+            The loaded checkpoint, or None if no stable one is valid. Then nothing has changed.
         """
         self._finish_save_in_flight()
         with self._environment.pace.waiting("the return to a checkpoint"):
@@ -162,7 +162,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         """Wait for the save in flight, if there is one. Raises as `ensure_saved`."""
         in_flight = self.saver.in_flight
         if in_flight is not None:
-            self._conclude(partial(self.saver.wait, in_flight))
+            with self._environment.clock.measure("saves"):
+                self._conclude(partial(self.saver.wait, in_flight))
 
     def _is_postponed(self, step: int) -> bool:
         """Whether saving has to wait for the file system. Warns if a save is due at this step."""
@@ -200,8 +201,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             return self.saver.save_with_retries()
         except OSError as error:
             raise NotSaved(
-                f"{error}; steps {self.saved_step + 1} to {self._run.step} are not saved; once a checkpoint can be written, "
-                "--resume auto makes them again"
+                f"{marked_message(error)}; steps {self.saved_step + 1} to {self._run.step} are not saved; once a checkpoint "
+                f"can be written, {flag('resume')} auto makes them again"
             ) from error
 
     def _accept(self, save: FinishedSave) -> None:

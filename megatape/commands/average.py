@@ -32,7 +32,7 @@ def run(options: Options) -> None:
     for checkpoint in options.checkpoints:
         check_model_folder(checkpoint, CHECKPOINT)
 
-    from megatape.checkpoint.reader import verified_checkpoint
+    from megatape.checkpoint.load.reader import verified_checkpoint
     from megatape.tools.average import average
 
     readers = [verified_checkpoint(checkpoint, options.base) for checkpoint in options.checkpoints]

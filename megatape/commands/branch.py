@@ -17,24 +17,24 @@ class Options(FrozenBaseOptions):
     Attributes:
         checkpoint: checkpoint at the peak learning rate, such as RUN/checkpoints/step-00000100
         decay_tokens: length of the decay in tokens, rounded up to whole steps
-        out: run directory of the new run (default: next to the run, named after the decay's steps)
+        output: run directory of the new run (default: next to the run, named after the decay's steps)
     """
 
     checkpoint: Path = option(positional=True, metavar="CHECKPOINT")
     decay_tokens: int = option(ge=1, metavar="N")
-    out: Path | None = option(None, metavar="OUT")
+    output: Path | None = option(None, metavar="OUT")
 
 
 def run(options: Options) -> None:
     """Verify the checkpoint, create the new run directory, and print the command to run next."""
     check_model_folder(options.checkpoint, CHECKPOINT)
 
-    from megatape.checkpoint.reader import verified_checkpoint
+    from megatape.checkpoint.load.reader import verified_checkpoint
     from megatape.run_folder import RunFolder
     from megatape.tools.branch import branch
 
     reader = verified_checkpoint(options.checkpoint, options.base)
-    config = branch(reader, options.decay_tokens, options.out)
+    config = branch(reader, options.decay_tokens, options.output)
     folder = RunFolder(Path(config.run.directory))
     steps = f"{reader.step + 1:,} to {config.training.steps:,}"
     print(f"wrote {folder.directory}: steps {steps} decay the learning rate, from {reader.directory}; now, for example:")

@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 from megatape.commands.cli.arguments import add_options
 from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
-from megatape.commands.cli.output import print_paragraphs
+from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import run_command
 from megatape.commands.cli.shared_options import ImportOptions, descriptions
@@ -74,7 +74,7 @@ def parse_rest(options: Options) -> tuple[type[EvaluationOptions], argparse.Name
 
 
 def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
-    """Evaluate the models, and print a paragraph for each result on the main rank."""
+    """Evaluate the models, and print their results on the main rank."""
     options.check_folders(*options.models)
     tasks = {name: build_task(name, options) for name in names}
     for task in tasks.values():
@@ -85,6 +85,7 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
     from megatape.lab.tasks.engine.loading import LoadingOptions
     from megatape.lab.tasks.engine.ranks import launched_ranks
     from megatape.lab.tasks.engine.runner import evaluate_models
+    from megatape.lab.tasks.engine.table import table
 
     prepare_deepspeed()
     disable_progress_bar()
@@ -97,10 +98,9 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
             adapter=options.adapter,
             training_code=options.training_code or options.tp > 1,
         )
-        paragraphs = evaluate_models(tasks, options.models, options.output, ranks, loading)
+        printer = ParagraphPrinter()
+        measures = evaluate_models(tasks, options.models, options.output, ranks, printer.print, loading)
         if ranks.topology.is_main:
-            print_paragraphs(paragraphs)
-            return
-        # Consume the paragraphs on the other ranks too: iterating over them runs the evaluation.
-        for _ in paragraphs:
-            pass
+            for name, task in tasks.items():
+                printer.print(table(measures[name], task.paper()))
+            printer.print(f"wrote {options.output}")

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from megatape.commands.cli.shared_options import FrozenBaseOptions
-from megatape.config.run import Dtype
-from megatape.errors import UserError
+from megatape.config.sections.run import Dtype
+from megatape.errors import UserError, flag
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.utils.atomic import check_absent
 from megatape.utils.options import option
 
 if TYPE_CHECKING:
-    from megatape.checkpoint.reader import CheckpointReader
+    from megatape.checkpoint.load.reader import CheckpointReader
     from megatape.hf.importing.checkpoint import ImportCheckpoint
 
 EXAMPLE = "megatape export runs/tape_tiny/checkpoints/step-00000100 exported"
@@ -27,6 +27,9 @@ class Options(FrozenBaseOptions):
         dtype: precision of the stored weights (default: that of the run, or of the imported model)
         adapter: for LoRA runs: export only the adapter, in peft's format
         without_adapter: for LoRA runs: export only the base model, to which peft adds the adapter
+        push: then upload the export to this model repository of the Hugging Face hub, which is
+            created if it does not exist (as `megatape push` does)
+        public: with --push: let everyone read the repository
     """
 
     at_most_one = (("adapter", "without_adapter"),)
@@ -37,20 +40,30 @@ class Options(FrozenBaseOptions):
     dtype: Dtype | None = None
     adapter: bool = False
     without_adapter: bool = False
+    push: str | None = option(None, metavar="REPO")
+    public: bool = False
 
 
 def run(options: Options) -> None:
-    """Verify a checkpoint or import and export it, or merge an adapter into its base."""
+    """Verify a checkpoint or import and export it, or merge an adapter into its base. Upload the result if asked to."""
     check_model_folder(options.checkpoint, CHECKPOINT)
     check_absent(options.out)
+    if options.public and options.push is None:
+        raise UserError(f"{flag('public')}: nothing is uploaded: add {flag('push')} REPO")
 
     from megatape.hf.adapters.files import SETTINGS
+    from megatape.hf.exporting.upload import check_repository, upload_model
 
+    if options.push is not None:
+        check_repository(options.push)
     is_adapter = (options.checkpoint / SETTINGS).is_file()
     if is_adapter:
         _merge(options)
     else:
         _export(options)
+    if options.push is not None:
+        url = upload_model(options.out, options.push, options.public)
+        print(f"uploaded {options.out} to {url}")
 
 
 def _merge(options: Options) -> None:
@@ -64,7 +77,7 @@ def _merge(options: Options) -> None:
 
     has_export_options = options.dtype or options.adapter or options.without_adapter or options.weights == "ema"
     if options.base is None or has_export_options:
-        remedy = "give `base` DIR, the model to merge it into, and nothing else"
+        remedy = f"give {flag('base')} DIR, the model to merge it into, and nothing else"
         raise UserError(f"{options.checkpoint} is an adapter: {remedy}")
     merge_adapter(options.checkpoint, open_model_folder(options.base).files, options.out)
     print(f"merged {options.checkpoint} into {options.base}, as {options.out}")
@@ -80,9 +93,7 @@ def _export(options: Options) -> None:
         export_adapter(checkpoint, options.out, options.dtype)
     else:
         export(checkpoint, options.out, merge=not options.without_adapter, dtype=options.dtype)
-    average = ""
-    if options.weights == "ema":
-        average = "the moving average of "
+    average = "the moving average of " if options.weights == "ema" else ""
     print(f"exported {average}step {checkpoint.step}, {checkpoint.tokens:,} tokens, to {options.out}")
 
 
@@ -92,7 +103,7 @@ def _open_verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
     Raises:
         UserError: The folder is neither, a file is corrupted, or an option does not apply.
     """
-    from megatape.checkpoint.reader import CheckpointReader, EmaReader, verified_checkpoint
+    from megatape.checkpoint.load.reader import CheckpointReader, EmaReader, verified_checkpoint
     from megatape.hf.importing.record import IMPORT
     from megatape.hf.weights.tensor_headers import INDEX, SINGLE
 
@@ -100,9 +111,7 @@ def _open_verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
         raise UserError(f"{options.checkpoint} is in transformers' format already: `megatape import` it to change its encoding")
     if (options.checkpoint / IMPORT).is_file():
         return _open_import(options)
-    kind = CheckpointReader
-    if options.weights == "ema":
-        kind = EmaReader
+    kind = EmaReader if options.weights == "ema" else CheckpointReader
     return verified_checkpoint(options.checkpoint, options.base, kind=kind)
 
 
@@ -117,7 +126,7 @@ def _open_import(options: Options) -> "ImportCheckpoint":
     }
     for name, is_set in excluded.items():
         if is_set:
-            raise UserError(f"{name}: {options.checkpoint} is an import, of which nothing was trained yet: leave it out")
+            raise UserError(f"{flag(name)}: {options.checkpoint} is an import, of which nothing was trained yet: leave it out")
     checkpoint = ImportCheckpoint(options.checkpoint)
     checkpoint.verify()
     return checkpoint

@@ -9,7 +9,7 @@ from megatape.commands.cli.shared_options import ModelOptions
 from megatape.commands.cli.terminal import take_lines
 from megatape.commands.generation.continuations import print_continuations, write_continuations
 from megatape.commands.generation.prompts import read_conversation, read_prompts, with_system
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError, flag, path_errors
 from megatape.errors.text_checks import check_text
 from megatape.hf.generation.sampling import CHAT_TOKENS, Sampling
 from megatape.utils.atomic import check_absent
@@ -109,15 +109,13 @@ def _read_inputs(options: Options) -> Inputs:
     if options.output is not None:
         check_absent(options.output)
     if options.prompt is not None:
-        check_text(options.prompt, "prompt")
-    records = []
-    if options.prompts is not None:
-        records = read_prompts(options.prompts)
+        check_text(options.prompt, flag("prompt"))
+    records = read_prompts(options.prompts) if options.prompts is not None else []
     messages = []
     if options.conversation is not None:
         messages = read_conversation(options.conversation)
     if options.system is not None:
-        messages = with_system(messages, check_text(options.system, "system"))
+        messages = with_system(messages, check_text(options.system, flag("system")))
     return Inputs(records, messages)
 
 
@@ -129,15 +127,15 @@ def _check_combinations(options: Options) -> None:
     """
     for name, needed in {"output": "prompts", "system": "chat", "conversation": "chat"}.items():
         if getattr(options, name) is not None and not getattr(options, needed):
-            raise UserError(f"{name} only works with `{needed}`: give `{needed}`, or leave it out")
+            raise UserError(f"{flag(name)} only works with {flag(needed)}: give {flag(needed)}, or leave it out")
     if options.samples > 1 and options.chat:
-        raise UserError(f"samples is {options.samples}, but a conversation continues with one answer: leave it out")
+        raise UserError(f"{flag('samples')} is {options.samples}, but a conversation continues with one answer: leave it out")
     if options.temperature:
         return
     for name in ("top_k", "top_p", "samples"):
         value = getattr(options, name)
         if value != Options.model_fields[name].default:
-            raise UserError(f"{name} {value} has no effect on the likeliest text: give `temperature` above 0")
+            raise UserError(f"{flag(name)} {value} has no effect on the likeliest text: give {flag('temperature')} above 0")
 
 
 def _continue_line(loaded: "LoadedModel", sampling: Sampling, line: str) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.cli.shared_options import ImportOptions
-from megatape.config.model import EncodingName
+from megatape.config.sections.model import EncodingName
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.registry import ENCODINGS
 from megatape.utils.atomic import check_absent

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from megatape.commands.cli.shared_options import ImportOptions
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.reliability.signals import handled
 from megatape.utils.options import Count, option
 
@@ -34,7 +34,7 @@ class Options(ImportOptions):
 def run(options: Options) -> None:
     """Show the runs until Ctrl-C, then leave the terminal as it was."""
     if not (options.once or sys.stdout.isatty()):
-        raise UserError("the output is not a terminal: add `once`")
+        raise UserError(f"the output is not a terminal: add {flag('once')}")
     from rich.console import Console
     from rich.live import Live
 

@@ -1,20 +1,20 @@
 """The whole configuration: its sections, and the checks and numbers that span several of them."""
 
-from functools import cache
-from pkgutil import resolve_name
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo, model_validator
 
-from megatape.config.batches import BatchSizes
-from megatape.config.data import DataConfig
-from megatape.config.distribution import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.kinds import ByKind
-from megatape.config.limits import Limit, check_limits, indivisible
-from megatape.config.model import ModelConfig
-from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
+from megatape.config.limits import Limit, check_limits, indivisible, load_limits
 from megatape.config.section import Free, Section, is_recorded
-from megatape.config.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from megatape.config.sections.batches import BatchSizes
+from megatape.config.sections.data import DataConfig
+from megatape.config.sections.distribution import ClusterConfig, ParallelConfig, ZeroConfig
+from megatape.config.sections.families import families_with
+from megatape.config.sections.model import ModelConfig
+from megatape.config.sections.optimizer import OptimizerConfig, ScheduleConfig
+from megatape.config.sections.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig
+from megatape.config.sections.training import TrainingConfig
 from megatape.errors import ConfigError
 from megatape.registry import LEGACY_SCHEDULES, LIMITS, OPTIMIZERS, SCHEDULES
 from megatape.utils.units import plural
@@ -46,24 +46,28 @@ class Config(Section):
         if is_recorded(info):
             return self
         self._check_family()
-        check_limits(self, all_limits())
+        self._check_export_interval()
+        for model in (self.model, *self.model.with_other_encodings()):
+            check_limits(self.model_copy(update={"model": model}), all_limits())
         self._check_schedule()
         return self
 
     def _check_family(self) -> None:
         family = self.export.family
-        window = self.model.sliding_window
         possible = families_with(self.model)
-        if window is not None and not possible:
-            raise ConfigError(
-                f"model.sliding_window {window} is for models that are exported as Mistral, which has no encoding "
-                f"{self.model.encoding}, biases of attention, qk_norm, logit_softcap or other switches: set it to null"
-            )
         if family is not None and family not in possible:
             remedy = "remove it"
             if possible:
                 remedy = f"remove it, or choose one of {', '.join(possible)}"
             raise ConfigError(f"export.family {family} has no model with {self.model.parts} in this shape: {remedy}")
+
+    def _check_export_interval(self) -> None:
+        interval = self.export.interval
+        if interval is not None:
+            saves = self.checkpoint.interval
+            reason = indivisible([("export.interval", interval)], saves, f"checkpoint.interval {saves}: change one of them")
+            if reason is not None:
+                raise ConfigError(reason)
 
     def _check_schedule(self) -> None:
         schedule = self.schedule.in_fractions(self.tokens)
@@ -151,13 +155,4 @@ class Config(Section):
 
 def all_limits() -> tuple[Limit[Config], ...]:
     """Return the limits of all components, in the order of checking."""
-    return _load_limits(tuple(LIMITS.values()))
-
-
-@cache
-def _load_limits(targets: tuple[str, ...]) -> tuple[Limit[Config], ...]:
-    """Import tables of limits. Cached, because a search for settings parses thousands of configurations."""
-    limits: list[Limit[Config]] = []
-    for target in targets:
-        limits += resolve_name(target)
-    return tuple(limits)
+    return load_limits(LIMITS)

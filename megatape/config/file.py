@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from megatape import imports
 from megatape.config.config import Config
-from megatape.config.explanation import explain
-from megatape.config.model import ModelConfig
+from megatape.config.fields.explanation import explain
 from megatape.config.section import RECORDED, Section
-from megatape.errors import ConfigError, MissingPath, path_errors
+from megatape.config.sections.model import ModelConfig
+from megatape.errors import ConfigError, MissingPath, flag, path_errors
 from megatape.utils.atomic import write_atomically
 from megatape.utils.files import create_private
 from megatape.utils.json_files import json_content, parse_json, read_json
@@ -121,8 +121,8 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str, context: dic
         return section.model_validate(raw, context=context)
     except ValidationError as error:
         lines = [f"{origin}:"]
-        for details in error.errors():
-            lines.append(f"  {explain(dict(details), section, raw)}")
+        for line in explain(error, section, raw):
+            lines.append(f"  {line}")
         raise ConfigError("\n".join(lines)) from None
 
 
@@ -152,16 +152,16 @@ def _override(raw: dict[str, Any], item: str) -> None:
     key, separator, text = item.partition("=")
     *sections, field = key.split(".")
     if not (separator and sections and all(sections) and field):
-        raise ConfigError(f"set {item!r}: write section.key=value, for example training.steps=100")
+        raise ConfigError(f"{flag('set')} {item!r}: write section.key=value, for example training.steps=100")
     try:
         value = parse_json(text)
     except json.JSONDecodeError:
         value = text
     except ValueError as error:
-        raise ConfigError(f"set {key}: {error}") from None
+        raise ConfigError(f"{flag('set')} {key}: {error}") from None
     target = raw
     for section in sections:
         target = target.setdefault(section, {})
         if not isinstance(target, dict):
-            raise ConfigError(f"set {item!r}: {section} is {target!r} in the file, not a section")
+            raise ConfigError(f"{flag('set')} {item!r}: {section} is {target!r} in the file, not a section")
     target[field] = value

@@ -1,13 +1,16 @@
 """Limits: combinations of settings that a component does not support.
 
-A component declares its limits beside its definition, in a file that imports no torch, and the registry lists the tables
-(LIMITS in megatape/registry.py). A configuration is checked against all of them when it is parsed.
+A component declares its limits beside its definition, in a file that imports no torch, and the registry lists the files:
+LIMITS in megatape/registry.py for the whole configuration, MODEL_LIMITS for the model section. A configuration is checked
+against all of them when it is parsed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
-from typing import Generic, TypeAlias, TypeVar
+from pkgutil import resolve_name
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from megatape.config.section import Section
 from megatape.errors import ConfigError
@@ -52,7 +55,7 @@ class Incompatibility(Generic[Checked_contra]):
         case: Name of the other setting, or another property of the run.
         when: Whether a section has both.
         because: Clause with the reason, such as "which shards the weights of a node", or None if the case says it.
-        remedy: What to do, in the imperative; a function if it depends on the registry.
+        remedy: Advice in the imperative; a function if it depends on the registry.
     """
 
     setting: str | ValueOf
@@ -109,3 +112,21 @@ def check_limits(section: Checked, limits: Iterable[Limit[Checked]]) -> None:
         reason = limit(section)
         if reason is not None:
             raise ConfigError(reason)
+
+
+def load_limits(table: Mapping[str, str]) -> tuple[Limit[Any], ...]:
+    """Return the limits of all components, in the order of checking.
+
+    Args:
+        table: Table of the registry: component -> location of its limits, "package.module:name".
+    """
+    return _load(tuple(table.values()))
+
+
+@cache
+def _load(targets: tuple[str, ...]) -> tuple[Limit[Any], ...]:
+    """Import limits. Cached, because a search for settings parses thousands of configurations."""
+    limits: list[Limit[Any]] = []
+    for target in targets:
+        limits += resolve_name(target)
+    return tuple(limits)

@@ -1,4 +1,4 @@
-"""From documents to the batches of a run: sources, cleaning, tokenizers, preparation, shards and their order.
+"""Data pipeline, from documents to the batches of a run: sources, cleaning, tokenizers, preparation, shards and their order.
 
 Folders, in the order in which a document passes through them:
 

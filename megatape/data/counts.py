@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from megatape.data.printable import printable
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 
 # Non-negative count, small enough that sums fit into int64 and every value is exact as a float.
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -24,16 +24,16 @@ NUM_BAD_EXAMPLES = 5
 
 @dataclass
 class RecordCounts:
-    """Counts of records skipped so far in a pass. Places and paths are empty before the first such record.
+    """Counts of records skipped so far in a pass. Locations and paths are empty before the first such record.
 
     Attributes:
         read_bytes: Bytes read from the stored files.
         too_long: Records beyond the limit.
-        first_too_long: Place of the first one.
+        first_too_long: Location of the first one.
         bad: Malformed records.
-        bad_examples: `place: reason` of the first few.
+        bad_examples: `location: reason` of the first few.
         without_text: Samples in tars without a text member.
-        first_without_text: Place of the first one.
+        first_without_text: Location of the first one.
         unverified: Compressed files without checksums, in which damage may go unnoticed.
         first_unverified: Path of the first one.
     """
@@ -65,18 +65,18 @@ class RecordCounts:
         self.unverified += other.unverified
         self.first_unverified = self.first_unverified or other.first_unverified
 
-    def add_bad(self, place: str, reason: str) -> None:
+    def add_bad(self, location: str, reason: str) -> None:
         self.bad += 1
         if len(self.bad_examples) < NUM_BAD_EXAMPLES:
-            self.bad_examples.append(f"{printable(place)}: {reason}")
+            self.bad_examples.append(f"{printable(location)}: {reason}")
 
-    def add_too_long(self, place: str) -> None:
+    def add_too_long(self, location: str) -> None:
         self.too_long += 1
-        self.first_too_long = self.first_too_long or printable(place)
+        self.first_too_long = self.first_too_long or printable(location)
 
-    def add_without_text(self, place: str) -> None:
+    def add_without_text(self, location: str) -> None:
         self.without_text += 1
-        self.first_without_text = self.first_without_text or printable(place)
+        self.first_without_text = self.first_without_text or printable(location)
 
     def add_unverified(self, path: str) -> None:
         self.unverified += 1
@@ -178,7 +178,7 @@ def check_bad_records(counts: RecordCounts, num_read: int, max_bad_fraction: flo
     else:
         first = f"{counts.first_too_long}: too long"
     raise UserError(
-        f"of {num_read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than `max_record_bytes`, more than "
-        f"`max_bad_fraction` {max_bad_fraction:g}; the first: {first}. Correct the input or the options, or raise "
-        f"`max_bad_fraction`, and give the same command again{ending}"
+        f"of {num_read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than {flag('max_record_bytes')}, more "
+        f"than {flag('max_bad_fraction')} {max_bad_fraction:g}; the first: {first}. Correct the input or the options, or raise "
+        f"{flag('max_bad_fraction')}, and give the same command again{ending}"
     )

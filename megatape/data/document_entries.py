@@ -11,7 +11,7 @@ INDEX_FILE = "index.json"
 
 @dataclass(frozen=True)
 class DocumentTable:
-    """Parquet file with a row per document, in the order of a split's tokens. shards/table_writer.py lists its columns.
+    """Parquet file with a row per document, in the order of a split's tokens. shards/tables/table_writer.py lists its columns.
 
     A split has one table for each unit with documents in this split.
 

@@ -12,75 +12,82 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatape.distributed.collectives import Pieces, paired
+from megatape.distributed.collectives import Pieces, all_to_all, paired
 from megatape.distributed.mesh import Axis
 
 
 class AsyncAllToAll:
     """All-to-all in flight. x is split into one piece per rank, and received pieces are joined along another dimension.
 
-    The backward pass reaches `wait` first. It begins the inverse exchange there, and waits for it where this one began. So the
-    inverse overlaps with the backward pass of everything computed in between.
+    The backward pass begins the inverse exchange at `wait`, and waits for it where this one began, so it overlaps as well.
 
     Args:
         x: Tensor to exchange; None, or with a single rank any tensor, is not exchanged.
         axis: Ranks that exchange pieces.
-        split_by: How x is split into pieces.
-        join_by: How the received pieces are joined.
+        split_by: Rule for splitting x into pieces.
+        join_by: Rule for joining the received pieces.
     """
 
     def __init__(self, x: Tensor | None, axis: Axis, split_by: Pieces, join_by: Pieces) -> None:
-        self.axis = axis
-        self.join_by = join_by
-        self.exchange = _Exchange()
-        self.x: Tensor | None = None
-        if x is not None:
-            begin = partial(self.exchange.begin, split_by)
-            finish = partial(self.exchange.finish, split_by)
-            self.x = paired(x, axis, begin, finish)
+        self._axis = axis
+        self._join_by = join_by
+        self._exchange = _Exchange()
+        self._x: Tensor | None = None
+        if x is not None and torch.compiler.is_compiling():
+            self._x = _exchange_in_graph(x, axis, split_by)
+        elif x is not None:
+            begin = partial(self._exchange.begin, split_by)
+            finish = partial(self._exchange.finish, split_by)
+            self._x = paired(x, axis, begin, finish)
 
     def wait(self) -> Tensor | None:
         """Wait for the pieces of the other ranks, and join them."""
-        if self.x is None:
+        if self._x is None:
             return None
-        begin = partial(self.exchange.begin, self.join_by)
-        finish = partial(self.exchange.finish, self.join_by)
-        return paired(self.x, self.axis, finish, begin)
+        if torch.compiler.is_compiling():
+            if self._axis.size == 1:
+                return self._x
+            return self._join_by.join(self._x)
+        begin = partial(self._exchange.begin, self._join_by)
+        finish = partial(self._exchange.finish, self._join_by)
+        return paired(self._x, self._axis, finish, begin)
+
+
+def _exchange_in_graph(x: Tensor, axis: Axis, split_by: Pieces) -> Tensor:
+    """Return the received pieces. In a compiled graph, the exchange is one operator, and the compiler chooses when to wait."""
+    if axis.size == 1:
+        return x
+    return paired(split_by.split(x, axis.size), axis, all_to_all, all_to_all)
 
 
 class _Exchange:
-    """The exchange in flight, forward or backward. Refers to no tensor with a graph, because that would be a cycle.
-
-    Attributes:
-        sent: Pieces being sent. The collective reads this memory until it ends.
-        work: The collective.
-    """
+    """The exchange in flight, forward or backward. It refers to no tensor with a graph, which would be a cycle."""
 
     def __init__(self) -> None:
-        self.sent: Tensor | None = None
-        self.work: dist.Work | None = None
+        # Pieces being sent. The collective reads this memory until it ends.
+        self._sent: Tensor | None = None
+        self._work: dist.Work | None = None
 
     def begin(self, pieces: Pieces, x: Tensor, axis: Axis) -> Tensor:
         """Begin to exchange x. Return the received pieces, incomplete until `finish`."""
-        self.sent = pieces.split(x, axis.size).contiguous()
-        received = torch.empty_like(self.sent)
-        self.work = dist.all_to_all_single(received, self.sent, group=axis.group, async_op=True)
+        self._sent = pieces.split(x, axis.size).contiguous()
+        received = torch.empty_like(self._sent)
+        self._work = dist.all_to_all_single(received, self._sent, group=axis.group, async_op=True)
         return received
 
     def finish(self, pieces: Pieces, received: Tensor, axis: Axis) -> Tensor:
         """Wait for the received pieces, and join them."""
-        assert self.work is not None
-        self.work.wait()
-        self.sent = None
-        self.work = None
+        assert self._work is not None
+        self._work.wait()
+        self._sent = None
+        self._work = None
         return pieces.join(received)
 
 
 class AsyncShift:
     """Shift around a ring in flight: each rank sends its tensor to the next rank. No gradient.
 
-    It is an all-to-all with empty pieces for all other ranks. NCCL implements that as one send and one receive, which cannot
-    deadlock in any order of the ranks.
+    An all-to-all with empty pieces for all other ranks: NCCL sends and receives once, and cannot deadlock.
 
     Args:
         x: Tensor to send, one-dimensional. All ranks send the same number of elements.
@@ -89,21 +96,22 @@ class AsyncShift:
     """
 
     def __init__(self, x: Tensor, axis: Axis, overlap: bool = True) -> None:
-        self.sent = x
-        self.received = torch.empty_like(x)
+        # The collective reads this memory until it ends.
+        self._sent = x
+        self._received = torch.empty_like(x)
         incoming = [0] * axis.size
         outgoing = [0] * axis.size
         previous_rank = axis.rank - 1
         next_rank = (axis.rank + 1) % axis.size
         incoming[previous_rank] = len(x)
         outgoing[next_rank] = len(x)
-        self.work = dist.all_to_all_single(self.received, x, incoming, outgoing, group=axis.group, async_op=overlap)
+        self._work = dist.all_to_all_single(self._received, x, incoming, outgoing, group=axis.group, async_op=overlap)
 
     def wait(self) -> Tensor:
         """Wait for the tensor of the previous rank."""
-        if self.work is not None:
-            self.work.wait()
-        return self.received
+        if self._work is not None:
+            self._work.wait()
+        return self._received
 
 
 class _GatheredHalf(NamedTuple):
@@ -126,39 +134,39 @@ class AsyncAllGather:
     Args:
         part: Tokens of this rank, [B, N/T, ...].
         axis: Ranks to gather from, more than one.
-        in_halves: Whether to use a collective for each half of the samples. The first one completes at once, so products of the
-            first half overlap with gathering the second. Otherwise everything overlaps with the computation before `wait`.
+        in_halves: Whether to gather the first half of the samples at once, and the second while the caller multiplies the
+            first. Otherwise everything overlaps with the computation before `wait`.
 
     Attributes:
         whole: Gathered tensor, [B, N, ...], complete after `wait` or after the last of `rows`.
     """
 
     def __init__(self, part: Tensor, axis: Axis, in_halves: bool = False) -> None:
-        self.axis = axis
+        self._axis = axis
         self.whole = part.new_empty(part.shape[0], axis.size * part.shape[1], *part.shape[2:])
         count = 2 if in_halves else 1
         # Write through `data`. Otherwise autograd would count writes to `whole` as changes of a tensor that it has saved.
         halves = zip(part.chunk(count), self.whole.data.chunk(count), strict=True)
-        self.arriving: list[_GatheredHalf] = []
+        self._arriving: list[_GatheredHalf] = []
         for index, (part_half, whole_half) in enumerate(halves):
             overlap = not in_halves or index > 0
-            self.arriving.append(self._begin(part_half, whole_half, overlap))
+            self._arriving.append(self._begin(part_half, whole_half, overlap))
 
     def _begin(self, part: Tensor, whole: Tensor, overlap: bool) -> _GatheredHalf:
         """Begin to gather some samples into a view of `whole`."""
         if len(part) == 1:
             # A single sample's tokens are in the order of ranks, in which pieces arrive.
-            stacked = whole.view(self.axis.size, *part.shape)
+            stacked = whole.view(self._axis.size, *part.shape)
         else:
-            stacked = part.new_empty(self.axis.size, *part.shape)
-        work = dist.all_gather_into_tensor(stacked.flatten(0, 1), part.contiguous(), group=self.axis.group, async_op=overlap)
-        return _GatheredHalf(work, stacked, whole.unflatten(1, (self.axis.size, -1)).transpose(0, 1))
+            stacked = part.new_empty(self._axis.size, *part.shape)
+        work = dist.all_gather_into_tensor(stacked.flatten(0, 1), part.contiguous(), group=self._axis.group, async_op=overlap)
+        return _GatheredHalf(work, stacked, whole.unflatten(1, (self._axis.size, -1)).transpose(0, 1))
 
     def rows(self) -> Iterator[slice]:
         """Yield the samples of each half as they arrive."""
         first = 0
-        while self.arriving:
-            half = self.arriving.pop(0)
+        while self._arriving:
+            half = self._arriving.pop(0)
             if half.work is not None:
                 half.work.wait()
             if half.stacked.shape[1] > 1:

@@ -30,7 +30,7 @@ def scatter_sum_tokens(x: Tensor, axis: Axis) -> Tensor:
 
 
 def paired(x: Tensor, axis: Axis, forward: Collective, backward: Collective) -> Tensor:
-    """Return forward(x, axis). In the backward pass, `backward` turns its gradient into that of x."""
+    """Return forward(x, axis), whose gradient passes through `backward`."""
     if axis.size == 1:
         return x
     return _Pair.apply(x, axis, forward, backward)
@@ -80,7 +80,7 @@ def reduce_scatter(x: Tensor, axis: Axis) -> Tensor:
 
 
 def all_to_all(x: Tensor, axis: Axis) -> Tensor:
-    """Send piece r of [T, ...] to rank r, and return the pieces received from all ranks, [T, ...]. It is its own inverse."""
+    """Send piece r of [T, ...] to rank r, and return the received pieces, [T, ...]. It is its own inverse."""
     sent = x.contiguous()
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=axis.group)

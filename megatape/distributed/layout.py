@@ -10,11 +10,11 @@ Each axis of ranks splits something else. An axis of size 1 splits nothing.
   few keys and late ones many, so this way every rank computes equally many scores. To everything except attention, a rank's
   two chunks are a sample of N/P tokens.
 
-Shapes as in model/transformer.py.
+Shapes as in model/transformer.py, but N counts the tokens before a split.
 """
 
 from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple, cast
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 
 import torch
 from torch import Tensor
@@ -22,10 +22,11 @@ from torch import Tensor
 from megatape.distributed.asynchronous import AsyncAllToAll
 from megatape.distributed.collectives import Pieces, all_to_all, every_rank, gather_tokens, paired
 from megatape.distributed.mesh import Axis
+from megatape.moved_modules import old_names
 
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
-# Tensors by heads, with the same tokens and dtype, or None
+# Tensors by heads, with the same tokens and dtype, or None.
 Parts = TypeVarTuple("Parts")
 
 
@@ -74,17 +75,14 @@ def states_before_chunks(
     return torch.stack([before[context.rank], before[-1 - context.rank]], dim=1)
 
 
-def own_rows(ids: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor]:
-    """Return the index of each token id among this rank's `num_rows` vocabulary rows, and whether it is one of them.
-
-    The index of other ids is 0.
-    """
+def local_rows(ids: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor]:
+    """Return the index of each token id among this rank's `num_rows` vocabulary rows, else 0, and whether it is one of them."""
     rows = ids - axis.rank * num_rows
     is_local = (rows >= 0) & (rows < num_rows) & (ids >= 0)
     return rows.where(is_local, 0), is_local
 
 
-def whole_vocabulary(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
+def gather_vocabulary(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
     """Gather the logits of all ranks, [B, N, ceil(V / T)] -> [B, N, V]. No gradient."""
     return every_rank(logits, axis).movedim(0, 2).flatten(2)[..., :vocab_size]
 
@@ -95,7 +93,7 @@ def tokens_to_channels(e: Tensor | None, axis: Axis) -> AsyncAllToAll:
 
 
 def channels_to_tokens(e: Tensor, axis: Axis) -> Tensor:
-    """Exchange channel shards for token shards, [B, N, L/T, W] -> [B, N/T, L, W]: inverse of tokens_to_channels."""
+    """Exchange channel shards for token shards, [B, N, L/T, W] -> [B, N/T, L, W]."""
     (exchanged,) = heads_to_tokens(axis, e)
     return exchanged
 
@@ -127,7 +125,7 @@ def tokens_to_heads(axis: Axis, *parts: *Parts) -> tuple[*Parts]:
 
 
 def heads_to_tokens(axis: Axis, *parts: *Parts) -> tuple[*Parts]:
-    """Exchange all tokens of this rank's heads for all heads of its tokens: inverse of tokens_to_heads."""
+    """Exchange all tokens of this rank's heads for all heads of its tokens."""
     return _exchange(axis, parts, TOKENS, HEADS)
 
 
@@ -135,7 +133,7 @@ def _exchange(axis: Axis, parts: tuple[*Parts], split_by: Pieces, join_by: Piece
     """Exchange several tensors (see Parts) side by side, with one copy before and one after. Backward: the inverse."""
     if axis.size == 1:
         return parts
-    tensors = cast(tuple[Tensor | None, ...], parts)
+    tensors = cast("tuple[Tensor | None, ...]", parts)
     sent = [split_by.split(part, axis.size) for part in tensors if part is not None]
     packed = torch.cat([pieces.flatten(3) for pieces in sent], dim=-1)
     exchanged = paired(packed, axis, all_to_all, all_to_all)
@@ -149,4 +147,8 @@ def _exchange(axis: Axis, parts: tuple[*Parts], split_by: Pieces, join_by: Piece
         pieces, pieces_sent = next(received)
         # `join` copies. If autograd saved a view, the memory of all parts would stay in use.
         results.append(join_by.join(pieces.unflatten(-1, pieces_sent.shape[3:])))
-    return cast(tuple[*Parts], tuple(results))
+    return cast("tuple[*Parts]", tuple(results))
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

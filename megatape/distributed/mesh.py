@@ -46,10 +46,10 @@ class Axis:
     group: dist.ProcessGroup | None = None
 
 
-# Axis of a single rank, for models that are not sharded and samples that are not split
-SINGLE = Axis("tensor")
+# Axis of a single rank, for models that are not sharded and samples that are not split.
+SINGLE = Axis("single")
 
-# Axes and groups of a run, by name
+# Axes and groups of a run, by name.
 Mesh = dict[str, Axis]
 
 

@@ -7,6 +7,7 @@ that. A shift sends one tensor to the next rank in a ring.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from megatape.distributed.mesh import Axis
+from megatape.moved_modules import old_names
 from megatape.utils.torch_internals import OpOverload, TorchDispatchMode, tree_leaves
 
 ALL_GATHER = "all-gather"
@@ -22,7 +24,7 @@ ALL_REDUCE = "all-reduce"
 ALL_TO_ALL = "all-to-all"
 SHIFT = "shift"
 
-# Collective behind each PyTorch operator that MegaTAPE and DeepSpeed call
+# Collective behind each PyTorch operator that MegaTAPE and DeepSpeed call.
 OPERATORS = {
     "_allgather_base_": ALL_GATHER,
     "allgather_": ALL_GATHER,
@@ -36,13 +38,13 @@ OPERATORS = {
     "alltoall_": ALL_TO_ALL,
 }
 
-# Name of all process groups that are not an axis of the mesh
+# Name of all process groups that are not an axis of the mesh.
 OTHER = "other"
 
-# Maximum size of the tensors that all ranks exchange once per step (norms, losses, counts, flags)
+# Maximum size of the tensors that all ranks exchange once per step (norms, losses, counts, flags).
 MAX_STEP_NUMBERS = 16
 
-# Bytes sent, by collective
+# Bytes sent, by collective.
 Sent = Counter[str]
 
 
@@ -54,13 +56,11 @@ def sent_bytes(collective: str, whole: int, size: int) -> int:
         whole: Bytes in the whole tensor.
         size: Number of ranks.
     """
-    rounds = 1
-    if collective == ALL_REDUCE:
-        rounds = 2
+    rounds = 2 if collective == ALL_REDUCE else 1
     return rounds * whole * (size - 1) // size
 
 
-class CountTraffic(TorchDispatchMode):
+class TrafficCounter(TorchDispatchMode):
     """Counts the bytes that this rank sends inside the block, by process group, including DeepSpeed's collectives.
 
     Single numbers, and the few numbers that all ranks exchange once per step, are not counted.
@@ -76,11 +76,16 @@ class CountTraffic(TorchDispatchMode):
 
     def __init__(self, *axes: Axis) -> None:
         super().__init__()
-        self.names = {axis.group.group_name: axis.name for axis in axes if axis.group is not None}
+        self._names = {axis.group.group_name: axis.name for axis in axes if axis.group is not None}
         self.labels: set[str] = set()
         self.sent: dict[str, Sent] = {axis.name: Counter() for axis in axes}
         self.sent[OTHER] = Counter()
         self.overlapped: Counter[str] = Counter()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile work while counting. By default, it compiles nothing while a dispatch mode is active."""
+        return True
 
     def __torch_dispatch__(
         self,
@@ -93,39 +98,57 @@ class CountTraffic(TorchDispatchMode):
         if func.namespace != "c10d":
             return func(*args, **kwargs)
         group = _process_group(args)
-        name = self.names.get(group.group_name, OTHER)
-        operator = func.overloadpacket.__name__
-        collective = OPERATORS.get(operator, operator.strip("_"))
-        collective = self._count(func, args, group, name, collective)
+        name = self._names.get(group.group_name, OTHER)
+        collective = _collective(func, args, name)
+        if group.size() > 1 and not _is_small(args, name):
+            num_bytes = _sent_by_call(func, args, collective, group)
+            self.sent[name][collective] += num_bytes
+            if _argument(func, "async_op", args):
+                self.overlapped[name] += num_bytes
         label = f"{collective} ({name} ranks)"
         self.labels.add(label)
         with record_function(label):
             return func(*args, **kwargs)
 
-    def _count(self, func: OpOverload, args: tuple[object, ...], group: dist.ProcessGroup, name: str, collective: str) -> str:
-        """Count a call of a collective in the group `name`. Return the collective, which may turn out to be a shift."""
-        # Outputs, then inputs
-        sides = [_tensors(arg) for arg in args[:2]]
-        largest = max(tensor.numel() for side in sides for tensor in side)
-        uncounted = 1
-        if name == OTHER:
-            uncounted = MAX_STEP_NUMBERS
-        if group.size() == 1 or largest <= uncounted:
-            return collective
 
-        whole = max(sum(tensor.nbytes for tensor in side) for side in sides)
-        sent = sent_bytes(collective, whole, group.size())
-        splits = _argument(func, "input_split_sizes", args)
-        if isinstance(splits, list | tuple) and splits:
-            # An all-to-all with uneven pieces. Count the elements that leave this rank.
-            _, inputs = sides
-            sent = (sum(splits) - splits[group.rank()]) * inputs[0].element_size()
-            if name == "context":
-                collective = SHIFT
-        self.sent[name][collective] += sent
-        if _argument(func, "async_op", args):
-            self.overlapped[name] += sent
-        return collective
+def _collective(func: OpOverload, args: tuple[object, ...], name: str) -> str:
+    """Return the collective behind a call in the group `name`. Context-parallel ranks shift tensors by uneven all-to-alls."""
+    if name == "context" and _split_sizes(func, args):
+        return SHIFT
+    operator = func.overloadpacket.__name__
+    return OPERATORS.get(operator, operator.strip("_"))
+
+
+def _is_small(args: tuple[object, ...], name: str) -> bool:
+    """Whether a call exchanges single numbers, or the few numbers that all ranks exchange once per step."""
+    limit = MAX_STEP_NUMBERS if name == OTHER else 1
+    outputs, inputs = _outputs_and_inputs(args)
+    return max(tensor.numel() for tensor in outputs + inputs) <= limit
+
+
+def _sent_by_call(func: OpOverload, args: tuple[object, ...], collective: str, group: dist.ProcessGroup) -> int:
+    """Return the bytes that this rank sends in a call."""
+    outputs, inputs = _outputs_and_inputs(args)
+    splits = _split_sizes(func, args)
+    if splits:
+        # The pieces are uneven. Count the elements that leave this rank.
+        return (sum(splits) - splits[group.rank()]) * inputs[0].element_size()
+    whole = max(sum(tensor.nbytes for tensor in side) for side in (outputs, inputs))
+    return sent_bytes(collective, whole, group.size())
+
+
+def _outputs_and_inputs(args: tuple[object, ...]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors among the first two arguments of a collective."""
+    inputs = args[1] if len(args) > 1 else ()
+    return _tensors(args[0]), _tensors(inputs)
+
+
+def _split_sizes(func: OpOverload, args: tuple[object, ...]) -> list[int]:
+    """Return the elements that an uneven all-to-all sends to each rank; empty for all other calls."""
+    sizes = _argument(func, "input_split_sizes", args)
+    if isinstance(sizes, list | tuple):
+        return list(sizes)
+    return []
 
 
 def _process_group(args: tuple[object, ...]) -> dist.ProcessGroup:
@@ -149,3 +172,7 @@ def _argument(func: OpOverload, name: str, args: tuple[object, ...]) -> object:
                 return args[index]
             return argument.default_value
     return False
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -2,6 +2,8 @@
 
     y_n = sum over d = 0 .. width - 1 of w_(width - 1 - d) x_(n - d)        x_(n - d) = 0 before the document
 
+`path` and `rope_conv` convolve the same features, W_up W_down h, with the same width.
+
 Shapes as in model/transformer.py.
 """
 
@@ -10,7 +12,61 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.backend import DocumentStarts
-from megatape.encodings.encoding import Features
+from megatape.distributed.mesh import Axis
+from megatape.encodings.encoding import Features, SequenceFeatures, TokenFeatures
+from megatape.nn.linear_function import linear
+from megatape.nn.parameters import Uniform, parameter
+
+# Inner size of W_up W_down
+RANK = 32
+# Width of the convolution
+WIDTH = 3
+
+
+class LowRankFeatures(TokenFeatures):
+    """W_up W_down h, float32 [B, N, L/T, R].
+
+    Attributes:
+        down: W_down, [32, D], on all tensor-parallel ranks.
+        up: W_up, [L R, 32], sharded by heads.
+    """
+
+    def __init__(self, hidden_size: int, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        size = num_channels * head_dim
+        self.multiply_adds = RANK * (hidden_size + size)
+        self.down = parameter((RANK, hidden_size), tensor_axis, role="position")
+        self.up = parameter((size, RANK), tensor_axis, 0, role="position")
+
+    def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
+        z = F.linear(linear(h, self.down), self.up)
+        return (z.unflatten(-1, (-1, self.head_dim)).float(),)
+
+
+class ConvolvedFeatures(SequenceFeatures):
+    """SiLU of the convolution of one feature, [B, N, L/T, R]. The carry has the last tokens' inputs of the convolution.
+
+    Attributes:
+        weight: Weights of the convolution, [L R, 3], sharded by heads.
+    """
+
+    def __init__(self, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
+        super().__init__()
+        shape = (num_channels * head_dim, WIDTH)
+        self.weight = parameter(shape, tensor_axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
+
+    def forward(
+        self,
+        features: Features,
+        document_starts: DocumentStarts,
+        carry: Features,
+    ) -> tuple[Features, Features]:
+        (z,) = features
+        num_channels = z.shape[2]
+        weight = self.local_heads(self.weight).float().unflatten(0, (num_channels, -1))  # [L/T, R, 3]
+        mixed, inputs = causal_convolution(z, weight, document_starts, carry)
+        return (F.silu(mixed),), (inputs,)
 
 
 def causal_convolution(

@@ -32,8 +32,7 @@ class CopeScores(ScoreBias):
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Compute a block of the bias, [B, H/T, rows, columns]. `columns` start at key 0, because positions sum over keys."""
-        assert columns.start == 0
+        """Compute a block of the bias, [B, H/T, rows, columns]. A position is a sum over later keys, up to the query's own."""
         q, k, embedding = weights
         past = k.shape[1] - q.shape[1]
         q = q[:, rows.start - past : rows.stop - past].transpose(1, 2)  # [B, H/T, rows, R]
@@ -41,7 +40,7 @@ class CopeScores(ScoreBias):
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # [B, H/T, columns, R]
 
         # p_ij sums gates over the keys m = j .. i: a cumulative sum from the right.
-        gates = torch.sigmoid(q @ k.mT * q.shape[-1] ** -0.5).tril(rows.start)  # [B, H/T, rows, columns]
+        gates = torch.sigmoid(q @ k.mT * q.shape[-1] ** -0.5).tril(rows.start - columns.start)  # [B, H/T, rows, columns]
         positions = gates.flip(-1).cumsum(-1).flip(-1)
         positions = positions.clamp(max=embedding.shape[1] - 1)
 
@@ -92,9 +91,7 @@ class Cope(Encoding):
 
     def bias(self, tensor_axis: Axis) -> LayerBias:
         head_dim = self.config.head_dim
-        scale = 1.0
-        if self.scaled:
-            scale = head_dim**-0.5
+        scale = head_dim**-0.5 if self.scaled else 1.0
         return CopeBias(self.config.num_heads, head_dim, tensor_axis, scale)
 
 

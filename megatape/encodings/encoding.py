@@ -18,7 +18,8 @@ keys follow the cached keys of earlier tokens. While training, the cache is empt
 Shapes as in model/transformer.py. K is the number of keys: cached ones and those of the N new tokens.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,8 @@ from megatape.attention.backend import BiasKind, DocumentStarts
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.data.training.positions import Positions
+from megatape.config.layers.layer_pattern import NO_ENCODING
+from megatape.data.training.batches.positions import Positions
 from megatape.distributed.mesh import SINGLE, Axis
 
 # Features of one layer, for this rank's heads: each [B, N, H/T or L/T, any size]
@@ -90,8 +92,8 @@ class TokenFeatures(EncodingModule):
         """Compute the features of all tokens.
 
         Args:
-            h: Normalized content of all ranks' tokens [B, N, D]. Read it by ColumnLinear layers or nn.product.linear where
-                possible: other operations save it whole for the backward pass, on every rank.
+            h: Normalized content of all ranks' tokens [B, N, D]. Read it by ColumnLinear layers or by nn.linear_function.linear
+                where possible: other operations save it whole for the backward pass, on every rank.
             q: Queries [B, N, H/T, R].
             k: Keys [B, N, L/T, R].
 
@@ -210,22 +212,6 @@ class StateUpdate(EncodingModule):
         """
         raise NotImplementedError
 
-    def compile_in_training(self, **options: Any) -> None:
-        """Let torch.compile fuse `forward` in training. The module's hooks are not compiled.
-
-        Args:
-            options: Options of torch.compile.
-        """
-        plain = self.forward
-        compiled = torch.compile(plain, **options)
-
-        def forward(*args: Any) -> Any:
-            if self.training:
-                return compiled(*args)
-            return plain(*args)
-
-        self.forward = forward  # type: ignore[assignment, method-assign]
-
     def has_kernel(self, device: torch.device) -> bool:
         """Whether our Triton kernels support this update on a device."""
         return False
@@ -236,9 +222,11 @@ class Encoding:
 
     Attributes:
         equation: Scores and updates of the state, in plain text, for the page about a suite. Each class states its own.
-        moves_state: Whether attention averages the state with the same weights as the values.
-        score_bias: Kind of bias added to the scores: "none", by "distance" alone, or by "pair" of tokens.
-        state_width: Width W of each channel of the state if blocks move it, otherwise 0.
+        moves_state: Whether attention averages the state: `update` reads A e, the state averaged with the weights of the
+            values. A layer asks attention for it (`averages_state`), unless no later layer reads the state.
+        score_bias: Kind of bias added to the scores: "none", by "distance" alone, by "decay" (attention.bias.Decay), or by
+            "pair" of tokens.
+        state_width: Width W of each channel of the state if blocks update it, otherwise 0.
         has_position_tensor: Whether the state is a position tensor, which attention rotates queries and keys by.
     """
 
@@ -258,7 +246,7 @@ class Encoding:
 
     @property
     def carries_state(self) -> bool:
-        """Whether blocks move the state. Between blocks, each rank then holds the state of its own tokens."""
+        """Whether blocks update the state, with or without A e (`moves_state`). Each rank then has its own tokens' updates."""
         return self.state_width > 0
 
     def positions(self, random_offset: bool) -> Positions:
@@ -272,7 +260,7 @@ class Encoding:
     def state(self, position_ids: Tensor) -> Tensor | None:
         """Return the state before the first block, or None.
 
-        A state that blocks move is float32 [B, N, 1, W], the same for all channels. Otherwise it can be any floating-point
+        A state that blocks update is float32 [B, N, 1, W], the same for all channels. Otherwise it can be any floating-point
         tensor that `rotate_qk` or the bias reads.
 
         Args:
@@ -328,8 +316,24 @@ StateStart = StateInitializer
 
 
 def positioned_layers(config: ModelConfig) -> list[int]:
-    """Return the indices of layers with the model's encoding. With model.nope_every n, every n-th layer has no encoding."""
-    layers = list(range(config.num_layers))
-    if config.nope_every is None:
-        return layers
-    return [layer for layer in layers if (layer + 1) % config.nope_every]
+    """Return the indices of layers with the model's encoding. Only these read the updated state, and update it.
+
+    With model.layers, other layers have other encodings, which read the state as it started. With model.nope_every n, every
+    n-th layer has none.
+    """
+    return [layer for layer, kind in enumerate(config.layer_kinds) if kind.encoding == config.encoding]
+
+
+def encodings_by_layer(encoding: Encoding, make: Callable[[str], Encoding]) -> list[Encoding]:
+    """Return the encoding of each layer. Layers with the model's encoding share one object, as do all others by name.
+
+    Args:
+        encoding: The model's encoding.
+        make: Makes another encoding of the same model by its name.
+    """
+    config = encoding.config
+    by_name: dict[str, Encoding] = {NO_ENCODING: Encoding(config), config.encoding: encoding}
+    for kind in config.layer_kinds:
+        if kind.encoding not in by_name:
+            by_name[kind.encoding] = make(kind.encoding)
+    return [by_name[kind.encoding] for kind in config.layer_kinds]

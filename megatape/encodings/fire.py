@@ -26,24 +26,33 @@ THRESHOLD = 512.0
 EPS = 1e-6
 
 
+def position_state(position_ids: Tensor) -> Tensor:
+    """Return position ids as a state, [B, N] -> float32 [B or 1, N].
+
+    A single row suffices if all samples share their ids in memory. Comparing values would block until the GPU is idle.
+    """
+    if position_ids.stride(0) == 0:
+        position_ids = position_ids[:1]
+    return position_ids.float()
+
+
 class FireScores(ScoreBias):
     """Bias b_h(i, j).
 
     Attributes:
-        position_ids: Positions i of the queries, float32 [B or 1, N].
-        weights: W_1 [32, 1] and b_1 [32] of the hidden layer, W_2 [H/T, 32] and b_2 [H/T] of the output layer, c [1] and t [1].
+        weights: Positions i of the queries, float32 [B or 1, N]; W_1 [32, 1] and b_1 [32] of the hidden layer, W_2 [H/T, 32]
+            and b_2 [H/T] of the output layer; c [1] and t [1].
         past: Number of cached keys, which precede those of the queries' tokens.
     """
 
-    def __init__(self, position_ids: Tensor, weights: tuple[Tensor, ...], past: int = 0) -> None:
-        self.position_ids = position_ids
-        self.weights = weights
+    def __init__(self, *weights: Tensor, past: int = 0) -> None:
+        super().__init__(*weights)
         self.past = past
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         """Compute a block of the bias, [B or 1, H/T, rows, columns]."""
-        inner_weight, inner_bias, outer_weight, outer_bias, log_scale, threshold = weights
-        query_ids = self.position_ids[:, rows.start - self.past : rows.stop - self.past, None]  # [B, rows, 1]
+        position_ids, inner_weight, inner_bias, outer_weight, outer_bias, log_scale, threshold = weights
+        query_ids = position_ids[:, rows.start - self.past : rows.stop - self.past, None]  # [B, rows, 1]
         normalizer = torch.maximum(query_ids, (threshold * THRESHOLD).abs())
         log_normalizer = torch.log1p((log_scale * normalizer).abs())
 
@@ -81,7 +90,7 @@ class FireBias(LayerBias):
         self.threshold = parameter((1,), tensor_axis, init=1.0)
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        """Return the weights of FireScores."""
+        """Return the weights of FireScores that follow the positions."""
         outer_weight = self.local_heads(self.outer_weight)
         outer_bias = self.local_heads(self.outer_bias)
         weights = (self.inner_weight, self.inner_bias, outer_weight, outer_bias, self.log_scale, self.threshold)
@@ -89,23 +98,17 @@ class FireBias(LayerBias):
 
     def scores(self, weights: tuple[Tensor, ...], state: Tensor | None, past: int) -> ScoreBias:
         assert state is not None
-        return FireScores(state, weights, past)
+        return FireScores(state, *weights, past=past)
 
 
 class Fire(Encoding):
-    """Functional interpolation of distances.
-
-    The state is constant: the position ids in float32, exact up to 2^24.
-    """
+    """Functional interpolation of distances. The state is the position ids in float32, exact up to 2^24."""
 
     equation = "score(i, j) = q_i . k_j / sqrt R + f_h( log(|c (i - j)| + 1) / (log(|c max(i, |t| 512)| + 1) + 1e-6) )"
     score_bias = "pair"
 
     def state(self, position_ids: Tensor) -> Tensor:
-        # A single row suffices if all samples share their ids in memory. Comparing values would block until the GPU is idle.
-        if position_ids.stride(0) == 0:
-            position_ids = position_ids[:1]
-        return position_ids.float()
+        return position_state(position_ids)
 
     def bias(self, tensor_axis: Axis) -> LayerBias:
         return FireBias(self.config.num_heads, tensor_axis)

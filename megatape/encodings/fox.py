@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.backend import DocumentStarts
-from megatape.attention.bias import ScoreBias
+from megatape.attention.bias import Decay
 from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
 from megatape.nn.linear import ColumnLinear
@@ -58,20 +58,6 @@ class GateSums(SequenceFeatures):
         return (sums,), (last_sum,)
 
 
-class Decay(ScoreBias):
-    """c_i - c_j.
-
-    Attributes:
-        weights: c of all keys' tokens, [B, K, H/T, 1].
-    """
-
-    def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Compute a block of the bias, [B, H/T, rows, columns]."""
-        (sums,) = weights
-        by_head = sums.transpose(1, 2)  # [B, H/T, K, 1]
-        return (by_head[:, :, rows] - by_head[:, :, columns].mT).float()
-
-
 class DecayBias(LayerBias):
     """c_i - c_j. No parameters."""
 
@@ -88,7 +74,7 @@ class Fox(Encoding):
         score(i, j) = q_i . k_j / sqrt R + c_i - c_j
         c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)
     """
-    score_bias = "pair"
+    score_bias = "decay"
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:
         return ForgetGates(self.config.hidden_size, self.config.num_heads, tensor_axis)

@@ -27,55 +27,34 @@ from torch import Tensor
 from megatape.attention.backend import DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.distributed.mesh import Axis
-from megatape.encodings.convolution import causal_convolution
+from megatape.encodings.convolution import ConvolvedFeatures, LowRankFeatures
 from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
 from megatape.nn.linear import ColumnLinear
-from megatape.nn.parameters import Uniform, parameter
-from megatape.nn.product import linear
 
-# Inner size of W_up W_down
-RANK = 32
-# Width of the convolution
-WIDTH = 3
 # Number C of tokens in a chunk. Blocks of attention are multiples of it.
 CHUNK = 64
 
 
-class Reflections(TokenFeatures):
+class Reflections(LowRankFeatures):
     """W_up W_down h [B, N, L/T, R] and beta [B, N, L/T, 1], float32.
 
     Attributes:
-        down: W_down, [32, D], on all tensor-parallel ranks.
-        up: W_up, [L R, 32], sharded by heads.
         strength: U [L, D] and b [L], sharded by heads.
     """
 
     def __init__(self, hidden_size: int, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-        size = num_channels * head_dim
-        self.multiply_adds = RANK * (hidden_size + size) + hidden_size * num_channels
-        self.down = parameter((RANK, hidden_size), tensor_axis, role="position")
-        self.up = parameter((size, RANK), tensor_axis, 0, role="position")
+        super().__init__(hidden_size, num_channels, head_dim, tensor_axis)
+        self.multiply_adds += hidden_size * num_channels
         self.strength = ColumnLinear(hidden_size, num_channels, tensor_axis, bias=True, role="position")
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
-        direction = F.linear(linear(h, self.down), self.up).unflatten(-1, (-1, self.head_dim))
+        (direction,) = super().forward(h, q, k)
         beta = 2 * torch.sigmoid(self.strength(h).float())[..., None]
-        return direction.float(), beta
+        return direction, beta
 
 
-class Directions(SequenceFeatures):
-    """w [B, N, L/T, R] and beta. The carry has the last tokens' inputs of the convolution.
-
-    Attributes:
-        weight: Weights of the convolution, [L R, 3], sharded by heads.
-    """
-
-    def __init__(self, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
-        super().__init__()
-        shape = (num_channels * head_dim, WIDTH)
-        self.weight = parameter(shape, tensor_axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
+class Directions(ConvolvedFeatures):
+    """w [B, N, L/T, R] and beta. The carry has the last tokens' inputs of the convolution."""
 
     def forward(
         self,
@@ -84,11 +63,9 @@ class Directions(SequenceFeatures):
         carry: Features,
     ) -> tuple[Features, Features]:
         direction, beta = features
-        num_channels = direction.shape[2]
-        weight = self.local_heads(self.weight).float().unflatten(0, (num_channels, -1))  # [L/T, R, 3]
-        mixed, inputs = causal_convolution(direction, weight, document_starts, carry)
-        w = F.normalize(F.silu(mixed), dim=-1)
-        return (w, beta), (inputs,)
+        (mixed,), inputs = super().forward((direction,), document_starts, carry)
+        w = F.normalize(mixed, dim=-1)
+        return (w, beta), inputs
 
 
 class Chunk(NamedTuple):
@@ -116,23 +93,30 @@ class PathScores(ScoreBias):
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Compute a block of the bias, [B, H, rows, columns]. `columns` start at key 0, `rows` at the start of a chunk."""
+        """Compute a block of the bias, [B, H, rows, columns]. `rows` start at the start of a chunk."""
         queries, keys, w, u, moved, lost, *cached = weights
         chunk_size = keys.shape[3]
         past = sum(part.shape[2] for part in cached)
         start = rows.start - past
         stop = rows.stop - past
-        assert columns.start == 0 and start % chunk_size == 0
+        assert start % chunk_size == 0
+        # Chunks before that of the first key have no part in the bias.
+        num_skipped = max(columns.start - past, 0) // chunk_size
+        first_key = 0
+        if num_skipped:
+            cached = []
+            first_key = past + num_skipped * chunk_size
         by_chunk = [tensor[:, :, None].unbind(3) for tensor in (keys, w, u, moved, lost)]
         chunks = [Chunk(*tensors) for tensors in zip(*by_chunk, strict=True)]
         blocks = []
         for first in range(start, stop, chunk_size):
             chunk_queries = queries[..., first : min(first + chunk_size, stop), :]
             number = first // chunk_size
-            chunk_bias = self._of_chunk(chunk_queries, chunks[number], chunks[:number], cached)
+            chunk_bias = self._of_chunk(chunk_queries, chunks[number], chunks[num_skipped:number], cached)
             # Later keys are masked, so their bias does not matter.
-            num_later = max(columns.stop - chunk_bias.shape[-1], 0)
-            blocks.append(F.pad(chunk_bias, (0, num_later))[..., : columns.stop])
+            num_later = max(columns.stop - first_key - chunk_bias.shape[-1], 0)
+            padded = F.pad(chunk_bias, (0, num_later))
+            blocks.append(padded[..., columns.start - first_key : columns.stop - first_key])
         return torch.cat(blocks, dim=-2).flatten(1, 2)
 
     def _of_chunk(

@@ -11,9 +11,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from megatape.attention.backend import DocumentStarts
+from megatape.attention.bias import Decay
 from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Features, LayerBias, SequenceFeatures, TokenFeatures
-from megatape.encodings.fox import Decay, ForgetGates, GateSums
+from megatape.encodings.fox import ForgetGates, GateSums
 from megatape.encodings.path import Path, PathBias, PathScores
 
 # PaTH has two features: w and beta.
@@ -107,9 +108,7 @@ class PathFox(Path):
 
     def bias(self, tensor_axis: Axis) -> LayerBias:
         head_dim = self.config.head_dim
-        scale = 1.0
-        if self.scaled:
-            scale = head_dim**-0.5
+        scale = head_dim**-0.5 if self.scaled else 1.0
         return PathFoxBias(self.config.num_heads, self.config.num_kv_heads, head_dim, scale)
 
 

@@ -96,7 +96,7 @@ class Pope(Encoding):
         key_lengths = F.softplus(k.float())  # [B, N, L/T, R]
         queries = torch.cat([query_lengths * cosines, query_lengths * sines], dim=-1)
 
-        # Keys stand at the angles j theta + delta.
+        # Keys have the angles j theta + delta.
         shifted_cosines = cosines * cos_delta - sines * sin_delta
         shifted_sines = sines * cos_delta + cosines * sin_delta
         keys = torch.cat([key_lengths * shifted_cosines, key_lengths * shifted_sines], dim=-1)

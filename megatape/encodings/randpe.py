@@ -8,7 +8,7 @@ of a training sample is a function of the seed and the number of samples before 
 and length.
 """
 
-from megatape.data.training.positions import Positions
+from megatape.data.training.batches.positions import Positions
 from megatape.encodings.rope import Rope
 
 

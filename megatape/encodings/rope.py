@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.config import ModelConfig, ScalingConfig
-from megatape.data.training.positions import Positions
+from megatape.data.training.batches.positions import Positions
 from megatape.encodings.encoding import Encoding
 
 # Angles are float32 at any compute precision. Additions by layers have the compute precision: see docs/benchmarks.md,
@@ -39,18 +39,17 @@ def rotary_state(
 ) -> Tensor:
     """Return rotary angles as a position tensor: cosines of the R/2 angles n theta_k, then their sines.
 
-    The angles are computed in float64. In float32 they would be off by 3e-4 at position 131,072.
+    Computed in float64: in float32, the angles would be off by 3e-4 at position 131,072.
 
     Args:
         position_ids: Position ids n, [B, N].
         head_dim: Head width R.
         base: Base of the frequencies.
         scaling: Scaling of the frequencies, or None.
-        rotated: Number of rotating channels, by default all. Their frequencies are those of a head of this width. All other
-            planes stay at 1 + 0i.
+        rotated: Number of rotating channels, by default all. They have the frequencies of a head of this width.
 
     Returns:
-        Float32 [B, N, 1, R], the same for all channels.
+        Float32 [B, N, 1, R].
     """
     thetas, modulus = frequencies(rotated or head_dim, base, scaling, position_ids.device)
     angles = position_ids.to(torch.float64)[..., None] * thetas  # [B, N, rotated / 2]
@@ -59,7 +58,7 @@ def rotary_state(
 
 
 def padded_planes(cosines: Tensor, sines: Tensor, head_dim: int) -> Tensor:
-    """Return (cos | sin) of R/2 planes, [..., R], given those of the first planes. All other planes do not rotate."""
+    """Return (cos | sin) of R/2 planes, [..., R], given those of the first ones. The others do not rotate."""
     num_still = head_dim // 2 - cosines.shape[-1]
     padded_cosines = F.pad(cosines, (0, num_still), value=1.0)
     padded_sines = F.pad(sines, (0, num_still))
@@ -80,7 +79,7 @@ def frequencies(
         head_dim: Head width R.
         base: Base of the frequencies.
         scaling: Scaling of the frequencies, or None.
-        device: Device of the result. Copying frequencies from the host would block until the GPU is idle.
+        device: Device to compute on. A copy from the host would block until the GPU is idle.
 
     Returns:
         theta_k of the R/2 planes in radians per token, float64 [R/2]; and the modulus, which is 1 except for YaRN.
@@ -99,15 +98,15 @@ def frequencies(
 
 
 def scaled_base(head_dim: int, base: float, factor: float) -> float:
-    """Return the base after theta scaling."""
+    """Return the base of theta scaling."""
     return base * factor ** (head_dim / (head_dim - 2))
 
 
 def _llama3(thetas: Tensor, scaling: Any) -> tuple[Tensor, float]:
     """Scale frequencies as in Llama 3.1 (its authors' code, and transformers).
 
-    Planes turning at least high_freq_factor times within the original length keep their frequency. Planes turning at most
-    low_freq_factor times are interpolated. In between, both are blended linearly in the number of turns.
+    Planes turning at least high_freq_factor times within the original length keep their frequency, those turning at most
+    low_freq_factor times are interpolated, and both are blended in between, linearly in the number of turns.
     """
     length = scaling.original_length
     low = scaling.low_freq_factor
@@ -121,12 +120,12 @@ def _llama3(thetas: Tensor, scaling: Any) -> tuple[Tensor, float]:
 def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Tensor, float]:
     """Scale frequencies as in YaRN (arXiv 2309.00071, section 3; its authors' code, and transformers).
 
-    Planes turning more than beta_fast times within the original length keep their frequency. Planes turning less than beta_slow
-    times are interpolated. In between, both are blended linearly in the plane's index. (The TAPE authors' `adayarn` blends in
-    the number of turns instead.)
+    Planes turning more than beta_fast times within the original length keep their frequency, those turning less than beta_slow
+    times are interpolated, and both are blended in between, linearly in the plane's index. (The TAPE authors' `adayarn` blends
+    in the number of turns.)
 
-    Scores are multiplied by the square of attention_factor, by default 0.1 ln(factor) + 1. Here it is the modulus of both
-    rotations, of queries and of keys.
+    attention_factor, by default 0.1 ln(factor) + 1, is the modulus of the rotations of queries and of keys, so scores are
+    multiplied by its square.
     """
     length = scaling.original_length
     beta_fast = scaling.beta_fast
@@ -142,7 +141,7 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Ten
         slow = math.ceil(slow)
     first = max(fast, 0)
     last = min(slow, head_dim - 1)
-    # At least 1e-3, to avoid dividing by zero.
+    # The lower bound of 1e-3 avoids dividing by zero.
     num_blended = (last - first) or 1e-3
     plane = torch.arange(head_dim // 2, dtype=torch.float64, device=thetas.device)
     interpolated = ((plane - first) / num_blended).clamp(0, 1)
@@ -152,19 +151,14 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Ten
 
 
 class Rope(Encoding):
-    """Rotary position embedding.
-
-    The angles are a constant position tensor, the same for all heads.
-    """
+    """Rotary position embedding: a constant position tensor, the same for all heads."""
 
     equation = "score(i, j) = q_i^T R(i - j) k_j / sqrt R"
     has_position_tensor = True
 
     def positions(self, random_offset: bool) -> Positions:
-        """Return the sampler of position ids. A random offset only changes rounding, but `tape` then sees the same ids."""
-        max_offset = 0
-        if random_offset:
-            max_offset = 2 * self.config.max_positions
+        """Return the sampler of position ids. Offsets only change rounding, but `tape` then sees the same ids."""
+        max_offset = 2 * self.config.max_positions if random_offset else 0
         return Positions(max_offset=max_offset)
 
     def state(self, position_ids: Tensor) -> Tensor:

@@ -7,8 +7,8 @@
 
 RoPE is the special case in which every step is 1. Query and key norms come before the rotation, as with all encodings here.
 
-Two choices that the paper leaves open are separate classes: steps without SiLU, the authors' default, and steps with a learned
-constant and a gate.
+Choices that the paper leaves open are separate classes: steps without SiLU, the default of the authors' code; the same with
+W_up W_down of rank 32, as in the README and the benchmarks of that code; and steps with a learned constant and a gate.
 
 Shapes as in model/transformer.py.
 """
@@ -28,7 +28,7 @@ from megatape.encodings.rope import padded_planes, rotated_size
 from megatape.nn.linear import ColumnLinear
 from megatape.nn.parameters import Uniform, parameter
 
-# Inner size of W_up W_down
+# Inner size of W_up W_down, the default of the authors' code
 RANK = 16
 # Width of the convolution
 WIDTH = 4
@@ -39,8 +39,8 @@ class Turns(TokenFeatures):
     """z, float32 [B, N, L/T, R/2]; with a gate also sigmoid(U u + b), [B, N, L/T, 1].
 
     Attributes:
-        down: W_down, [16, D], on all tensor-parallel ranks.
-        up: W_up, [L R/2, 16], sharded by heads.
+        down: W_down, [rank, D], on all tensor-parallel ranks.
+        up: W_up, [L R/2, rank], sharded by heads.
         gate: U [L, D] and b [L], sharded by heads, or None.
     """
 
@@ -51,13 +51,14 @@ class Turns(TokenFeatures):
         rotated: int,
         tensor_axis: Axis,
         gated: bool = False,
+        rank: int = RANK,
     ) -> None:
         super().__init__()
         self.num_channels = num_channels
         self.planes = rotated // 2
-        self.multiply_adds = RANK * (hidden_size + num_channels * self.planes)
-        self.down = parameter((RANK, hidden_size), tensor_axis, role="position")
-        self.up = parameter((num_channels * self.planes, RANK), tensor_axis, 0, role="position")
+        self.multiply_adds = rank * (hidden_size + num_channels * self.planes)
+        self.down = parameter((rank, hidden_size), tensor_axis, role="position")
+        self.up = parameter((num_channels * self.planes, rank), tensor_axis, 0, role="position")
         self.gate: ColumnLinear | None = None
         if gated:
             self.gate = ColumnLinear(hidden_size, num_channels, tensor_axis, bias=True, role="position")
@@ -135,6 +136,7 @@ class SelectiveRope(Encoding):
         score(i, j) = q_i^T R(phi_i - phi_j) k_j / sqrt R
         phi_i = sum over j = 1 .. i of SiLU(convolution of width 4 of W_up W_down u)_j
     """
+    rank: ClassVar[int] = RANK
     by_silu: ClassVar[bool] = True
     constant: ClassVar[bool] = False
     gated: ClassVar[bool] = False
@@ -147,6 +149,7 @@ class SelectiveRope(Encoding):
             rotated_size(config),
             tensor_axis,
             self.gated,
+            self.rank,
         )
 
     def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
@@ -176,6 +179,13 @@ class SelectiveRopeLinear(SelectiveRope):
 
     equation = "phi_i = sum over j = 1 .. i of (convolution of width 4 of W_up W_down u)_j"
     by_silu = False
+
+
+class SelectiveRopeLinear32(SelectiveRopeLinear):
+    """Selective RoPE without SiLU, of rank 32."""
+
+    equation = "phi_i = sum over j = 1 .. i of (convolution of width 4 of W_up W_down u)_j, W_down of 32 rows"
+    rank = 32
 
 
 class SelectiveRopeConstant(SelectiveRope):

@@ -9,9 +9,8 @@ e [B, N, L, R] starts as RoPE's angles: e[..., :R/2] are the cosines and e[..., 
 the L channels, with coefficients that are equal for all planes. This keeps the model a function of relative positions.
 docs/tape_in_five_minutes.md explains the equations.
 
-Two things are stored differently from the authors' code. Their code has each angle twice, in two tensors of full width that
-stay identical; here it is stored once. Their attention gain is an L x L matrix, but the contraction sums over its columns, so
-it acts as one scalar per head; here this scalar is stored.
+The authors' code stores each angle twice, in two tensors that stay identical; here it is stored once. Their attention gain is
+an L x L matrix, but the contraction sums over its columns, so it acts as one scalar per head; here this scalar is stored.
 
 Shapes as in model/transformer.py.
 """
@@ -96,11 +95,7 @@ class TapeUpdate(StateUpdate):
         self.multiply_adds += build_matrix + apply_matrix
 
     def forward(self, state: PositionState, attended_state: Tensor | None, m: Tensor) -> PositionState:
-        """Compute the state after this layer, see StateUpdate.
-
-        The backward pass recomputes intermediate results, which are cheap to compute but large to save. Only the exchange
-        between ranks is not repeated.
-        """
+        """Compute the state after this layer, see StateUpdate. The backward pass repeats all but the exchange between ranks."""
         assert state.initial is not None
         initial = local_tokens(state.initial, self.tensor_axis)
         delta = state.delta
@@ -122,17 +117,7 @@ class TapeUpdate(StateUpdate):
         attended_state: Tensor | None,
         m: Tensor,
     ) -> Tensor:
-        """Compute both updates.
-
-        Args:
-            initial: First term of e, [B, N/T, 1, W].
-            delta: Second term of e, [B, N/T, L, W], or None.
-            attended_state: A e [B, N/T, H, W], or None.
-            m: Output of the MLP, [B, N/T, D].
-
-        Returns:
-            Second term of e after the updates, [B, N/T, L, W] in the dtype of m.
-        """
+        """Return delta [B, N/T, L, W] after both updates, in the dtype of m."""
         if attended_state is not None:
             # e <- e + g * (A e)
             delta = _add(delta, self._gained(attended_state))
@@ -155,18 +140,15 @@ class TapeUpdate(StateUpdate):
         return gained.unflatten(2, (channels, -1)).sum(3)
 
     def _gains(self) -> Tensor:
-        """Return the gains of this rank's query heads, [H/T, 1]; [H/T, W] in ablations where they differ within a head."""
+        """Return the gains of this rank's query heads, [H/T, 1], or [H/T, W] in ablations."""
         return self.gain[:, None]
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        """Compute what the feed-forward update adds to e.
+        """Return what the feed-forward update adds to e, W_down diag(active) W_up e [B, N/T, L, W].
 
         Args:
             e: Position tensor [B, N/T, L, W].
             active: silu(W_x m), [B, N/T, I].
-
-        Returns:
-            W_down diag(active) W_up e, [B, N/T, L, W].
         """
         num_channels = self.num_channels
         # Each token's matrix is a sum over I of outer products of the weights, which all tokens share, times its activations.
@@ -196,9 +178,7 @@ class TapeUpdate(StateUpdate):
         # Imported here, because Triton is only needed on GPUs.
         from megatape.encodings.kernels.update import fused_update
 
-        gain = None
-        if attended_state is not None:
-            gain = self.gain
+        gain = self.gain if attended_state is not None else None
         active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
         return fused_update(initial, delta, attended_state, gain, active, self.up, self.down)
 

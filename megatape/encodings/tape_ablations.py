@@ -73,8 +73,7 @@ class SeparateUpdate(TapeUpdate):
 class TapeNoRotationEquivariance(Tape):
     """TAPE with separate weights for cosines and sines: "rotation equivariance no, tensorial yes" in the paper's table.
 
-    This is the authors' `adatensor`. Updates still mix channels only, so each angle is stored once. But a plane is no longer
-    multiplied by a single number, so the logits depend on the position offset.
+    The authors' `adatensor`. Logits depend on the position offset.
     """
 
     equation = """
@@ -116,9 +115,7 @@ class VectorUpdate(TapeUpdate):
     def _make_gain(self) -> None:
         # Every rank needs the whole gain for its heads. The authors' matrix has R entries per row (see TapeUpdate).
         size = self.config.head_dim
-        shape: tuple[int, ...] = (size,)
-        if self.copies > 1:
-            shape = (self.copies, size)
+        shape = (self.copies, size) if self.copies > 1 else (size,)
         self.gain = parameter(
             shape,
             self.tensor_axis,
@@ -157,8 +154,8 @@ class VectorUpdate(TapeUpdate):
 class TapeVector(WideTape):
     """TAPE with updates along R instead of L: "rotation equivariance yes, tensorial no" in the paper's table.
 
-    This is the authors' `adavector`. The paper calls it rotation-equivariant, but it is not: in the authors' code, an offset of
-    3 changes the logits by 18%.
+    The authors' `adavector`. The paper calls it rotation-equivariant, but in the authors' code an offset of 3 changes the
+    logits by 18%.
     """
 
     equation = """
@@ -169,7 +166,7 @@ class TapeVector(WideTape):
 
 
 class SeparateVectorUpdate(VectorUpdate):
-    """VectorUpdate with separate weights for cosines and sines. Those for cosines come first."""
+    """VectorUpdate with separate weights for cosines (first) and sines."""
 
     copies = 2
 
@@ -177,7 +174,7 @@ class SeparateVectorUpdate(VectorUpdate):
 class TapeVectorNoRotationEquivariance(WideTape):
     """TAPE with both changes: "rotation equivariance no, tensorial no" in the paper's table.
 
-    The authors' code has no module for it. This is our reading: tape_vector and tape_no_rotation_equivariance combined.
+    The authors' code lacks it. This is our reading: tape_vector and tape_no_rotation_equivariance combined.
     """
 
     equation = "as tape_vector, with other weights for sines"
@@ -185,9 +182,7 @@ class TapeVectorNoRotationEquivariance(WideTape):
 
 
 class FlatUpdate(TapeUpdate):
-    """TAPE's attention update, and a feed-forward update that mixes channels and planes.
-
-    Cosines and sines of a token are mixed separately, with the same weights.
+    """TAPE's attention update, and a feed-forward update that mixes channels and planes, with the same weights for sines.
 
     Attributes:
         up: W_up, [I, L R].
@@ -213,7 +208,7 @@ class FlatUpdate(TapeUpdate):
 class TapeNoEquivariance(WideTape):
     """TAPE with a feed-forward update mixing channels and planes at once: "w/o EQ" in the paper's shift study.
 
-    This is the authors' `adawoeq`. Its gain is TAPE's, one number per head.
+    The authors' `adawoeq`. Its gain is TAPE's.
     """
 
     equation = """

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.rotation import rotate
-from megatape.data.training.positions import Positions
+from megatape.data.training.batches.positions import Positions
 from megatape.encodings.encoding import Encoding, Features
 from megatape.encodings.rope import STATE_DTYPE, rotary_state, rotated_size
 

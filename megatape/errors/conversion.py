@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from megatape.errors.user_errors import ExistingPath, MissingPath, PathError, UserError
+from megatape.errors.user_errors import ExistingPath, MissingPath, PathError, UserError, marked_message
 
 
 @contextmanager
@@ -24,14 +24,14 @@ def content_errors(
     """Turn errors of a block that reads the user's content into UserErrors "REASON (ERROR): REMEDY".
 
     Args:
-        reason: What cannot be read, such as "run.json: not JSON".
+        reason: Beginning of the message, such as "run.json: not JSON".
         remedy: Advice in the imperative.
         kinds: Exception types to convert. UserError is a ValueError, too.
     """
     try:
         yield
     except kinds as error:
-        raise UserError(f"{reason} ({error}): {remedy}") from error
+        raise UserError(f"{reason} ({marked_message(error)}): {remedy}") from error
 
 
 def path_error(error: OSError, text: str | None = None) -> PathError:
@@ -47,7 +47,4 @@ def path_error(error: OSError, text: str | None = None) -> PathError:
             text += ": a file is where a folder is needed: move it, or give another name"
     kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}
     kind = kinds.get(type(error), PathError)
-    converted = kind(text)
-    converted.errno = error.errno
-    converted.everywhere = getattr(error, "everywhere", False)
-    return converted
+    return kind.like(error, text)

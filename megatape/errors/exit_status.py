@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """How a training run ended. `megatape supervise` and the batch script act on it; docs/faults.md has the same table.
+    """Exit status of a training run. `megatape supervise` and the batch script act on it; docs/faults.md has the same table.
 
     All other statuses mean that a rank died, too: 134, 137 or 139 after a signal, or 256 minus the signal's number, such as
     247, from DeepSpeed's launcher.

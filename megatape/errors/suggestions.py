@@ -7,12 +7,20 @@ from collections.abc import Iterable
 MAX_LISTED = 10
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Suggest the most similar name, such as "did you mean tape? ". Return "" if no name is similar."""
+def most_similar(name: str, names: Iterable[str]) -> str | None:
+    """Return the most similar name, None if no name is similar."""
     close = difflib.get_close_matches(name, [*names], n=1)
     if not close:
+        return None
+    return close[0]
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Suggest the most similar name, such as "did you mean tape? ". Return "" if no name is similar."""
+    similar = most_similar(name, names)
+    if similar is None:
         return ""
-    return f"did you mean {close[0]}? "
+    return f"did you mean {similar}? "
 
 
 def choose_one(name: str, names: Iterable[str]) -> str:

@@ -37,13 +37,11 @@ class Architecture(NamedTuple):
         family: Model family.
         config: Configuration for transformers.
         model: Model section for MegaTAPE.
-        window: Attention window in tokens, None if tokens attend to all tokens before them.
     """
 
     family: Family
     config: PreTrainedConfig
     model: ModelConfig
-    window: int | None
 
 
 def read_architecture(folder: Path) -> Architecture:
@@ -64,10 +62,9 @@ def read_architecture(folder: Path) -> Architecture:
         family = _find_family(fields)
         config = read_config(family, fields)
         section = family.model_fields(config)
-        window = family.window(config)
     except CONFIG_ERRORS as error:
         raise UserError(f"{path}: {error_summary(error)}") from None
-    return Architecture(family, config, parse_model(section, str(path)), window)
+    return Architecture(family, config, parse_model(section, str(path)))
 
 
 def _check_layout(folder: Path) -> None:

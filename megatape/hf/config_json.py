@@ -4,9 +4,10 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from megatape.config.run import DTYPES
-from megatape.errors import UserError
+from megatape.config.sections.run import DTYPES
+from megatape.errors import UserError, marked_message
 from megatape.hf.families.family import Family
+from megatape.hf.weights.tensor_headers import ADVICE
 
 # Errors raised by transformers' configuration and model classes for meaningless values.
 CONFIG_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
@@ -15,6 +16,8 @@ CONFIG_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticErro
 MAX_NUMBER = 2**63 - 1
 # Fields of an export that only from_pretrained uses.
 IGNORED = {"auto_map"}
+# Types that are checked, and their names in messages.
+TYPE_NAMES: dict[type, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 # Fields that may be null, although their default is not.
 OPTIONAL_FIELDS = ("sliding_window", "dtype")
@@ -51,9 +54,9 @@ def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
     return family.config_class(**{name: value for name, value in fields.items() if name in allowed})
 
 
-def error_summary(error: BaseException) -> str:
+def error_summary(error: Exception) -> str:
     """Return the first line of an error message, or the error's type if the message is empty."""
-    lines = str(error).strip().splitlines()
+    lines = marked_message(error).strip().splitlines()
     if not lines:
         return type(error).__name__
     return lines[0]
@@ -67,14 +70,14 @@ def _check_fields(fields: dict[str, Any], defaults: dict[str, Any]) -> None:
         values += rope.items()
     for name, value in values:
         if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
-            raise UserError(f"{name} is {value}, beyond {MAX_NUMBER}")
+            raise UserError(f"{name} is {value}, beyond {MAX_NUMBER}: correct it there, or {ADVICE}")
         if name in TOKEN_FIELDS:
             _check_token(name, value)
             continue
         expected = type(defaults.get(name))
         if name == "rope_theta":
             expected = float
-        if expected in (bool, int, float, str):
+        if expected in TYPE_NAMES:
             _check_type(name, value, expected)
     dtype = fields.get("dtype", "float32")
     if dtype not in DTYPES:
@@ -88,7 +91,7 @@ def _check_token(name: str, value: Any) -> None:
         tokens = [value]
     for token in tokens:
         if token is not None and type(token) is not int:
-            raise UserError(f"{name} is {value!r:.40}, no token")
+            raise UserError(f"{name} is {value!r:.40}, not a token id: correct it there, or {ADVICE}")
 
 
 def _check_type(name: str, value: Any, expected: type) -> None:
@@ -99,7 +102,7 @@ def _check_type(name: str, value: Any, expected: type) -> None:
         return
     if value is None and name in OPTIONAL_FIELDS:
         return
-    raise UserError(f"{name} is {value!r:.40}, no {expected.__name__}")
+    raise UserError(f"{name} is {value!r:.40}, not {TYPE_NAMES[expected]}: correct it there, or {ADVICE}")
 
 
 def _check_rotary(fields: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from typing import cast
 import torch
 
 from megatape.config import ExportConfig, TrainingConfig
-from megatape.config.run import Dtype
+from megatape.config.sections.run import Dtype
 
 # Name in safetensors files -> precision, for all supported precisions.
 SAFETENSORS_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}

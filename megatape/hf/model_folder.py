@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from megatape.checkpoint.manifest import MANIFEST
-from megatape.errors import UserError
+from megatape.checkpoint.format.manifest import MANIFEST
+from megatape.errors import UserError, flag
 from megatape.hf.folder_name import check_model_folder
 from megatape.hf.importing.record import IMPORT, open_import
 from megatape.hf.weights.checkpoint_weights import CheckpointWeights
@@ -76,7 +76,7 @@ def open_model_folder(path: Path, base: Path | None = None) -> ModelFolder:
     if (path / MANIFEST).is_file() or RunFolder(path).list_checkpoints():
         return ModelFolder(FolderKind.CHECKPOINT, path, path, base)
     if base is not None:
-        raise UserError(f"{path} is not a checkpoint that holds only what was trained: leave out `base`")
+        raise UserError(f"{path} is not a checkpoint that holds only what was trained: leave out {flag('base')}")
     if (path / IMPORT).is_file():
         return ModelFolder(FolderKind.IMPORT, path, open_import(path).directory)
     check_model_folder(path)

@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 
 from megatape.config import ModelConfig
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.names import parse_names
 from megatape.registry import ENCODINGS
 
@@ -21,7 +21,10 @@ def with_encoding(config: ModelConfig, encoding: str) -> ModelConfig:
     if encoding == config.encoding:
         return config
     try:
-        return ModelConfig.model_validate(config.model_dump() | {"encoding": encoding, "scaling": None})
+        changes: dict[str, object] = {"encoding": encoding, "scaling": None}
+        if config.layers is not None:
+            changes["layers"] = str(config.pattern.renamed(config.encoding, encoding))
+        return ModelConfig.model_validate(config.model_dump() | changes)
     except ValidationError as error:
         message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UserError(f"encoding {encoding}: {message}") from None
+        raise UserError(f"{flag('encoding')} {encoding}: {message}") from None

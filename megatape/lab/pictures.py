@@ -137,7 +137,9 @@ def heat_map(figure: "Figure", grid: Grid) -> None:
     figure.set_size_inches(6, 5)
     axes = figure.add_subplot()
     extent = (0.5, columns + 0.5, 0.5, rows + 0.5)
-    percent = [[100 * share for share in row] for row in grid.shares]
+    percent = []
+    for row in grid.shares:
+        percent.append([100 * share for share in row])
     image = axes.imshow(percent, vmin=0, vmax=100, origin="lower", extent=extent, aspect="auto")
     axes.grid(visible=False)
     axes.locator_params(integer=True)

@@ -1,22 +1,15 @@
 """Settings that compiled blocks (training.compile) do not support."""
 
 from megatape.config import Config
-from megatape.config.limits import Incompatibility, Limit, ValueOf
+from megatape.config.limits import Incompatibility, Limit
 
 LIMITS: tuple[Limit[Config], ...] = (
     Incompatibility[Config](
         setting="training.compile",
-        case="zero.stage 3",
-        when=lambda config: config.training.compile and config.zero.stage == 3,
-        because="which gathers weights in hooks of modules",
-        remedy="choose stage 2, or set training.compile to false",
-    ),
-    Incompatibility[Config](
-        setting="training.compile",
-        case=ValueOf("parallel.tp"),
-        when=lambda config: config.training.compile and config.parallel.tp > 1,
-        because="whose exchanges lie within what is compiled",
-        remedy="set parallel.tp to 1, or training.compile to false",
+        case="training.chunk_tokens on tensor-parallel ranks",
+        when=lambda config: config.training.compile and config.parallel.tp > 1 and config.training.chunk_tokens is not None,
+        because="which would gather the tokens of each chunk in another graph",
+        remedy="remove training.chunk_tokens, or set training.compile to false",
     ),
     Incompatibility[Config](
         setting="training.compile",

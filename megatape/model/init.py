@@ -1,11 +1,10 @@
 """Initial weights, drawn from the seed and the parameter's name alone, so that sharding does not change them."""
 
-import hashlib
-
 import torch
 from torch import Tensor, nn
 
-from megatape.nn.parameters import Uniform, matrix, spec_of
+from megatape.model.seeds import seed_of
+from megatape.nn.parameters import Uniform, matrix_shape, spec_of
 
 # Rows drawn from one generator. A rank only draws row blocks overlapping its shard.
 ROWS = 1024
@@ -27,14 +26,13 @@ def initial_block(
     """
     if isinstance(init, int | float):
         return torch.full((rows.stop - rows.start, columns.stop - columns.start), float(init))
-    num_rows, num_columns = matrix(shape)
+    num_rows, num_columns = matrix_shape(shape)
     first_block = rows.start // ROWS
     last_block = (rows.stop - 1) // ROWS
     blocks = []
     for block in range(first_block, last_block + 1):
         height = min(ROWS, num_rows - block * ROWS)
-        digest = hashlib.sha256(f"{seed}/{name}/{block}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        generator = torch.Generator().manual_seed(seed_of(f"{seed}/{name}/{block}", 63, "little"))
         values = torch.empty(height, num_columns)
         if init is None:
             values.normal_(0.0, std, generator=generator)
@@ -46,16 +44,9 @@ def initial_block(
 
 
 def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) -> Tensor:
-    """Return the initial value of an unsharded parameter.
-
-    Args:
-        name: Parameter name.
-        parameter: Parameter, which may specify another distribution.
-        std: Standard deviation of the normal distribution.
-        seed: Seed of the run.
-    """
+    """Return the initial value of an unsharded parameter. Arguments as in initial_block."""
     shape = tuple(parameter.shape)
-    num_rows, num_columns = matrix(shape)
+    num_rows, num_columns = matrix_shape(shape)
     init = spec_of(parameter).init
     return initial_block(name, shape, init, slice(0, num_rows), slice(0, num_columns), std, seed).view(shape)
 

@@ -1,7 +1,8 @@
 """Layout of a model: the ranks that its weights and its samples are distributed over (distributed/layout.py).
 
 Context-parallel ranks split a sample everywhere, in attention too. Sequence-parallel ranks split a context-parallel rank's
-tokens, except in attention: there they distribute its heads, and each of them has all these tokens.
+tokens, except in attention: there they distribute its heads, and each of them has all these tokens. Shapes as in
+model/transformer.py.
 """
 
 from dataclasses import dataclass
@@ -25,11 +26,11 @@ class Layout:
     context_axis: Axis = SINGLE
 
     def in_attention(self, x: MaybeTensor) -> MaybeTensor:
-        """Return the tokens [B, N/P] of samples [B, N] that this rank attends with."""
+        """Return the tokens [B, M/P] of samples [B, M] that this rank attends with."""
         return zigzag(x, self.context_axis)
 
     def local(self, x: MaybeTensor) -> MaybeTensor:
-        """Return the tokens [B, N/(P S)] of samples [B, N] that this rank computes outside attention."""
+        """Return the tokens [B, M/(P S)] of samples [B, M] that this rank computes outside attention."""
         return local_tokens(self.in_attention(x), self.sequence_axis)
 
 

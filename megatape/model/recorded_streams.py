@@ -30,7 +30,7 @@ def recorded_streams(model: Transformer) -> Iterator[list[tuple[Tensor, Tensor |
 
 
 def local_state(model: Transformer, state: PositionState) -> Tensor | None:
-    """Return the state of this rank's tokens, [B, N/S/T, L, W]. If blocks do not move it, return that of all tokens."""
+    """Return the state of this rank's tokens, [B, N/T, L, W]. If blocks do not update it, return that of all tokens."""
     if state.initial is None or not model.encoding.carries_state:
         return state.initial
     initial = local_tokens(state.initial, model.layout.sequence_axis)

@@ -1,11 +1,11 @@
 """Smoke tests of attention backends and our own Triton kernels.
 
-Each test runs forward and backward passes on the actual device before training relies on them. Backends declare what they do
-not support (Backend.unsupported_reason). The tests find everything else: a missing backward pass, a missing compiler, tiles
-exceeding the GPU's shared memory, wrong results.
+Backends declare what they do not support (Backend.unsupported_reason). Running them forward and backward on the actual device
+finds everything else: a missing backward pass, a missing compiler, tiles exceeding the GPU's shared memory, wrong results.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from megatape.attention.attend import get_backend
 from megatape.attention.backend import AttentionRequirements
-from megatape.attention.bias import DistanceBias
-from megatape.attention.fused_rotation import rotated_heads
+from megatape.attention.bias import Decay, DistanceBias, ScoreBias
+from megatape.attention.rotating_backend import rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE
@@ -42,14 +42,14 @@ class BackendTrial:
     """Sample for testing backends, and the device.
 
     Attributes:
-        groups: Number of query heads, sharing one key/value head.
+        num_heads: Number of query heads, sharing one key/value head.
         state_width: Width of the state that attention moves, 0 without one.
         tokens: Number of tokens.
         device: Device to run on.
         rotation_by_kernel: Whether our own Triton kernels rotate queries and keys before PyTorch's attention.
     """
 
-    groups: int
+    num_heads: int
     state_width: int
     tokens: int
     device: torch.device
@@ -65,11 +65,13 @@ def smoke_test_backend(name: str, layers: Iterable[AttentionRequirements], trial
         trial: Sample and device.
 
     Returns:
-        The reason why the backend does not work, or None if it does.
+        The reason why the backend does not work, or None if it does. If gradients must repeat, it runs twice.
     """
     for requirements in layers:
         run = partial(_run_backend, requirements=requirements, trial=trial)
         reason = _compare(partial(run, name), partial(run, REFERENCE))
+        if reason is None and requirements.deterministic:
+            reason = _guarded(partial(_find_difference, partial(run, name)))
         if reason is not None:
             return reason
     return None
@@ -93,19 +95,15 @@ def smoke_test_rotation(model: ModelConfig, dtype: torch.dtype, tokens: int, dev
     random_tensor = _RandomTensors(device, dtype)
     q = random_tensor(1, tokens, model.num_heads, model.head_dim)
     k = random_tensor(1, tokens, model.num_kv_heads, model.head_dim)
-    inputs = [q, k]
     delta = None
     if encoding.carries_state:
         delta = random_tensor(1, tokens, model.num_kv_heads, encoding.state_width)
-        inputs.append(delta)
+    inputs = (q, k, delta)
     initial = encoding.state(torch.arange(tokens, device=device)[None])
     state = PositionState(initial, delta)
 
     def run(by_kernel: bool) -> list[Tensor]:
-        outputs = [output for output in rotated_heads(q, k, state, encoding.moves_state, by_kernel) if output is not None]
-        losses = [output.float().square().sum() for output in outputs]
-        gradients = torch.autograd.grad(losses, inputs)
-        return [tensor.detach() for tensor in (*outputs, *gradients)]
+        return _with_gradients(rotated_heads(q, k, state, encoding.moves_state, by_kernel), inputs)
 
     return _compare(partial(run, True), partial(run, False))
 
@@ -140,14 +138,12 @@ def smoke_test_update(
     # Tensor-parallel ranks do attention's part of the update before they exchange it.
     if encoding.moves_state and num_tensor_ranks == 1:
         attended = random_tensor(1, tokens, model.num_heads, encoding.state_width)
-    inputs = [tensor for tensor in (delta, attended, m, *update.parameters()) if tensor is not None]
+    inputs = (delta, attended, m, *update.parameters())
 
     def run(by_kernel: bool) -> list[Tensor]:
         update.use_kernels(by_kernel)
-        output = update(PositionState(initial, delta), attended, m).delta
-        assert output is not None
-        gradients = torch.autograd.grad(output.float().square().sum(), inputs, allow_unused=True)
-        return [tensor.detach() for tensor in (output, *gradients) if tensor is not None]
+        updated: PositionState = update(PositionState(initial, delta), attended, m)
+        return _with_gradients((updated.delta,), inputs)
 
     return _compare(partial(run, True), partial(run, False))
 
@@ -196,13 +192,13 @@ class _RandomTensors:
 def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendTrial) -> list[Tensor]:
     """Return outputs and gradients of a backend.
 
-    All backends get the same random inputs. A bias by distance stands in for every kind of bias.
+    All backends get the same random inputs. A bias by distance stands in for every bias of pairs.
     """
-    groups = trial.groups
+    num_heads = trial.num_heads
     tokens = trial.tokens
     device = trial.device
     random_tensor = _RandomTensors(device, requirements.dtype)
-    query = random_tensor(1, tokens, groups, requirements.head_dim)
+    query = random_tensor(1, tokens, num_heads, requirements.head_dim)
     key = random_tensor(1, tokens, 1, requirements.head_dim)
     value = random_tensor(1, tokens, 1, requirements.head_dim)
 
@@ -215,46 +211,66 @@ def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendT
 
     state_width = trial.state_width or requirements.head_dim
     initial = random_tensor(1, tokens, 1, state_width, dtype=torch.float32).detach()
-    delta = None
-    if requirements.moves_state:
-        delta = random_tensor(1, tokens, 1, trial.state_width)
+    delta = random_tensor(1, tokens, 1, trial.state_width) if requirements.averages_state else None
 
     bias_weights = None
-    bias = None
-    if requirements.bias != "none":
-        bias_weights = random_tensor(groups, tokens, dtype=torch.float32)
+    bias: ScoreBias | None = None
+    if requirements.bias == "decay":
+        bias_weights = random_tensor(1, tokens, num_heads, 1, dtype=torch.float64)
+        bias = Decay(bias_weights)
+    elif requirements.bias != "none":
+        bias_weights = random_tensor(num_heads, tokens, dtype=torch.float32)
         bias = DistanceBias(bias_weights)
 
     # A bias is tested without rotation, unless the state moves as well.
-    state = None
-    if requirements.moves_state or bias is None:
-        state = PositionState(initial, delta)
+    state = PositionState(initial, delta) if requirements.averages_state or bias is None else None
 
-    backend = get_backend(name, trial.rotation_by_kernel)
-    content, moved_state = backend.attend(query, key, value, state, bias, document_starts, requirements.moves_state)
+    backend = get_backend(name, trial.rotation_by_kernel, requirements.deterministic)
+    outputs = backend.attend(query, key, value, state, bias, document_starts, requirements.averages_state)
+    return _with_gradients(outputs, (query, key, value, delta, bias_weights))
 
-    outputs = [content]
-    if moved_state is not None:
-        outputs.append(moved_state)
-    inputs = [tensor for tensor in (query, key, value, delta, bias_weights) if tensor is not None]
-    losses = [output.float().square().sum() for output in outputs]
-    gradients = torch.autograd.grad(losses, inputs)
-    return [tensor.detach() for tensor in (*outputs, *gradients)]
+
+def _with_gradients(outputs: Iterable[Tensor | None], inputs: Iterable[Tensor | None]) -> list[Tensor]:
+    """Return the outputs, and the gradients of the sum of their squares with respect to the inputs. None is left out."""
+    existing_outputs = [output for output in outputs if output is not None]
+    existing_inputs = [tensor for tensor in inputs if tensor is not None]
+    losses = [output.float().square().sum() for output in existing_outputs]
+    gradients = torch.autograd.grad(losses, existing_inputs, allow_unused=True)
+    return [tensor.detach() for tensor in (*existing_outputs, *gradients) if tensor is not None]
 
 
 def _compare(run: Callable[[], list[Tensor]], run_reference: Callable[[], list[Tensor]]) -> str | None:
     """Return the reason why a kernel fails: the error it raises or the difference of its results. None if it works."""
+    return _guarded(partial(_find_error, run, run_reference))
+
+
+def _guarded(check: Callable[[], str | None]) -> str | None:
+    """Return the result of a check, or the error it raises: an error on a single rank would leave the others waiting."""
     try:
-        errors = []
-        for actual, expected in zip(run(), run_reference(), strict=True):
-            difference = actual.float() - expected.float()
-            errors.append(difference.norm() / expected.float().norm())
-        largest = float(torch.stack(errors).max())
+        return check()
     except Exception as error:  # Kernels, compilers and drivers may raise anything.
         LOG.debug("raised in a smoke test:", exc_info=True)
         message = f"{type(error).__name__}: {error}"
         return message.strip().splitlines()[0]
-    # Not "largest > ...": it may be NaN.
-    if largest <= MAX_RELATIVE_ERROR:
-        return None
-    return f"its results are off by {largest:.0%}"
+
+
+def _find_error(run: Callable[[], list[Tensor]], run_reference: Callable[[], list[Tensor]]) -> str | None:
+    """Return the reason why results differ too much from the reference, or None if they do not."""
+    errors = []
+    for actual, expected in zip(run(), run_reference(), strict=True):
+        difference = actual.float() - expected.float()
+        errors.append(difference.norm() / expected.float().norm())
+    largest = float(torch.stack(errors).max())
+    if not math.isfinite(largest):
+        return "its results are not finite"
+    if largest > MAX_RELATIVE_ERROR:
+        return f"its results are off by {largest:.0%}"
+    return None
+
+
+def _find_difference(run: Callable[[], list[Tensor]]) -> str | None:
+    """Run twice. Returns the reason why the results are not bit for bit the same, or None if they are."""
+    for one, other in zip(run(), run(), strict=True):
+        if not torch.equal(one, other):
+            return "its results differ when it runs twice, which training.deterministic excludes"
+    return None

@@ -18,7 +18,7 @@ def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) 
     """Freeze all parameters except the trainable ones.
 
     Args:
-        model: Model whose parameters are frozen or unfrozen.
+        model: Model to change.
         trainable: Groups, or name patterns such as blocks.0.*, to train.
         frozen: Groups or name patterns to freeze nevertheless.
     """
@@ -63,7 +63,7 @@ def _check_entry(model: Transformer, setting: str, entry: str) -> None:
 
 
 def _members(model: Transformer, entries: Sequence[str]) -> set[str]:
-    """Return the names of parameters matching any entry."""
+    """Return the names of parameters matching one of the entries."""
     return set().union(*(_named(model, entry) for entry in entries))
 
 

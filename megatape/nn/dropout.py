@@ -4,16 +4,13 @@ So the same elements are dropped by ranks holding some of the tokens or channels
 backward pass recomputes the forward pass.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 _WORD = 2**64
-# Odd constants from the golden ratio and pi, the same as in data/training/order.py.
+# Odd constants from the golden ratio and pi, the same as in data/training/mixing/order.py.
 _GOLDEN = 0x9E3779B97F4A7C15
 _PI = 0x243F6A8885A308D3
 
@@ -30,23 +27,7 @@ class Samples(NamedTuple):
     token_indices: Tensor | None = None
 
 
-_NO_DROPOUT = Samples(None)
-_current_samples: ContextVar[Samples] = ContextVar("current_samples", default=_NO_DROPOUT)
-
-
-@contextmanager
-def draw_dropout_from(seeds: Tensor | None, token_indices: Tensor | None = None) -> Iterator[None]:
-    """Set the Samples for dropout inside the block, also when the backward pass recomputes it."""
-    token = _current_samples.set(Samples(seeds, token_indices))
-    try:
-        yield
-    finally:
-        _current_samples.reset(token)
-
-
-def current_samples() -> Samples:
-    """Return the Samples set by `draw_dropout_from`. Outside of it there is no dropout."""
-    return _current_samples.get()
+NO_DROPOUT = Samples(None)
 
 
 def dropout(
@@ -83,7 +64,7 @@ def dropout(
 
 
 def _mix(value: Tensor) -> Tensor:
-    """Mix 64 bits as in data/training/order.py. Every bit of `value` changes half of the result's high bits."""
+    """Mix 64 bits as in data/training/mixing/order.py."""
     value = value * _signed(_GOLDEN)
     # Shifting a negative number fills in ones from the left. The mask clears them.
     value ^= (value >> 32) & 0xFFFFFFFF

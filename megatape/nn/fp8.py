@@ -1,4 +1,4 @@
-"""Matrix products in FP8, by torchao: each matrix is scaled to FP8's range and rounded right before multiplying.
+"""Linear layers in FP8, by torchao: each matrix is scaled to FP8's range and rounded right before multiplying.
 
 Scales are dynamic: they come from the largest element of the matrix, its row or its column, depending on torchao's recipe.
 Autograd saves x and the weight, not their FP8 copies. Several layers share x.
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from megatape.errors import UserError
-from megatape.nn.product import LinearFunction
+from megatape.nn.linear_function import LinearFunction
 from megatape.nn.remat.remat import Remat
 from megatape.utils.project_files import install_command
 
-# Lowest compute capability with FP8 matrix products (Ada); Hopper is (9, 0)
+# Lowest compute capability with FP8 matmuls (Ada); Hopper is (9, 0)
 CAPABILITY = (8, 9)
 
 
-def fp8_product(recipe: str, device: torch.device) -> LinearFunction:
-    """Return a function that computes F.linear in FP8. A CPU emulates it: FP8's rounding at float32's speed.
+def fp8_linear_function(recipe: str, device: torch.device) -> LinearFunction:
+    """Return a function that computes F.linear in FP8. A CPU only emulates the rounding.
 
     Args:
         recipe: Name of torchao's recipe.
@@ -39,7 +39,8 @@ def fp8_product(recipe: str, device: torch.device) -> LinearFunction:
             "set training.fp8 to none"
         )
     # torchao warns about kernels that this machine cannot load. None of them is used here.
-    logging.disable(logging.WARNING)
+    disabled_before = logging.root.manager.disable
+    logging.disable(max(disabled_before, logging.WARNING))
     try:
         from torchao.float8 import Float8LinearConfig
         from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
@@ -48,7 +49,7 @@ def fp8_product(recipe: str, device: torch.device) -> LinearFunction:
             f"torchao cannot be imported ({error}): {install_command('fp8')}, or set training.fp8 to none"
         ) from None
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(disabled_before)
     config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulated)
     matmul_config = Float8Linear(1, 1, bias=False, config=config, device="meta").linear_mm_config
 

@@ -27,11 +27,21 @@ def _sizes_unfit_for_fp8(config: Config) -> str | None:
         ("model.num_kv_heads x model.head_dim", model.num_kv_heads * model.head_dim),
         ("model.mlp_size", model.mlp_size),
     ]
-    for _, length in config.data.lengths:
-        tokens = config.training.micro_batch_size * length // config.parallel.sample_replicas
-        sizes.append(("tokens of a micro-batch,", tokens))
     reason = f"{FP8_MULTIPLE}, which FP8 products need: change it, or set training.fp8 to none"
     return indivisible(sizes, FP8_MULTIPLE, reason)
+
+
+def _micro_batches_unfit_for_fp8(config: Config) -> str | None:
+    if not _is_fp8(config.training):
+        return None
+    for setting, length in config.data.lengths:
+        tokens = config.training.micro_batch_size * length // config.parallel.sample_replicas
+        if tokens % FP8_MULTIPLE:
+            return (
+                f"{setting} {length}: a rank's micro-batch has {tokens} tokens, which is not a multiple of {FP8_MULTIPLE}, as "
+                f"FP8 products need: change it or training.micro_batch_size, {_OR_NONE}"
+            )
+    return None
 
 
 LIMITS: tuple[Limit[Config], ...] = (
@@ -78,4 +88,5 @@ LIMITS: tuple[Limit[Config], ...] = (
         remedy=f'set training.trainable to ["all"] and training.frozen to [], {_OR_NONE}',
     ),
     _sizes_unfit_for_fp8,
+    _micro_batches_unfit_for_fp8,
 )

@@ -15,39 +15,34 @@ from torch import Tensor, nn
 from megatape.distributed.collectives import scatter_sum_tokens
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.moved_modules import old_names
+from megatape.nn.linear_function import LinearFunction, linear, linear_and_input
 from megatape.nn.parameters import Role, parameter
-from megatape.nn.product import LinearFunction, linear, linear_and_input
 from megatape.nn.remat.gathered_input import GatheredInput
 from megatape.nn.remat.remat import Remat
 
 
 class Linear(nn.Module):
-    """Base class of layers y = x W^T (+ b) sharded across tensor-parallel ranks.
-
-    Attributes:
-        weight: This rank's shard of W.
-        bias: This rank's shard of b, or None.
-    """
+    """Base class of layers y = x W^T (+ b), of whose weights each tensor-parallel rank holds a shard."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, in_features: int, out_features: int, axis: Axis, product: LinearFunction = linear) -> None:
+    def __init__(self, in_features: int, out_features: int, axis: Axis, linear_function: LinearFunction = linear) -> None:
         super().__init__()
         self.axis = axis
         self.in_features = in_features
         self.out_features = out_features
-        self._training_product = product
+        self._training_function = linear_function
 
-    def use_product(self, product: LinearFunction) -> None:
-        """Choose the matrix product used in training, plain or FP8. Evaluation always uses the plain one."""
-        self._training_product = product
+    def use_linear_function(self, linear_function: LinearFunction) -> None:
+        """Choose the function computed in training, `linear` or its FP8 version. Evaluation always computes `linear`."""
+        self._training_function = linear_function
 
     @property
-    def product(self) -> LinearFunction:
-        """Matrix product for the current mode, training or evaluation."""
+    def linear_function(self) -> LinearFunction:
+        """Function for the current mode, training or evaluation."""
         if self.training:
-            return self._training_product
+            return self._training_function
         return linear
 
 
@@ -66,21 +61,19 @@ class ColumnParallel(Linear):
         axis: Axis = SINGLE,
         bias: bool = False,
         role: Role = "matrix",
-        product: LinearFunction = linear,
+        linear_function: LinearFunction = linear,
     ) -> None:
-        super().__init__(in_features, out_features, axis, product)
+        super().__init__(in_features, out_features, axis, linear_function)
         self.weight = parameter((out_features, in_features), axis, 0, role=role)
-        self.bias = None
-        if bias:
-            self.bias = parameter((out_features,), axis, 0, init=0.0)
+        self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
 
 
 class ColumnLinear(ColumnParallel):
     """Column-parallel layer whose input every rank already holds. Encodings use it for features by head."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output [B, N, out_features / T] for the tokens of all ranks, [B, N, in_features]."""
-        return self.product(x, self.weight, self.bias)
+        """Return the output, [B, N, in_features] -> [B, N, out_features / T]."""
+        return self.linear_function(x, self.weight, self.bias)
 
 
 class Projection(NamedTuple):
@@ -101,21 +94,21 @@ class SharedInputLinear(ColumnParallel):
     def forward(self, x: Tensor, *, gathered: GatheredInput | None = None, is_last: bool = True) -> Projection:
         """Return the output, and the input for the next layer.
 
-        Passing the input from layer to layer chains their backward passes: each one adds its gradient of the input to that of
-        the next layer while multiplying.
+        Passing the input on chains the layers' backward passes: each adds its gradient of x to that of the next layer while
+        multiplying.
 
         Args:
             x: Tokens of all ranks, from the previous layer, [B, N, in_features].
             gathered: Record of x as an input being gathered; None if every rank holds x and autograd saves it.
             is_last: Whether this is the last layer that multiplies x.
         """
-        product = self.product
+        linear_function = self.linear_function
         remat = None if gathered is None else gathered.remat
         if is_last:
-            return Projection(product(x, self.weight, self.bias, remat), None)
-        if product is linear:
+            return Projection(linear_function(x, self.weight, self.bias, remat), None)
+        if linear_function is linear:
             return Projection(*linear_and_input(x, self.weight, self.bias, remat))
-        return Projection(product(x, self.weight, self.bias, remat), x)
+        return Projection(linear_function(x, self.weight, self.bias, remat), x)
 
 
 def project(x: Tensor | GatheredInput, *layers: SharedInputLinear) -> list[Tensor]:
@@ -155,20 +148,18 @@ class RowLinear(Linear):
         out_features: int,
         axis: Axis = SINGLE,
         bias: bool = False,
-        product: LinearFunction = linear,
+        linear_function: LinearFunction = linear,
     ) -> None:
-        super().__init__(in_features, out_features, axis, product)
+        super().__init__(in_features, out_features, axis, linear_function)
         self.weight = parameter((out_features, in_features), axis, 1)
-        self.bias = None
-        if bias:
-            self.bias = parameter((out_features,), axis, init=0.0)
+        self.bias = parameter((out_features,), axis, init=0.0) if bias else None
 
     def forward(self, x: Tensor, *, remat: Remat | None = None) -> Tensor:
         """Return the output for this rank's tokens.
 
         Args:
-            x: This rank's share of the inputs, [B, N, in_features / T].
-            remat: How the backward pass rebuilds x; None: autograd saves x.
+            x: This rank's share of the features, [B, N, in_features / T].
+            remat: Recipe for rebuilding x in the backward pass. None: autograd saves x.
         """
         out = self.summed(x, remat)
         if self.bias is None:
@@ -176,8 +167,8 @@ class RowLinear(Linear):
         return out + self.bias
 
     def summed(self, x: Tensor, remat: Remat | None) -> Tensor:
-        """Return the products of all ranks, summed, for this rank's tokens."""
-        partial_sums = self.product(x, self.weight, None, remat)
+        """Return the sum of all ranks' outputs, for this rank's tokens."""
+        partial_sums = self.linear_function(x, self.weight, None, remat)
         return scatter_sum_tokens(partial_sums, self.axis)
 
 

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from megatape.distributed.collectives import gather_tokens, scatter_sum_tokens
 from megatape.distributed.layout import local_tokens
 from megatape.distributed.mesh import Axis
-from megatape.nn.dropout import current_samples, dropout
+from megatape.nn.dropout import dropout
+from megatape.nn.forward_context import forward_context
 from megatape.nn.linear import Projection, RowLinear, SharedInputLinear
+from megatape.nn.linear_function import LinearFunction
 from megatape.nn.parameters import Uniform, parameter
-from megatape.nn.product import LinearFunction
 from megatape.nn.remat.gathered_input import GatheredInput
 from megatape.nn.remat.remat import Remat
 
@@ -28,10 +29,10 @@ class AdapterOptions:
     """Options of one layer's adapter.
 
     Attributes:
-        rank: Rank of the adapter.
+        rank: Inner size.
         alpha: Numerator of the scale alpha / rank.
         dropout: Probability of dropping an input.
-        layer: Random number of the layer, to draw its dropout from.
+        layer: Random number of the layer, for drawing its dropout.
     """
 
     rank: int
@@ -73,7 +74,7 @@ class ColumnAdapter(Adapter):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the adapter's addition to the output, [B, N/T, in_features] -> [B, N, out_features / T]."""
-        seeds, token_indices = current_samples()
+        seeds, token_indices = forward_context().samples
         x = dropout(x, self.probability, seeds, self.layer, token_indices=local_tokens(token_indices, self.axis))
         inner = gather_tokens(self.scale * F.linear(x, self.a), self.axis)
         return F.linear(inner, self.b)
@@ -87,7 +88,7 @@ class RowAdapter(Adapter):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the adapter's addition to the output, [B, N, in_features / T] -> [B, N/T, out_features]."""
-        seeds, token_indices = current_samples()
+        seeds, token_indices = forward_context().samples
         first_channel = self.axis.rank * x.shape[2]
         x = dropout(x, self.probability, seeds, self.layer, token_indices=token_indices, first_channel=first_channel)
         inner = scatter_sum_tokens(self.scale * F.linear(x, self.a), self.axis)
@@ -103,22 +104,17 @@ class LoraColumnLinear(SharedInputLinear):
         out_features: int,
         axis: Axis,
         bias: bool,
-        product: LinearFunction,
+        linear_function: LinearFunction,
         adapter: AdapterOptions,
     ) -> None:
-        super().__init__(in_features, out_features, axis, bias, product=product)
+        super().__init__(in_features, out_features, axis, bias, linear_function=linear_function)
         self.adapter = ColumnAdapter(in_features, out_features, axis, adapter)
 
     def forward(self, x: Tensor, *, gathered: GatheredInput | None = None, is_last: bool = True) -> Projection:
-        """Return the output and the next layer's input, see SharedInputLinear. The adapter only reads this rank's tokens."""
-        # The layer is never the last one to multiply x, because the adapter follows.
-        projection = super().forward(x, gathered=gathered, is_last=False)
-        own_tokens = x
-        if gathered is not None and gathered.is_gathered:
-            own_tokens = gathered.local
+        """Return the output and the next layer's input. The adapter only reads this rank's tokens."""
+        projection = super().forward(x, gathered=gathered, is_last=is_last)
+        own_tokens = gathered.local if gathered is not None and gathered.is_gathered else x
         output = projection.output + self.adapter(own_tokens)
-        if is_last:
-            return Projection(output, None)
         return Projection(output, projection.next_input)
 
 
@@ -131,10 +127,10 @@ class LoraRowLinear(RowLinear):
         out_features: int,
         axis: Axis,
         bias: bool,
-        product: LinearFunction,
+        linear_function: LinearFunction,
         adapter: AdapterOptions,
     ) -> None:
-        super().__init__(in_features, out_features, axis, bias, product)
+        super().__init__(in_features, out_features, axis, bias, linear_function)
         self.adapter = RowAdapter(in_features, out_features, axis, adapter)
 
     def summed(self, x: Tensor, remat: Remat | None) -> Tensor:

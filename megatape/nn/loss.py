@@ -18,9 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.distributed.collectives import all_gather, every_rank, reduce_scatter
-from megatape.distributed.layout import own_rows
+from megatape.distributed.layout import local_rows
 from megatape.distributed.mesh import Axis
 from megatape.nn.kernels.launch import has_kernels
+from megatape.nn.logits import mask_padding, num_valid_rows, soft_cap
 from megatape.nn.targets import target_mask
 
 # Number of logits that a rank computes at a time: 128 MiB in float32, and enough rows for efficient products up to a
@@ -54,10 +55,8 @@ class LossFormula(NamedTuple):
 def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula) -> Tensor:
     """Return the cross entropy summed over all targets except IGNORE_INDEX.
 
-    The gradients include the z-loss. The returned sum does not, so that runs with and without it can be compared.
-
-    The forward pass also computes the gradients of x and weight, while it has the logits. The backward pass, which follows at
-    once, only returns them. So no logits are computed twice.
+    The gradients include the z-loss. The returned sum does not, so that runs with and without it can be compared. The forward
+    pass also computes the gradients, while it has the logits, and the backward pass only returns them.
 
     Args:
         x: Normalized content of this rank's tokens, [B, N/T, D].
@@ -90,10 +89,8 @@ class _CrossEntropy(torch.autograd.Function):
         states = whole.flatten(0, 1)
         targets = targets.flatten()
         by_kernel = formula.by_kernel and has_kernels(x.device)
-        compute = _chunk_by_kernel if by_kernel else _chunk
-        gradients = None
-        if differentiate:
-            gradients = _LossGradients(states, weight)
+        compute = _losses_by_kernel if by_kernel else _losses_by_torch
+        gradients = _LossGradients(states, weight) if differentiate else None
 
         total = torch.zeros((), device=x.device)
         size = max(1, chunk_logits(by_kernel, x.device) // weight.shape[0])
@@ -124,7 +121,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _LossGradients:
-    """Gradients of the content and the output matrix, collected chunk by chunk.
+    """Gradients of content and output matrix, collected chunk by chunk.
 
     Attributes:
         of_states: Gradient of all tokens' content, [B N, D].
@@ -135,9 +132,7 @@ class _LossGradients:
         self.states = states
         self.weight = weight
         self.of_states = torch.empty_like(states)
-        self.of_weight: Tensor | None = None
-        if weight.requires_grad:
-            self.of_weight = torch.zeros_like(weight, dtype=torch.float32)
+        self.of_weight = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
 
     def add_chunk(self, chunk: slice, grad_logits: Tensor) -> None:
         """Add the gradients of one chunk, given those of its logits, [n, ceil(V / T)]."""
@@ -164,24 +159,14 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-def _chunk(
+def _losses_by_torch(
     states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute one chunk's cross entropies, and the gradient of its logits unless `differentiate` is off.
+    """Compute one chunk's cross entropies [n], and with `differentiate` the gradient of its logits, [n, ceil(V / T)].
 
     Tokens without a target get a meaningless cross entropy and a gradient of zero.
-
-    Args:
-        states: Content, [n, D].
-        weight: This rank's rows of the output matrix, [ceil(V / T), D].
-        targets: Targets, [n].
-        formula: Loss as a function of the logits.
-        differentiate: Whether to compute the gradient.
-
-    Returns:
-        Cross entropies [n], and the gradient [n, ceil(V / T)] in the weight's dtype or None.
     """
-    rows, is_local = own_rows(targets, weight.shape[0], formula.axis)
+    rows, is_local = local_rows(targets, weight.shape[0], formula.axis)
     logits = F.linear(states, weight)
     slopes = None
     if formula.softcap is not None:
@@ -191,7 +176,7 @@ def _chunk(
     logits = mask_padding(logits, formula.vocab_size, formula.axis).float()
     target_logits = logits.gather(1, rows[:, None]).squeeze(1).where(is_local, 0.0)
     local_sums = torch.stack([logits.logsumexp(1), target_logits])
-    log_total, target_logits = _over_ranks(local_sums, formula.axis)
+    log_total, target_logits = _combine_ranks(local_sums, formula.axis)
     if not differentiate:
         return log_total - target_logits, None
 
@@ -206,18 +191,15 @@ def _chunk(
     return log_total - target_logits, gradient.to(weight.dtype)
 
 
-def _chunk_by_kernel(
+def _losses_by_kernel(
     states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute `_chunk` by a Triton kernel, which overwrites the logits with their gradient.
-
-    With a sharded vocabulary, the kernel is launched twice: before and after the ranks exchange their sums.
-    """
+    """Compute `_losses_by_torch` by a Triton kernel. Ranks sharing the vocabulary launch it twice, exchanging sums between."""
     from megatape.nn.kernels.loss import run_loss_kernel
 
     axis = formula.axis
     columns = weight.shape[0]
-    rows, is_local = own_rows(targets, columns, axis)
+    rows, is_local = local_rows(targets, columns, axis)
     logits = F.linear(states, weight)
     # Log-sum-exp and target logit of each token
     sums = logits.new_empty(2, len(logits), dtype=torch.float32)
@@ -232,39 +214,17 @@ def _chunk_by_kernel(
     )
     run(sums, compute_sums=True, differentiate=differentiate and axis.size == 1)
     if axis.size > 1:
-        sums = torch.stack(_over_ranks(sums, axis))
+        sums = torch.stack(_combine_ranks(sums, axis))
         if differentiate:
             run(sums, compute_sums=False, differentiate=True)
-    gradient = None
-    if differentiate:
-        gradient = logits
+    gradient = logits if differentiate else None
     return sums[0] - sums[1], gradient
 
 
-def _over_ranks(sums: Tensor, axis: Axis) -> tuple[Tensor, Tensor]:
+def _combine_ranks(sums: Tensor, axis: Axis) -> tuple[Tensor, Tensor]:
     """Combine the ranks' log-sum-exps and target logits, [2, n], into those of the whole vocabulary, two tensors [n].
 
     Only one rank holds a target's logit. The others have zero.
     """
     by_rank = every_rank(sums, axis)  # [T, 2, n]
     return by_rank[:, 0].logsumexp(0), by_rank[:, 1].sum(0)
-
-
-def soft_cap(logits: Tensor, cap: float) -> Tensor:
-    """Squash logits smoothly into (-cap, cap): cap tanh(logits / cap)."""
-    return cap * torch.tanh(logits / cap)
-
-
-def num_valid_rows(num_rows: int, vocab_size: int, axis: Axis) -> int:
-    """Return how many of this rank's vocabulary rows are not padding. If all are valid, the result may exceed `num_rows`."""
-    return max(vocab_size - axis.rank * num_rows, 0)
-
-
-def mask_padding(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
-    """Set the logits of padding rows to minus infinity, [..., ceil(V / T)]. All of a rank's rows may be padding."""
-    num_rows = logits.shape[-1]
-    num_valid = num_valid_rows(num_rows, vocab_size, axis)
-    if num_valid >= num_rows:
-        return logits
-    padding = torch.arange(num_valid, num_rows, device=logits.device)
-    return logits.index_fill(-1, padding, float("-inf"))

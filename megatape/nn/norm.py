@@ -9,7 +9,8 @@ from torch.autograd.function import once_differentiable
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.nn.parameters import parameter
-from megatape.nn.remat.remat import Rebuild, Recipe, Remat, recipe_of, saves_memory
+from megatape.nn.remat.rebuilt import saves_memory
+from megatape.nn.remat.remat import Rebuild, Recipe, Remat, recipe_of
 from megatape.registry import NORMALIZATIONS
 from megatape.utils.torch_internals import fused_rms_norm, fused_rms_norm_backward
 
@@ -21,12 +22,12 @@ def normalization(config: ModelConfig, size: int, axis: Axis = SINGLE) -> nn.Mod
 
 
 def normalize(norm: nn.Module, x: Tensor, remat: Remat | None) -> Tensor:
-    """Return norm(x). Only RMSNorm can save what x is rebuilt from instead of x.
+    """Return norm(x).
 
     Args:
-        norm: Normalization layer, which may be a user's.
+        norm: Normalization layer. Only RMSNorm uses `remat`.
         x: Input of the layer.
-        remat: How the backward pass rebuilds x; None: autograd saves x.
+        remat: Recipe for rebuilding x in the backward pass. None: autograd saves x.
     """
     if isinstance(norm, RMSNorm):
         normalized: Tensor = norm(x, remat=remat)
@@ -36,7 +37,7 @@ def normalize(norm: nn.Module, x: Tensor, remat: Remat | None) -> Tensor:
 
 
 def normalize_and_rebuild(norm: nn.Module, x: Tensor, remat: Remat | None) -> tuple[Tensor, Remat | None]:
-    """Return norm(x), and how the backward pass rebuilds it from x, or from what x is rebuilt from. See `normalize`."""
+    """Return `normalize`, and how the backward pass rebuilds the result."""
     normalized = normalize(norm, x, remat)
     if not saves_memory():
         return normalized, None
@@ -65,10 +66,9 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """RMSNorm that saves x, or what x is rebuilt from, and one float32 number per row.
+    """RMSNorm that saves x, or what x is rebuilt from, and one float32 number per row. Autograd would save x in float32.
 
-    Autograd would save x in float32, and on a CPU the normalized values, too. The weight is saved itself, not as a view,
-    because ZeRO stage 3 frees and refills its storage.
+    The weight is saved itself, not as a view, because ZeRO stage 3 frees and refills its storage.
     """
 
     @staticmethod
@@ -84,9 +84,7 @@ class _RMSNorm(torch.autograd.Function):
         weight, scale, *args = ctx.saved_tensors
         needs = ctx.needs_input_grad
         x = ctx.rebuild_x(*args)
-        gradients = fused_rms_norm_backward
-        if grad.is_cpu:
-            gradients = _by_formula
+        gradients = _by_formula if grad.is_cpu else fused_rms_norm_backward
         d_x, d_weight = gradients(grad, x, scale, weight, needs[:2])
         no_gradients = [None] * (len(needs) - 2)
         return d_x, d_weight, *no_gradients

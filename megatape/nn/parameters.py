@@ -1,7 +1,7 @@
 """Parameters that declare their initialization, weight decay and learning-rate scale, and their tensor-parallel shards."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ Role = Literal["matrix", "vector", "embedding", "position"]
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform distribution of initial values, from middle - bound to middle + bound."""
+    """Uniform distribution from middle - bound to middle + bound."""
 
     bound: float
     middle: float = 0.0
@@ -34,6 +34,7 @@ class ParameterSpec:
         lr_scale: Factor on the scheduled learning rate.
         role: Role of the parameter, for optimizers that treat weights differently.
         bounds: Minimum and maximum, to which master weights are clipped after every optimizer step; None: no bounds.
+        sharded_dim: Dimension that tensor-parallel ranks shard. None if every rank holds the whole parameter.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +43,7 @@ class ParameterSpec:
     lr_scale: float
     role: Role
     bounds: tuple[float, float] | None
+    sharded_dim: int | None = None
 
 
 def parameter(
@@ -57,14 +59,11 @@ def parameter(
 ) -> nn.Parameter:
     """Return an uninitialized parameter with its declaration. model/init.py draws the values.
 
-    A shard is tagged for DeepSpeed with `tensor_model_parallel` and `partition_dim`. Without these tags, the gradient norm and
-    thus clipping would be wrong. The tags survive ZeRO's partitioning, which changes parameters in place.
-
     Args:
         shape: Shape of the whole parameter, one or two dimensions.
         axis: Tensor-parallel ranks.
         dim: Dimension to shard, padded to a multiple of the ranks. None: every rank holds the whole parameter and uses it on
-            its own tokens or heads; its backward pass yields a part of the gradient, and zero/partial_gradients.py sums
+            its own tokens or heads; its backward pass yields a part of the gradient, and zero/passes/partial_gradients.py sums
             the parts once a step.
         init: See ParameterSpec.
         decay: Whether weight decay applies; by default only to matrices.
@@ -86,21 +85,27 @@ def parameter(
     local_shape = list(shape)
     if dim is not None:
         local_shape[dim] = -(-shape[dim] // axis.size)
+    sharded_dim = dim if axis.size > 1 else None
     weight = nn.Parameter(torch.empty(local_shape))
-    weight.spec = ParameterSpec(shape, init, decay, lr_scale, role, bounds)  # type: ignore[attr-defined]
-    if axis.size > 1 and dim is not None:
-        weight.tensor_model_parallel = True  # type: ignore[attr-defined]
-        weight.partition_dim = dim  # type: ignore[attr-defined]
+    _declare(weight, ParameterSpec(shape, init, decay, lr_scale, role, bounds, sharded_dim))
     return weight
 
 
+def _declare(weight: nn.Parameter, spec: ParameterSpec) -> None:
+    """Attach a declaration to a parameter, and the tag by which DeepSpeed recognizes shards in the gradient norm."""
+    tagged: Any = weight
+    tagged.spec = spec
+    if spec.sharded_dim is not None:
+        tagged.tensor_model_parallel = True
+
+
 @dataclass(frozen=True)
-class Share:
+class Shard:
     """Block of a parameter on one tensor-parallel rank.
 
     Attributes:
-        rows: Rows of the block. The last ones may be padding.
-        columns: Columns of the block. The last ones may be padding.
+        rows: Rows in the whole parameter, the last of which may be padding.
+        columns: Columns, likewise.
     """
 
     rows: slice
@@ -112,7 +117,7 @@ class Share:
         return self.columns.stop - self.columns.start
 
 
-def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the number of rows and columns of a parameter. A vector counts as a single column."""
     if len(shape) == 1:
         return shape[0], 1
@@ -120,28 +125,49 @@ def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     return num_rows, num_columns
 
 
-def share_of(weight: nn.Parameter, local_shape: tuple[int, ...], axis: Axis) -> Share:
+def shard_of(weight: nn.Parameter, local_shape: tuple[int, ...], axis: Axis) -> Shard:
     """Return the block of a parameter on this rank of `axis`, whose shape is `local_shape`."""
-    num_rows, num_columns = matrix(local_shape)
-    sharded_dim = getattr(weight, "partition_dim", None)
+    num_rows, num_columns = matrix_shape(local_shape)
+    sharded_dim = spec_of(weight).sharded_dim
     first_row = 0
     first_column = 0
     if sharded_dim == 0:
         first_row = axis.rank * num_rows
     elif sharded_dim == 1:
         first_column = axis.rank * num_columns
-    return Share(slice(first_row, first_row + num_rows), slice(first_column, first_column + num_columns))
+    return Shard(slice(first_row, first_row + num_rows), slice(first_column, first_column + num_columns))
 
 
 def spec_of(weight: nn.Parameter) -> ParameterSpec:
     """Return the declaration of a parameter made by `parameter`."""
-    return weight.spec  # type: ignore[attr-defined]
+    declared: Any = weight
+    spec: ParameterSpec = declared.spec
+    return spec
+
+
+def is_sharded(weight: nn.Parameter) -> bool:
+    """Whether tensor-parallel ranks hold different parts of a parameter."""
+    return spec_of(weight).sharded_dim is not None
+
+
+def check_declared(module: nn.Module) -> None:
+    """Check that all parameters of a module were made by `parameter`. Modules in users' files may have others.
+
+    Raises:
+        UserError: A parameter has no declaration, such as the weight of a plain nn.Linear.
+    """
+    for name, weight in module.named_parameters():
+        if not hasattr(weight, "spec"):
+            raise UserError(
+                f"parameter {name} does not declare its initial value and weight decay: make it by "
+                "megatape.nn.parameters.parameter (docs/own_encodings.md)"
+            )
 
 
 def never_decay(module: nn.Module) -> None:
     """Exempt all parameters of a module from weight decay."""
     for weight in module.parameters():
-        weight.spec = replace(spec_of(weight), decay=False)  # type: ignore[attr-defined]
+        _declare(weight, replace(spec_of(weight), decay=False))
 
 
 if not TYPE_CHECKING:

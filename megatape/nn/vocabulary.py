@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatape.distributed.collectives import gather_tokens, scatter_sum_tokens
-from megatape.distributed.layout import own_rows
+from megatape.distributed.layout import local_rows
 from megatape.distributed.mesh import SINGLE, Axis
-from megatape.nn.loss import LossFormula, cross_entropy, mask_padding, soft_cap
+from megatape.nn.logits import mask_padding, soft_cap
+from megatape.nn.loss import LossFormula, cross_entropy
 from megatape.nn.parameters import parameter
 
 
@@ -26,17 +27,17 @@ class VocabularyEmbedding(nn.Module):
         self.weight = parameter((vocab_size, hidden_size), axis, 0, role="embedding")
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings [B, N/T, D] of this rank's tokens. Every rank gets the ids of all tokens, [B, N]."""
+        """Return the embeddings of this rank's tokens, [B, N/T, D], for the ids of all ranks' tokens, [B, N]."""
         if self.axis.size == 1:
             return F.embedding(tokens, self.weight)
-        rows, is_local = own_rows(tokens, self.weight.shape[0], self.axis)
+        rows, is_local = local_rows(tokens, self.weight.shape[0], self.axis)
         # Only one rank has the row of a token. The others add zeros.
         local_embeddings = F.embedding(rows, self.weight) * is_local[..., None]
         return scatter_sum_tokens(local_embeddings, self.axis)
 
 
 class VocabularyHead(nn.Module):
-    """Output matrix: computes logits, or the loss without ever holding all logits.
+    """Output matrix. Computes logits, or the loss.
 
     Attributes:
         weight: This rank's rows, [ceil(V / T), D]; None if tied. Callers then pass the embedding's weight.

@@ -5,5 +5,6 @@ Where to look:
 * optimizer.py: builds the configured optimizer from parameters.
 * adamw.py: AdamW.
 * matrices.py: base class for updating whole matrices; muon_options.py and muon.py: Muon, such an optimizer.
-* schedules.py: learning-rate schedules; legacy_schedules.py: those of earlier versions, for resuming.
+* learning_rate.py: learning rate of each step. schedules.py: the decays; legacy_schedules.py: those of earlier versions, for
+  resuming.
 """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from megatape.config.section import Compared, Confirmed
-from megatape.config.training import OptimizerConfig
+from megatape.config.sections.optimizer import OptimizerConfig
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,7 @@ def adamw(groups: list[dict[str, Any]], options: AdamWOptions) -> "torch.optim.O
         groups,
         betas=(options.beta1, options.beta2),
         eps=options.eps,
-        # One pass over memory. Other implementations need temporaries several times the size of the master weights.
+        # The fused implementation makes one pass over memory. Other implementations need temporaries several times the size of
+        # the master weights.
         fused=True,
     )

@@ -10,7 +10,22 @@ from pydantic import Field, PositiveInt
 
 from megatape.config import ScheduleConfig
 from megatape.config.section import Compared
+from megatape.errors import UserError
 from megatape.optim.schedules import ROUNDING, cosine
+from megatape.registry import LEGACY_SCHEDULES
+
+
+def check_new_run(schedule: ScheduleConfig) -> None:
+    """Check that a new run may use this schedule.
+
+    Raises:
+        UserError: The schedule is from an earlier version.
+    """
+    if schedule.kind in LEGACY_SCHEDULES:
+        raise UserError(
+            f"schedule.kind {schedule.kind} is only for resuming runs of earlier versions that began with it: set it to wsd or "
+            "cosine"
+        )
 
 
 class CosineRestartsOptions(ScheduleConfig):

@@ -11,7 +11,7 @@ from torch import Tensor
 ComputeUpdate = Callable[[Tensor, dict[str, Tensor], dict[str, Any]], Tensor]
 
 # Updates all matrices in a parameter group: decays each by `lr` times `weight_decay`, and subtracts `lr` times its update. One
-# rank computes the update of a matrix. Collective (zero/matrices.py).
+# rank computes the update of a matrix. Collective (zero/update/whole_matrices.py).
 UpdateMatrices = Callable[[dict[str, Any], ComputeUpdate], None]
 
 

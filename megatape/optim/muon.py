@@ -12,6 +12,7 @@ Momentum and iteration follow Jordan et al. (https://kellerjordan.github.io/post
 match torch.optim.Muon with adjust_lr_fn="match_rms_adamw".
 """
 
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -48,9 +49,7 @@ class Muon(MatrixOptimizer):
         self._adamw: dict[int, torch.optim.Optimizer] = {}
         for group in self.param_groups:
             if not group["whole"]:
-                optimizer = adamw([group], options)
-                optimizer.state = self.state
-                self._adamw[id(group)] = optimizer
+                self._adamw[id(group)] = _adamw_sharing(group, self.state, options)
 
     def update_matrix(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
         """Return the orthogonalized and scaled momentum of a matrix, see MatrixOptimizer."""
@@ -58,10 +57,8 @@ class Muon(MatrixOptimizer):
         # M ← μ M + (1 - μ) G, and N = μ M + (1 - μ) G with the new M.
         momentum = state["momentum_buffer"].lerp_(gradient, 1 - mu)
         nesterov = gradient.lerp(momentum, mu)
-        precision = torch.float32
-        if gradient.is_cuda:
-            precision = torch.bfloat16
-        update = orthogonalize(nesterov, precision)
+        dtype = torch.bfloat16 if gradient.is_cuda else torch.float32
+        update = orthogonalize(nesterov, dtype)
         return update.float() * (RMS * max(gradient.shape) ** 0.5)
 
     def update_others(self, group: dict[str, Any]) -> None:
@@ -69,19 +66,24 @@ class Muon(MatrixOptimizer):
         self._adamw[id(group)].step()
 
 
-def orthogonalize(matrix: Tensor, precision: torch.dtype) -> Tensor:
+def _adamw_sharing(group: Group, state: defaultdict[Tensor, Any], options: MuonOptions) -> torch.optim.Optimizer:
+    """Return an AdamW for one group that keeps its state in `state`, which another optimizer has, too."""
+    optimizer = adamw([group], options)
+    optimizer.state = state
+    return optimizer
+
+
+def orthogonalize(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """Move all singular values of a matrix close to 1 (0.7 to 1.2), keeping its singular vectors. Values near 0 stay there.
 
     Args:
         matrix: Matrix [rows, columns].
-        precision: Dtype of the computation and the result.
+        dtype: Dtype of the computation and the result.
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix
-    if is_tall:
-        x = matrix.T
-    x = x.to(precision)
+    x = matrix.T if is_tall else matrix
+    x = x.to(dtype)
     x = x / x.norm().clamp(min=EPS)
     for _ in range(ITERATIONS):
         gram = x @ x.T

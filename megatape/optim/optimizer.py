@@ -16,15 +16,15 @@ Group = dict[str, Any]
 
 
 class GroupKey(NamedTuple):
-    """Declarations shared by the weights in a parameter group. Groups are sorted by their keys.
+    """Declarations shared by the weights in a parameter group.
 
     Attributes:
-        is_undecayed: Whether the weights are exempt from weight decay.
+        decays: Whether weight decay applies to the weights.
         scale: Factor on the scheduled learning rate.
         role: Role of the weights; None if the optimizer treats all roles alike.
     """
 
-    is_undecayed: bool
+    decays: bool
     scale: float
     role: str | None
 
@@ -56,10 +56,10 @@ def is_whole(parameter: nn.Parameter, config: OptimizerConfig) -> bool:
 
 
 def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> list[Group]:
-    """Group the trained parameters by their declared weight decay and learning-rate scale.
+    """Group the trained parameters by GroupKey.
 
-    For optimizers of whole matrices, groups are also separated by role. In a group, `scale` multiplies the scheduled learning
-    rate, and `whole` says whether its weights are updated as whole matrices.
+    In a group, `scale` multiplies the scheduled learning rate, and `whole` says whether its weights are updated as whole
+    matrices.
 
     The TAPE authors decay everything except norms and parameters with "bias" in their names. So they decay TAPE's gains and
     FIRE's two scalars, but not T5's tables.
@@ -69,7 +69,7 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
         config: Section `optimizer` of the configuration.
 
     Returns:
-        Groups in the order of their keys (GroupKey).
+        Groups with weight decay, then those without, each by scale and role.
     """
     by_role = OPTIMIZERS[config.kind].matrix_state is not None
     members: dict[GroupKey, dict[str, nn.Parameter]] = {}
@@ -77,19 +77,15 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
         if not parameter.requires_grad:
             continue
         declared = spec_of(parameter)
-        role = None
-        if by_role:
-            role = declared.role
-        key = GroupKey(not declared.decay, declared.lr_scale, role)
+        role = declared.role if by_role else None
+        key = GroupKey(declared.decay, declared.lr_scale, role)
         members.setdefault(key, {})[name] = parameter
 
     groups = []
-    for key in sorted(members):
+    for key in sorted(members, key=_order):
         parameters = members[key]
         is_whole_group = key.role is not None and config.is_whole(key.role)
-        weight_decay = config.weight_decay
-        if key.is_undecayed:
-            weight_decay = 0.0
+        weight_decay = config.weight_decay if key.decays else 0.0
         groups.append(
             {
                 "params": list(parameters.values()),
@@ -102,3 +98,8 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
             }
         )
     return groups
+
+
+def _order(key: GroupKey) -> tuple[bool, float, str]:
+    """Return a key that sorts groups, on all ranks alike: first the ones with weight decay, then by scale and role."""
+    return not key.decays, key.scale, key.role or ""

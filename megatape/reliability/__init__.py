@@ -17,9 +17,9 @@ Vocabulary:
 In a run (training/pretrain.py):
 
 * commands/pretrain.py starts the thread that stops orphans.
-* All work happens inside a `Watch`. The trainer enters phases in `watch.pace`, and the watch sends heartbeats to the ranks'
-  store. If a rank fails, or a diagnosis finds one that is dead or hangs, a verdict is published. Every rank then raises
-  RankFailed, or its watch ends the process.
+* All work happens inside a `Watch`, or a `NoWatch` if there is a single rank. The trainer enters phases in `watch.pace`, and
+  the watch sends heartbeats to the ranks' store. If a rank fails, or a diagnosis finds one that is dead or hangs, a verdict is
+  published. Every rank then raises RankFailed, or its watch ends the process.
 * The ranks check that they share the run directory (shared_folder.py), and the main rank holds its lease. RunLog (run_log.py)
   and CheckpointManager check the lease before writing.
 * A signal ends training after the current step (signals.py).

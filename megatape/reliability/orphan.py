@@ -56,6 +56,15 @@ def _ended_process(parent: int, runner: int | None) -> int | None:
     return None
 
 
+def deepspeed_launcher() -> int | None:
+    """Return the process of DeepSpeed's launcher that started this process, the first one on this host. None without it."""
+    launcher = launcher_of_environment()
+    if launcher is None or launcher.name != "deepspeed":
+        return None
+    parent = os.getppid()
+    return _deepspeed_command(parent) or parent
+
+
 def _deepspeed_command(parent: int) -> int | None:
     """Return the parent of `parent` if it is DeepSpeed's command. Elsewhere it is a remote shell, which may end earlier."""
     with suppress(psutil.Error, OSError):

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from megatape.distributed.topology import Topology
+from megatape.reliability.goodput.process_clock import ProcessClock
+from megatape.reliability.goodput.read import earlier_run_time
+from megatape.reliability.goodput.run_time import RunTime
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.utils.files import sync
@@ -43,17 +46,21 @@ class RunLog:
         folder: Run directory.
         lease: Lease on it.
         topology: All ranks.
+        clock: Clock of this process, by default a new one. Events contain its reading.
 
     Attributes:
         is_main: Whether this rank prints and writes.
         step: Last completed step.
+        run_time: Time of the run until the last event, on the main rank.
     """
 
-    def __init__(self, folder: RunFolder, lease: Lease, topology: Topology) -> None:
+    def __init__(self, folder: RunFolder, lease: Lease, topology: Topology, clock: ProcessClock | None = None) -> None:
         self._folder = folder
         self._lease = lease
         self.is_main = topology.is_main
         self.step = 0
+        self.run_time = RunTime()
+        self._clock = clock or ProcessClock()
         # Events that are not written yet.
         self._events: deque[dict[str, Any]] = deque()
         self._warned: set[str] = set()
@@ -77,19 +84,34 @@ class RunLog:
             facts: Further JSON values by name.
         """
         if self.is_main:
-            entry = event_entry(event, self.step, detail) | facts
+            entry = event_entry(event, self.step, detail) | facts | {"clock": self._clock.read().to_json()}
+            self.run_time.add(entry)
             self._events.append(_shortened(mask_secrets_in_json(entry)))
             self.flush()
+
+    def read_earlier_events(self) -> None:
+        """Read the time of the run's earlier processes. Errors cause a warning, and their time is not counted."""
+
+        def read() -> None:
+            self.run_time = earlier_run_time(self._folder)
+
+        if self.is_main:
+            self.attempt(read)
+
+    def goodput(self) -> float | None:
+        """Return the share of time since the run's first start that new steps took, None if unknown or not on the main rank."""
+        return self.run_time.goodput_at(self._clock.read())
 
     def flush(self) -> None:
         """Write events that could not be written before."""
         self.attempt(self._write_events)
 
-    def attempt(self, write: Callable[[], object]) -> bool:
+    def attempt(self, write: Callable[[], object], content: str = "metrics") -> bool:
         """Write into the run directory, turning an OSError into a warning. Repeated errors warn once.
 
         Args:
             write: Writes a file.
+            content: Name of the content, in the plural, for the warning.
 
         Returns:
             Whether `write` succeeded.
@@ -104,7 +126,7 @@ class RunLog:
         except OSError as error:
             if str(error) not in self._warned:
                 self._warned.add(str(error))
-                self.warning(f"metrics could not be written: {error}; training continues")
+                self.warning(f"{content} could not be written: {error}; training continues")
             return False
 
     def sync_metrics(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from megatape.distributed.topology import Topology
 from megatape.distributed.values.exchange import gather_values, on_each, on_main
-from megatape.errors import PathError, path_error, path_errors
+from megatape.errors import PathError, marked_message, path_error, path_errors
 from megatape.utils.files import create_private
 from megatape.utils.waiting import wait_until
 
@@ -33,7 +33,7 @@ def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
             # Opening a folder makes an NFS client ask the server whether the folder has changed.
             with suppress(OSError):
                 os.listdir(folder)
-        # Also False while the file system reports errors, so that all ranks end the same way.
+        # exists() is False while the file system reports errors, so all ranks end the same way.
         return os.path.exists(path)
 
     return wait_until(is_visible, timeout, interval=0.2)
@@ -63,7 +63,7 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
             path = parent / f".secret-{secrets.token_hex(8)}"
             create_private(path, secrets.token_bytes(SECRET_BYTES))
         except OSError as error:
-            raise path_error(error, f"{requirement}{error}") from error
+            raise path_error(error, f"{requirement}{marked_message(error)}") from error
         return path
 
     path = on_main(write, topology)
@@ -102,7 +102,7 @@ def check_shared(directory: Path, topology: Topology, patience: float = VISIBILI
             directory.mkdir(parents=True, exist_ok=True)
             token.touch()
         except OSError as error:
-            raise path_error(error, f"{requirement}{error}") from error
+            raise path_error(error, f"{requirement}{marked_message(error)}") from error
 
     # No rank looks for the token before it exists.
     on_main(create, topology)

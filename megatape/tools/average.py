@@ -1,26 +1,27 @@
 """Averages checkpoints: a new checkpoint with the mean of their weights."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from megatape.checkpoint.base import base_record
-from megatape.checkpoint.compatibility import IMMUTABLE
-from megatape.checkpoint.features import Feature
-from megatape.checkpoint.hashed_files import as_json, write_file
-from megatape.checkpoint.manifest import STATE, save_manifest
-from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.state import Average
-from megatape.checkpoint.tensors import save_tensors
+from megatape.checkpoint.format.features import Feature
+from megatape.checkpoint.format.frozen_weights import base_record
+from megatape.checkpoint.format.hashed_files import as_json, write_file
+from megatape.checkpoint.format.manifest import STATE, save_manifest
+from megatape.checkpoint.format.records import FileRecord
+from megatape.checkpoint.format.state import Average
+from megatape.checkpoint.format.tensors import save_tensors
+from megatape.checkpoint.load.compatibility import IMMUTABLE
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import differences
 from megatape.errors import UserError, path_errors
 from megatape.utils.atomic import new_folder
 from megatape.utils.files import link_file, sync
-from megatape.zero.kinds import EMA, WEIGHT
+from megatape.zero.state.kinds import EMA, WEIGHT
 
 
 @path_errors()
@@ -56,33 +57,43 @@ def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> A
         shares=[part / sum(parts) for part in parts],
     )
 
-    newest_files = newest.manifest.files
-    newest_tensors = newest.manifest.tensors
-    tensors = {kind: file_of_tensor for kind, file_of_tensor in newest_tensors.items() if kind != EMA}
-    file_of_weight = tensors[WEIGHT]
+    tensors = {kind: file_of_tensor for kind, file_of_tensor in newest.manifest.tensors.items() if kind != EMA}
+    base = None
+    if newest.base:
+        base = base_record(newest.base, out)
+    features = [Feature.AVERAGE]
+    if newest.updates != newest.step:
+        features.append(Feature.SKIPPED_STEPS)
+
     with new_folder(out) as folder:
-        files = {}
-        for file in dict.fromkeys(file_of_weight.values()):
-            names = [name for name, file_of_name in file_of_weight.items() if file_of_name == file]
-            means = {name: _mean(name, readers, entry.shares) for name in names}
-            files[file] = save_tensors(means, folder / file)
-
-        replaced = {STATE, *files, *newest_tensors.get(EMA, {}).values()}
-        for file in newest_files.keys() - replaced:
-            link_file(newest.directory / file, folder / file)
-            files[file] = newest_files[file]
-
+        files = _write_weights(readers, entry.shares, folder)
+        files |= _link_others(newest, files, folder)
         state = newest.state.model_copy(update={"average": entry})
         files[STATE] = write_file(folder / STATE, [as_json(state.content())])
-        base = None
-        if newest.base:
-            base = base_record(newest.base, out)
-        features = [Feature.AVERAGE]
-        if newest.updates != newest.step:
-            features.append(Feature.SKIPPED_STEPS)
         save_manifest(folder, files, tensors, base, features)
         sync(folder)
     return entry
+
+
+def _write_weights(readers: Sequence[CheckpointReader], shares: Sequence[float], folder: Path) -> dict[str, FileRecord]:
+    """Write the averaged weights, divided into files as in the newest checkpoint. Returns their records by file name."""
+    file_of_weight = readers[-1].manifest.tensors[WEIGHT]
+    records = {}
+    for file in dict.fromkeys(file_of_weight.values()):
+        names = [name for name, file_of_name in file_of_weight.items() if file_of_name == file]
+        means = {name: _mean(name, readers, shares) for name in names}
+        records[file] = save_tensors(means, folder / file)
+    return records
+
+
+def _link_others(newest: CheckpointReader, written: Iterable[str], folder: Path) -> dict[str, FileRecord]:
+    """Link the newest checkpoint's other files, except for its state and its moving average. Returns their records."""
+    replaced = {STATE, *written, *newest.manifest.tensors.get(EMA, {}).values()}
+    records = {}
+    for file in newest.manifest.files.keys() - replaced:
+        link_file(newest.directory / file, folder / file)
+        records[file] = newest.manifest.files[file]
+    return records
 
 
 def _mean(name: str, readers: Sequence[CheckpointReader], shares: Sequence[float]) -> Tensor:

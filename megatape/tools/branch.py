@@ -3,18 +3,19 @@
 import os
 from pathlib import Path
 
-from megatape.checkpoint.manifest import MANIFEST
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.format.manifest import MANIFEST
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import Config, save_config, with_sections
-from megatape.errors import UserError, path_errors
-from megatape.optim.schedules import LearningRate, WsdOptions
+from megatape.errors import UserError, flag, path_errors
+from megatape.optim.learning_rate import LearningRate
+from megatape.optim.schedules import WsdOptions
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.utils.atomic import new_folder, write_atomically
 from megatape.utils.files import link_file, sync
 
 
 @path_errors()
-def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None) -> Config:
+def branch(reader: CheckpointReader, decay_tokens: int, output: Path | None = None) -> Config:
     """Create the run directory of a branch: it continues a checkpoint with a learning-rate decay, and then ends.
 
     The directory has the checkpoint (as hard links, if the file system supports them) and the metrics up to its step. So the
@@ -23,14 +24,14 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
     Args:
         reader: Verified checkpoint.
         decay_tokens: Length of the decay, rounded up to whole steps.
-        out: Run directory to create. It must not exist. By default it lies next to the run's, named after the first and last
+        output: Run directory to create. It must not exist. By default it lies next to the run's, named after the first and last
             step of the decay.
 
     Returns:
         Configuration of the branch.
 
     Raises:
-        UserError: The learning rate after the checkpoint is not at its peak, the directory exists, or `out` is None and the
+        UserError: The learning rate after the checkpoint is not at its peak, the directory exists, or `output` is None and the
             run directory is missing.
     """
     average = reader.state.average
@@ -39,10 +40,10 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
     else:
         run_directory = Path(os.path.abspath(reader.directory)).parent.parent
     origin = RunFolder(run_directory)
-    if out is None and not origin.config.is_file():
-        raise UserError(f"{reader.directory} is not in the folder of its run (no {origin.config}): give `out`")
+    if output is None and not origin.config.is_file():
+        raise UserError(f"{reader.directory} is not in the folder of its run (no {origin.config}): give {flag('output')}")
 
-    config = _decaying(reader, decay_tokens, origin.directory, out)
+    config = _decaying(reader, decay_tokens, origin.directory, output)
     folder = RunFolder(Path(config.run.directory))
     with new_folder(folder.directory) as directory:
         partial = RunFolder(directory)
@@ -59,7 +60,7 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
     return config
 
 
-def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Path | None) -> Config:
+def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, output: Path | None) -> Config:
     """Return the configuration of the branch. Steps before the checkpoint keep their learning rate."""
     config = reader.config
     batches = config.batches
@@ -82,7 +83,7 @@ def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Pa
         "warmup_fraction": 0.0,
         "warmup_tokens": warmup_samples * length or None,
     }
-    directory = out or origin.with_name(f"{origin.name}-decay-{reader.step + 1}-{steps}")
+    directory = output or origin.with_name(f"{origin.name}-decay-{reader.step + 1}-{steps}")
     return with_sections(
         config,
         f"the branch of {reader.directory}",

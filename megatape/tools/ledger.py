@@ -7,12 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from megatape.checkpoint.state import MAX_STEP_SAMPLES
 from megatape.config import load_recorded_config
-from megatape.data.training.mixture import Mixture
-from megatape.data.training.order import samples_digest
+from megatape.config.sections.batches import MAX_STEP_SAMPLES
+from megatape.data.training.mixing.mixture import Mixture
+from megatape.data.training.mixing.order import samples_digest
 from megatape.data.training.run_data import open_data
-from megatape.errors import UserError
+from megatape.errors import UserError, marked_message
 from megatape.run_folder import RunFolder, read_steps
 
 
@@ -80,7 +80,7 @@ class RecordedStep:
 
     step: int
     samples: Any
-    digest: str | None
+    digest: int | None
     skip_reason: str | None
 
     @classmethod
@@ -129,7 +129,7 @@ class Ledger:
 
         first = self.num_samples
         end = recorded.samples
-        if type(end) is not int or not 0 <= end - first < MAX_STEP_SAMPLES:
+        if type(end) is not int or not 0 <= end - first <= MAX_STEP_SAMPLES:
             raise UserError(f"{self._metrics}: step {step} ends with sample {end!r} after {first:,}: it was changed")
         self.step = step
         self.num_samples = end
@@ -140,7 +140,7 @@ class Ledger:
             try:
                 self.corpora[location.corpus].take(location.sample_index)
             except UserError as error:
-                raise UserError(f"{description}: {location.corpus} {error}") from None
+                raise UserError(f"{description}: {location.corpus} {marked_message(error)}") from None
 
         if recorded.digest is not None:
             digest = samples_digest(locations)
@@ -180,8 +180,8 @@ class Ledger:
             yield "left out:  nothing"
 
 
-def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
-    """Check all recorded steps of a run against the order of its data, and yield the lines of a report.
+def prove(directory: Path, overrides: Sequence[str] = ()) -> list[str]:
+    """Check all recorded steps of a run against the order of its data, and return the lines of a report.
 
     Args:
         directory: Run directory.
@@ -200,4 +200,4 @@ def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
         ledger.check(RecordedStep.of_entry(entry))
     if not ledger.step:
         raise UserError(f"{folder.metrics}: no step is recorded")
-    yield from ledger.report()
+    return list(ledger.report())

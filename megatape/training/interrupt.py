@@ -41,7 +41,7 @@ class Interrupt:
         (num_requests,) = self._sum_over_ranks(self.is_requested)
         self.agree(num_requests)
 
-    def is_from_user(self) -> bool:
-        """Whether a user asked to stop (SIGINT), instead of a scheduler. Collective."""
+    def ask_if_from_user(self) -> bool:
+        """Ask all ranks whether a user asked to stop (SIGINT), instead of a scheduler. Collective."""
         (num_users,) = self._sum_over_ranks(self._is_from_user)
         return num_users > 0

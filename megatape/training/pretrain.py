@@ -3,25 +3,27 @@
 import gc
 import logging
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 from torch.distributed import DistNetworkError, DistStoreError
 
-from megatape.accounting.fitting_change import smallest_fitting_change
 from megatape.accounting.layout import TrainingLayout
-from megatape.checkpoint.manifest import load_manifest
+from megatape.accounting.memory.fitting_change import smallest_fitting_change
+from megatape.checkpoint.format.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.training.run_data import RunData, open_data
 from megatape.distributed.launch.launchers import set_up_ranks
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError, path_errors
+from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.reliability.lease import hold
 from megatape.reliability.shared_folder import share_secret
 from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.reliability.watch.timeouts import WatchTimeouts, timeouts_of_environment
-from megatape.reliability.watch.watch import Watch
+from megatape.reliability.watch.watch import watch_ranks
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
@@ -30,9 +32,9 @@ from megatape.training.startup.memory_errors import explained_memory_errors
 from megatape.training.startup.memory_plan import MemoryPlan
 from megatape.training.startup.rank_agreement import open_together
 from megatape.utils.files import without_links
-from megatape.utils.terminal import show_lines
+from megatape.utils.terminal import show_log
 from megatape.utils.url_secrets import mask_secrets
-from megatape.zero.distributed import initialize_distributed, shut_down
+from megatape.zero.setup.process_group import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ def pretrain(
     start: Start | None = None,
     timeouts: WatchTimeouts | None = None,
     ends_process: bool = False,
+    clock: ProcessClock | None = None,
+    describe_error: Callable[[UserError], str] = str,
 ) -> ExitStatus:
     """Train as configured, on this process's rank.
 
@@ -51,6 +55,8 @@ def pretrain(
         timeouts: Watch timeouts, by default from the environment.
         ends_process: Whether the process ends afterwards. It then ignores signals to stop once training has ended, because a
             second one would replace the exit status.
+        clock: Clock of this process, by default a new one.
+        describe_error: Returns the message to print for a UserError. A command shows options by their flags.
 
     Returns:
         The exit status. A UserError is printed by one rank of each host if all ranks raise it, else by the rank raising it.
@@ -62,22 +68,24 @@ def pretrain(
     """
     if not logging.getLogger("megatape").hasHandlers():
         # A user's own program has not set up logging.
-        show_lines()
+        show_log()
     # DeepSpeed forces garbage collections. They need not visit objects created by imports.
     gc.freeze()
+    clock = clock or ProcessClock()
+    clock.begin("rendezvous")
     start = start or Start()
     timeouts = timeouts or timeouts_of_environment()
     topology = set_up_ranks()
     folder = RunFolder(Path(config.run.directory))
     try:
         _join_process_group(topology, timeouts, config.parallel.tp)
-        return _train(config, start, timeouts, ends_process, topology, folder)
+        return _train(config, start, timeouts, ends_process, topology, folder, clock)
     except UserError as error:
         if topology.local_rank == 0 or not error.everywhere:
             where = ""
             if topology.world_size > 1 and not error.everywhere:
                 where = f" on rank {topology.rank}"
-            LOG.error("error%s: %s", where, error)
+            LOG.error("error%s: %s", where, describe_error(error))
         LOG.debug("raised here:", exc_info=True)
         return error.status
     except RankFailed as error:
@@ -112,6 +120,7 @@ def _train(
     ends_process: bool,
     topology: Topology,
     folder: RunFolder,
+    clock: ProcessClock,
 ) -> ExitStatus:
     """Open the data, take the lease, build a trainer and train, all inside the watch."""
     memory = MemoryPlan(
@@ -126,20 +135,21 @@ def _train(
             load_manifest(start.checkpoint)
         return open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
 
-    with Watch(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
+    with watch_ranks(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
         watch.authenticate(share_secret(folder.directory, topology))
+        clock.begin("setup")
         # Before the first step all paths come from the configuration, so errors about them are the user's.
         with path_errors(), explained_memory_errors(memory):
             settings = shared_values(config) | start.shared_values()
             data = open_together(settings, open_rank, config.logging.sinks, topology)
             check_memory(memory)
             lease = resources.enter_context(hold(folder.lease, topology))
-            trainer = build_trainer(config, data, topology, lease, start, watch.pace)
+            trainer = build_trainer(config, data, topology, lease, start, watch.pace, clock)
         with explained_memory_errors(memory, lambda: trainer.num_steps):
             unfinished = trainer.train(ends_process)
     if unfinished:
         return ExitStatus.UNFINISHED
-    if trainer.state.step == 0:
+    if trainer.progress.step == 0:
         return ExitStatus.INTERRUPTED
     return ExitStatus.DONE
 

@@ -12,6 +12,8 @@ class RunSchedule:
         evaluation_interval: Steps between evaluations (evaluation.interval).
         save_interval: Steps between saves (checkpoint.interval).
         replica_check_interval: Steps between checks that replicas are equal (training.replica_check_interval).
+        computation_check_interval: Steps between checks that replicas compute the same numbers
+            (training.computation_check_interval), 0 for none.
         max_skipped_steps: Consecutive skipped steps after which the run still continues (training.max_skipped_steps).
     """
 
@@ -19,6 +21,7 @@ class RunSchedule:
     evaluation_interval: int
     save_interval: int
     replica_check_interval: int
+    computation_check_interval: int
     max_skipped_steps: int
 
     def is_finished(self, step: int) -> bool:
@@ -36,3 +39,7 @@ class RunSchedule:
     def is_replica_check_due(self, step: int) -> bool:
         """Whether to compare replicas after `step`."""
         return step % self.replica_check_interval == 0
+
+    def is_computation_check_due(self, step: int) -> bool:
+        """Whether to compare the computations of replicas after `step`, which is not the last one."""
+        return self.computation_check_interval > 0 and step % self.computation_check_interval == 0 and step < self.num_steps

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from megatape.checkpoint.state import State
+from megatape.checkpoint.format.state import StateFile
 from megatape.training.callbacks.collection import Callbacks
-from megatape.training.state import TrainState
+from megatape.training.progress import Progress
 from megatape.training.steps.spike_policy import SpikePolicy
 
 
@@ -40,7 +40,7 @@ class RunState:
         facts: Facts recorded in checkpoints.
     """
 
-    progress: TrainState
+    progress: Progress
     policy: SpikePolicy
     callbacks: Callbacks
     facts: RunFacts
@@ -59,9 +59,9 @@ class RunState:
         """Return the steps of checkpoints kept for a rollback, see SavedRun."""
         return self.policy.protected(checkpoints, newest)
 
-    def saved_state(self) -> State:
+    def saved_state(self) -> StateFile:
         """Return the state to store in a checkpoint."""
-        return State(
+        return StateFile(
             step=self.progress.step,
             updates=self.progress.updates,
             samples=self.progress.samples,

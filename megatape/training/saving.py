@@ -1,12 +1,13 @@
-"""When to save: at each interval, and before the run ends."""
+"""Schedule of saves: at each interval, and before the run ends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from megatape.checkpoint.manager import CheckpointManager
-from megatape.errors import DataError, NotSaved
-from megatape.training.state import TrainState
+from megatape.errors import DataError, NotSaved, flag, marked_message
+from megatape.reliability.goodput.process_clock import ProcessClock
+from megatape.training.progress import Progress
 from megatape.training.steps.output import StepOutput
 
 
@@ -16,10 +17,12 @@ class SaveSchedule:
     Args:
         checkpoints: Saves and loads checkpoints.
         interval: Steps between saves (checkpoint.interval).
+        clock: Clock of this process.
     """
 
-    def __init__(self, checkpoints: CheckpointManager, interval: int) -> None:
+    def __init__(self, checkpoints: CheckpointManager, interval: int, clock: ProcessClock) -> None:
         self._checkpoints = checkpoints
+        self._clock = clock
         self._interval = interval
         self._is_due = False
 
@@ -33,6 +36,10 @@ class SaveSchedule:
         Returns:
             Whether training has waited for saving.
         """
+        with self._clock.measure("saves"):
+            return self._after_step(output, is_final)
+
+    def _after_step(self, output: StepOutput, is_final: bool) -> bool:
         self._checkpoints.poll(output.status.requests.num_saves_ended)
         if output.step % self._interval == 0:
             self._is_due = True
@@ -49,18 +56,19 @@ class SaveSchedule:
         """Cancel a save that was due, because the run is back at a checkpoint."""
         self._is_due = False
 
-    def save_remaining(self, state: TrainState) -> Path | None:
+    def save_remaining(self, progress: Progress) -> Path | None:
         """Save the steps since the last checkpoint. Returns the new checkpoint, None if there were none.
 
         Raises:
             NotSaved: The checkpoint cannot be written.
         """
-        if state.step <= self._checkpoints.saved_step:
+        if progress.step <= self._checkpoints.saved_step:
             return None
-        return self._checkpoints.ensure_saved()
+        with self._clock.measure("saves"):
+            return self._checkpoints.ensure_saved()
 
     @contextmanager
-    def saving_on_data_error(self, state: TrainState) -> Iterator[None]:
+    def saving_on_data_error(self, progress: Progress) -> Iterator[None]:
         """Save the steps since the last checkpoint if the block cannot read its data.
 
         Raises:
@@ -71,10 +79,11 @@ class SaveSchedule:
             yield
         except DataError as error:
             try:
-                checkpoint = self.save_remaining(state)
+                checkpoint = self.save_remaining(progress)
             except NotSaved as failure:
-                raise NotSaved(f"{error}; {failure}") from None
+                raise NotSaved(f"{marked_message(error)}; {marked_message(failure)}") from None
             outcome = "nothing to save"
             if checkpoint is not None:
                 outcome = f"checkpoint {checkpoint}"
-            raise DataError(f"{error}; {outcome}; once the data can be read, --resume auto continues") from None
+            advice = f"once the data can be read, {flag('resume')} auto continues"
+            raise DataError(f"{marked_message(error)}; {outcome}; {advice}") from None

@@ -16,7 +16,7 @@ class Start:
         resume: "auto" for the newest valid checkpoint in the run directory (a new run if there is none), a checkpoint's folder,
             or None for a new run.
         allow_changes: Whether a resumed run may change settings that must be confirmed (`confirmed` in docs/config.md).
-        base: Where the checkpoint's base is now, if it has moved.
+        base: New location of the checkpoint's base, if it has moved.
         profile: Number of steps to trace.
     """
 

@@ -1,14 +1,13 @@
 """The training loop: step, evaluate, report, check, save."""
 
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megatape.checkpoint.format.rng import restore_rng
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.checkpoint.manager import CheckpointManager
-from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.rng import restore_rng
 from megatape.errors import DataError
 from megatape.moved_modules import old_names
 from megatape.reliability.signals import STOPPING, handled
@@ -36,7 +35,7 @@ class Trainer:
 
     Args:
         environment: Run directory, lease, ranks, log and watch.
-        run_state: Progress, spike policy and callbacks, which checkpoints store beside the weights.
+        run_state: Progress, spike policy and callbacks, which checkpoints store in addition to the weights.
         schedule: Last step, and intervals between evaluations, saves and checks.
         stepper: Makes optimizer steps.
         evaluator: Measures the validation loss.
@@ -45,7 +44,7 @@ class Trainer:
         start_report: Report about the start of training.
 
     Attributes:
-        state: Progress of the run.
+        progress: Progress of the run.
         callbacks: Callbacks, including sinks.
         attention: Attention backend of the first layer, for messages.
         engine: Model and optimizer under DeepSpeed.
@@ -66,7 +65,7 @@ class Trainer:
         start_report: StartReport,
     ) -> None:
         self.environment = environment
-        self.state = run_state.progress
+        self.progress = run_state.progress
         self.callbacks = run_state.callbacks
         self.attention = run_state.facts.attention
         self.stepper = stepper
@@ -80,7 +79,8 @@ class Trainer:
         self._policy = run_state.policy
         self._evaluator = evaluator
         self._interrupt = interrupt
-        self._saves = SaveSchedule(checkpoints, schedule.save_interval)
+        self._clock = environment.clock
+        self._saves = SaveSchedule(checkpoints, schedule.save_interval, self._clock)
         self._divergence = DivergenceCheck(schedule.max_skipped_steps, environment.folder, checkpoints, environment.log)
         self._start_report = start_report
         self._reporter = StepReporter(environment, self.callbacks, self.loader.data.order, interrupt)
@@ -88,7 +88,7 @@ class Trainer:
     @property
     def is_finished(self) -> bool:
         """Whether the run has made all its steps."""
-        return self._schedule.is_finished(self.state.step)
+        return self._schedule.is_finished(self.progress.step)
 
     def train(self, ends_process: bool = False) -> bool:
         """Train to training.steps, or until a signal asks to stop (training/interrupt.py). Either way a checkpoint remains.
@@ -110,7 +110,8 @@ class Trainer:
             DataError: A rank cannot read its samples. A checkpoint remains.
         """
         signals = handled(self._interrupt.request, *STOPPING, ends_process=ends_process)
-        saving = self._saves.saving_on_data_error(self.state)
+        saving = self._saves.saving_on_data_error(self.progress)
+        self._clock.begin("other")
         with signals, self.callbacks, saving, self.checkpoints, self.stepper:
             self._begin()
             while not self.is_finished and not self._interrupt.is_agreed:
@@ -119,7 +120,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """Report where the run starts, and make up for an evaluation that a stop prevented."""
-        step = self.state.step
+        step = self.progress.step
         log = self.environment.log
         log.step = step
         self._start_report.write(step, self.origin)
@@ -138,14 +139,15 @@ class Trainer:
 
     def _advance(self) -> None:
         """Make one step, then evaluate, report, check and save what is due after it."""
-        started = time.perf_counter()
-        output = self.train_step()
-        seconds = time.perf_counter() - started
+        with self._clock.measure("repeated_steps") as measured:
+            output = self.train_step()
+        seconds = measured.seconds
         self._interrupt.agree(output.status.requests.num_stops)
         self._reporter.report_busy(output.busy_seconds / seconds)
         self._reporter.report_anomaly(output)
         if output.wants_rollback and self.roll_back():
             return
+        self._clock.finish_step(output.step, seconds, output.read_seconds, output.is_applied)
 
         validation = None
         if self._is_evaluation_due():
@@ -153,20 +155,28 @@ class Trainer:
                 validation = self.evaluate()
             except DataError:
                 # The step was made nevertheless, and is about to be saved.
-                self._reporter.report_step(output, self.state, seconds)
+                self._report_step(output, seconds)
                 raise
             # A signal while evaluating must not cost another step.
             self._interrupt.poll()
-        self._reporter.report_step(output, self.state, seconds, validation)
+        self._report_step(output, seconds, validation)
 
         self._divergence.check_step(output)
-        if self._schedule.is_replica_check_due(self.state.step):
-            self.engine.check_replicas()
+        if self._schedule.is_replica_check_due(self.progress.step):
+            with self._clock.measure("verification"):
+                self.engine.check_replicas()
+        if self._schedule.is_computation_check_due(self.progress.step):
+            with self._clock.measure("verification"):
+                self.stepper.check_computation(self.progress)
 
-        is_final = self._schedule.is_last(self.state.step) or self._interrupt.is_agreed
+        is_final = self._schedule.is_last(self.progress.step) or self._interrupt.is_agreed
         has_waited = self._saves.after_step(output, is_final)
         if has_waited:
             self._interrupt.poll()
+
+    def _report_step(self, output: StepOutput, seconds: float, validation: Validation | None = None) -> None:
+        with self._clock.measure("reporting"):
+            self._reporter.report_step(output, self.progress, seconds, validation)
 
     def train_step(self) -> StepOutput:
         """Make the next step: read its batches, run forward and backward passes, and update (steps/stepper.py).
@@ -174,18 +184,18 @@ class Trainer:
         Raises:
             DataError: A rank cannot read its samples. Raised on all ranks.
         """
-        step = self.state.step + 1
-        self.environment.pace.enter(PhaseKind.STEP, f"step {step}", self.loader.sequence_length(self.state.samples))
+        step = self.progress.step + 1
+        self.environment.pace.enter(PhaseKind.STEP, f"step {step}", self.loader.sequence_length(self.progress.samples))
         with self.environment.pace.waiting("the writing of the profile"):
             self.callbacks.before_step(step)
-        output = self.stepper.step(self.state)
-        self.state.advance(output.samples, output.digest, updated=output.is_applied)
+        output = self.stepper.step(self.progress)
+        self.progress.advance(output.samples, output.digest, updated=output.is_applied)
         self.num_steps += 1
         return output
 
     def _is_evaluation_due(self) -> bool:
         """Whether to evaluate now. Before its last step, a run asked to stop leaves that to its next start (`_begin`)."""
-        step = self.state.step
+        step = self.progress.step
         if self._interrupt.is_agreed and not self._schedule.is_last(step):
             return False
         return self._schedule.is_evaluation_due(step)
@@ -197,9 +207,10 @@ class Trainer:
             TrainingDiverged: The loss is not finite.
             DataError: A rank cannot read its samples, or none has a target. Raised on all ranks.
         """
-        step = self.state.step
+        step = self.progress.step
         self.environment.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {step}")
-        validation = self._evaluator.evaluate(step, self.state.selection)
+        with self._clock.measure("evaluations"):
+            validation = self._evaluator.evaluate(step, self.progress.selection)
         self._divergence.check_validation(validation.loss, step)
         return validation
 
@@ -210,11 +221,11 @@ class Trainer:
             Whether the run has gone back. It continues instead if no checkpoint is stable, or if it has only just gone back.
         """
         log = self.environment.log
-        samples = self.state.samples
+        samples = self.progress.samples
         if not self._policy.may_roll_back(samples):
             log.warning("the run has only just gone back: the run continues without the step")
             return False
-        reader = self.checkpoints.roll_back(partial(self._policy.stable_checkpoints, step=self.state.step))
+        reader = self.checkpoints.roll_back(partial(self._policy.stable_checkpoints, step=self.progress.step))
         if reader is None:
             log.warning("there is no checkpoint to go back to: the run continues without the step")
             return False
@@ -223,8 +234,10 @@ class Trainer:
             self._restore(reader)
         first, last = self._policy.skip_after_rollback(reader.state.spike_policy, range(reader.samples, samples))
         self._saves.after_rollback()
-        log.step = self.state.step
-        self.callbacks.on_start(self.state.step)
+        self._divergence.after_rollback()
+        self._clock.forget_steps()
+        log.step = self.progress.step
+        self.callbacks.on_start(self.progress.step)
         description = f"to {reader.directory}; samples {first} to {last} will be skipped"
         log.record("rollback", description)
         log.info(f"rolled back {description}")
@@ -232,14 +245,14 @@ class Trainer:
 
     def _end(self) -> bool:
         """Save unsaved steps, and report how the run ends. Returns the result of `train`."""
-        self._saves.save_remaining(self.state)
+        self._saves.save_remaining(self.progress)
         if not self._interrupt.is_agreed:
             self.environment.log.record("finished")
             return False
-        self.environment.log.info(f"stopped on request after step {self.state.step}; --resume auto continues")
+        self.environment.log.info(f"stopped on request after step {self.progress.step}; --resume auto continues")
         self.environment.log.record("stopped", "on request")
-        is_from_user = self._interrupt.is_from_user()
-        return not self._schedule.is_last(self.state.step) and not is_from_user
+        is_from_user = self._interrupt.ask_if_from_user()
+        return not self._schedule.is_last(self.progress.step) and not is_from_user
 
     def resume(self, reader: CheckpointReader) -> None:
         """Continue from a checkpoint."""
@@ -250,7 +263,7 @@ class Trainer:
 
     def _restore(self, reader: CheckpointReader) -> None:
         """Return to the step of a loaded checkpoint. The spike policy is restored separately."""
-        self.state.restore(reader.state)
+        self.progress.restore(reader.state)
         self.callbacks.load_state_dict(reader.state.callbacks)
         self.stepper.forget_next_batch()
         snapshot = reader.rng_state(self.environment.topology.rank)

@@ -4,14 +4,14 @@ Parser, help and documentation are generated from them.
 """
 
 import shlex
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.utils.documented_model import DocumentedModel
 from megatape.utils.validation import describe_mismatch
 
@@ -41,7 +41,7 @@ Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]
 
 @dataclass(frozen=True)
 class ArgumentForm:
-    """How to give an option on the command line.
+    """Form of an option on the command line.
 
     Attributes:
         metavar: Placeholder for the value in the usage. None: the option's name or choices.
@@ -142,6 +142,28 @@ def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        details = error.errors()[0]
-        name = str(details["loc"][0])
-        raise UserError(describe_mismatch(details, name)) from None
+        raise _option_error(error) from None
+
+
+def settings_from(options: CommandOptions, kind: type[Value]) -> Value:
+    """Make settings of the options with the names of their fields, and check them.
+
+    Args:
+        options: Options of a command.
+        kind: Dataclass of the settings.
+
+    Raises:
+        UserError: An option is out of the bounds of its field.
+    """
+    names = {field.name for field in fields(cast("Any", kind))}
+    try:
+        return TypeAdapter(kind).validate_python(options.model_dump(include=names))
+    except ValidationError as error:
+        raise _option_error(error) from None
+
+
+def _option_error(error: ValidationError) -> UserError:
+    """Return the error about the first invalid option."""
+    details = error.errors()[0]
+    name = str(details["loc"][0])
+    return UserError(describe_mismatch(details, flag(name)))

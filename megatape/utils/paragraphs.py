@@ -1,4 +1,9 @@
-"""Paragraphs of long output, which functions yield as soon as they are computed."""
+"""Paragraphs of long output, which functions show as soon as they are known."""
+
+from collections.abc import Callable
+
+# Function that shows a paragraph to the user.
+Show = Callable[[str], None]
 
 
 class Line(str):

@@ -47,7 +47,7 @@ def _reason_for_distrust(folder: Path) -> str | None:
     """Create the folder if needed. Return why it is not trusted, or None if it is."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    # Not stat, because another user may have planted a link.
+    # stat would follow a link that another user may have planted.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         return "is not a folder"

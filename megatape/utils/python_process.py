@@ -1,6 +1,8 @@
 """Commands and environments for Python child processes that import nothing from the current directory (search_path.py)."""
 
+import ctypes
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +18,9 @@ _ENVIRONMENT_LOCK = threading.Lock()
 
 # Linux-only option of prctl(2): the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
+# Shells report a process killed by signal N with exit status KILLED_BY + N.
+KILLED_BY = 128
+_PRCTL = ctypes.CDLL(None).prctl
 
 
 def python_command(*words: str) -> list[str]:
@@ -49,6 +54,25 @@ def launcher_environment(words: Sequence[str]) -> dict[str, str]:
     if "megatape" in words and not _is_installed():
         _set_search_path(environment, [PACKAGE_FOLDER, *search_folders()])
     return environment
+
+
+def end_with_parent(parent: int) -> None:
+    """Let this process get SIGTERM when its parent ends in any way. Call it between fork and exec.
+
+    Args:
+        parent: Process id of the parent.
+    """
+    _PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
+    has_ended_meanwhile = os.getppid() != parent
+    if has_ended_meanwhile:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def shell_status(code: int) -> int:
+    """Convert an exit status of subprocess, which is negative after a signal, to that of a shell."""
+    if code < 0:
+        return KILLED_BY - code
+    return code
 
 
 @contextmanager

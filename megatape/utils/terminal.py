@@ -61,7 +61,7 @@ def has_color(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def show_lines(verbose: bool = False) -> None:
+def show_log(verbose: bool = False) -> None:
     """Print this package's log. Commands call this; other programs configure `logging` themselves.
 
     Args:

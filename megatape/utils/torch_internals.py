@@ -60,6 +60,11 @@ def clone_default_store() -> dist.Store:
     return distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined, no-any-return]
 
 
+def named_group(name: str) -> dist.ProcessGroup:
+    """Return the process group with this `group_name`."""
+    return distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type, no-any-return]
+
+
 def count_collectives(description: str) -> tuple[int, int]:
     """Count the collectives that this rank has started.
 
@@ -161,6 +166,27 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
 def zero_all(tensors: list[Tensor]) -> None:
     """Fill each tensor with zeros, in few kernels."""
     torch._foreach_zero_(tensors)
+
+
+def norms(tensors: list[Tensor], order: float) -> list[Tensor]:
+    """Return the norm of each tensor in float64, in few kernels."""
+    return list(torch._foreach_norm(tensors, order, dtype=torch.float64))
+
+
+def has_gradient_hooks(tensor: Tensor) -> bool:
+    """Whether functions registered by `tensor.register_hook` read or change its gradient."""
+    return bool(tensor._backward_hooks)
+
+
+@contextmanager
+def autograd_in_operator() -> Iterator[None]:
+    """Let autograd record what an operator computes inside, as torch.enable_grad asks for. torch excludes that there."""
+    keys = torch._C.DispatchKey
+    with (
+        torch._C._SetExcludeDispatchKeyGuard(keys.AutogradFunctionality, False),
+        torch._C._SetExcludeDispatchKeyGuard(keys.ADInplaceOrView, False),
+    ):
+        yield
 
 
 def is_view(func: Any) -> bool:

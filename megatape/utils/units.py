@@ -49,7 +49,8 @@ def format_range(low: float, high: float) -> str:
     """Format a range with three digits, such as "5.98 to 14.5". From 1,000 on, numbers are rounded to integers."""
     texts = []
     for number in (low, high):
-        if number >= 1000:
+        # With three digits, 999.5 would be 1e+03.
+        if number >= 999.5:
             texts.append(f"{number:,.0f}")
         else:
             texts.append(f"{number:.3g}")
@@ -75,16 +76,20 @@ def format_duration(seconds: float) -> str:
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """Format a number with some significant digits. From 10,000 on, round it to an integer. NaN is "".
+    """Format a number with some significant digits. An integer part with more digits is not shortened. NaN is "".
 
     Args:
         value: The number.
-        digits: Significant digits.
+        digits: Significant digits. From 10,000 on, all numbers are rounded to integers.
     """
     if math.isnan(value):
         return ""
-    if abs(value) >= 10_000:
+    # With `g`, Python would write an exponent if the rounded integer has more than `digits` digits.
+    size = abs(value)
+    if size >= 9_999.5:
         return f"{value:,.0f}"
+    if size >= 10**digits - 0.5:
+        return f"{value:.0f}"
     return f"{value:.{digits}g}"
 
 

@@ -72,6 +72,7 @@ def _in_plain_words(message: str) -> str:
     message = message.replace("Input should be", "must be")
     message, _, _ = message.partition(" or instance of")
     message = message.replace("a valid dictionary", "an object")
+    message = message.replace("True", "true").replace("False", "false")
     return message.replace("a valid tuple", "a list")
 
 

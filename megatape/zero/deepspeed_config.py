@@ -73,7 +73,9 @@ def deepspeed_config(
     }
     if training.precision == "bfloat16":
         # By default DeepSpeed would sum gradients over micro-batches and ranks in bfloat16, losing small ones in large sums.
-        settings["bf16"] = {"enabled": True}
+        # Without its check, whose kernels read every gradient, DeepSpeed calls the optimizer, and UpdateGate skips the step if
+        # the norm is not finite.
+        settings["bf16"] = {"enabled": True, "check_grad_overflow": False}
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
         settings["communication_data_type"] = "fp32"
     return settings
@@ -88,7 +90,7 @@ def _zero_section(zero: ZeroConfig, limits: Stage3Limits) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": limits.prefetch,
         "sub_group_size": zero.sub_group_size,
         "stage3_max_live_parameters": limits.max_live_parameters,
-        # Release weights even if they are needed again soon. accounting/gathered_weights.py simulates this.
+        # Release weights even if they are needed again soon. accounting/sharding/gathered_weights.py simulates this.
         "stage3_max_reuse_distance": 0,
         "stage3_param_persistence_threshold": limits.persistence_threshold,
         "zero_hpz_partition_size": zero.hpz_ranks,

@@ -9,29 +9,29 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megatape.distributed.mesh import Axis, Mesh
-from megatape.distributed.topology import Topology
+from megatape.distributed.topology import Topology, name_ranks
 from megatape.distributed.values.exchange import gather_values
 from megatape.optim.optimizer import build_optimizer
-from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.engine_options import EngineOptions
-from megatape.zero.evaluation_losses import EvaluationLosses
-from megatape.zero.gated_optimizer import GatedOptimizer
-from megatape.zero.internals import same_optimizer_at_stages_1_and_2
-from megatape.zero.mpu import Mpu
-from megatape.zero.nonfinite import NonfiniteWatch
-from megatape.zero.partial_gradients import PartialGradients
-from megatape.zero.pass_result import GradientSums, PassResult
-from megatape.zero.replica_check import ReplicaCheck
-from megatape.zero.sharded_module import build_sharded, with_small_bucket
+from megatape.zero.passes.computation_check import ComputationCheck
+from megatape.zero.passes.evaluation_losses import EvaluationLosses
+from megatape.zero.passes.nonfinite import NonfiniteDetector
+from megatape.zero.passes.partial_gradients import PartialGradients
+from megatape.zero.passes.pass_result import GradientSums, PassResult
+from megatape.zero.passes.recorded_passes import Inputs
+from megatape.zero.passes.replays import Recording, Replays
+from megatape.zero.passes.stopwatch import Stopwatch
+from megatape.zero.setup.internals import same_optimizer_at_stages_1_and_2
+from megatape.zero.setup.mpu import Mpu
+from megatape.zero.setup.sharded_module import build_sharded, with_small_bucket
 from megatape.zero.stages.build import build_stage
-from megatape.zero.state import ZeroState
-from megatape.zero.stopwatch import Stopwatch
-from megatape.zero.update import Decide, Take, Update
-from megatape.zero.update_gate import UpdateGate
-from megatape.zero.weight_step import WeightStep
-
-# Keyword arguments for the module's forward pass on one micro-batch, on this rank's device.
-Inputs = dict[str, Tensor | None]
+from megatape.zero.state.memory_check import MemoryCheck
+from megatape.zero.state.replica_check import ReplicaCheck
+from megatape.zero.state.zero_state import ZeroState
+from megatape.zero.update.decision import Apply, Decide, Update
+from megatape.zero.update.gate import UpdateGate
+from megatape.zero.update.gated_optimizer import GatedOptimizer
+from megatape.zero.update.weight_step import WeightStep
 
 
 class Engine:
@@ -43,12 +43,14 @@ class Engine:
         mesh: Mesh over all ranks.
         build_module: Builds this rank's share of the module on a tensor axis. The forward pass returns the summed loss over
             its targets in float32. Weights are uninitialized until `state.load`.
+        recording: How to record the passes of a micro-batch, to replay them from then on. None to run them each time.
 
     Attributes:
         topology, mesh: See Args.
-        deepspeed: DeepSpeed's engine.
+        deepspeed_engine: DeepSpeed's engine.
         device: This rank's device.
         state: Master weights and optimizer state.
+        replays: Replays of recorded passes.
     """
 
     def __init__(
@@ -57,30 +59,34 @@ class Engine:
         topology: Topology,
         mesh: Mesh,
         build_module: Callable[[Axis], nn.Module],
+        recording: Recording | None = None,
     ) -> None:
-        lazy_import_dynamo()
         self.topology = topology
         self.mesh = mesh
         mpu = Mpu(mesh)
-        module = build_sharded(build_module, options.deepspeed, mesh, mpu)
+        module = build_sharded(build_module, options.deepspeed_config, mesh, mpu)
         inner = build_optimizer(module.named_parameters(), options.optimizer)
         gated = GatedOptimizer(inner)
         with same_optimizer_at_stages_1_and_2():
-            self.deepspeed, *_ = deepspeed.initialize(
+            self.deepspeed_engine, *_ = deepspeed.initialize(
                 model=module,
                 optimizer=gated,
                 mpu=mpu,
-                config=with_small_bucket(options.deepspeed, module),
+                config=with_small_bucket(options.deepspeed_config, module),
             )
-        self.device = torch.device(self.deepspeed.device)
-        self._stage = build_stage(self.deepspeed, mesh, options.gradient_clip)
-        self.state = ZeroState(self.deepspeed, self._stage, gated, topology, mesh, options.optimizer)
-        self._gate = UpdateGate(self._stage, WeightStep(inner, self.state))
+        self.device = torch.device(self.deepspeed_engine.device)
+        self.replays = Replays(module, recording, topology)
+        self._stage = build_stage(self.deepspeed_engine, mesh, options.gradient_clip)
+        self.state = ZeroState(self.deepspeed_engine, self._stage, gated, topology, mesh, options.optimizer)
+        self._weight_step = WeightStep(inner, self.state)
+        self._gate = UpdateGate(self._stage, self._weight_step)
         gated.connect(self._gate)
         self._replica_check = ReplicaCheck(self.state)
+        self._memory_check = MemoryCheck(self.state, options.memory_check_interval)
+        self._computation_check = ComputationCheck(self.deepspeed_engine, topology, mesh)
         self._partial_gradients = PartialGradients(self.state, options.zero.offload_optimizer)
         replicated_weights = [self.state.parameters[name] for name in self._partial_gradients.names]
-        self._nonfinite = NonfiniteWatch(replicated_weights, self.device)
+        self._nonfinite = NonfiniteDetector(replicated_weights, self.device)
 
     def forward_backward(self, micro_batches: list[Inputs], num_targets: float) -> PassResult:
         """Accumulate the gradient of the mean loss over this rank's micro-batches.
@@ -91,26 +97,31 @@ class Engine:
                 losses of ranks would weight targets unequally when some are masked.
         """
         # DeepSpeed divides by the accumulation steps in its configuration and averages over ranks. The weight undoes both.
-        weight = self.mesh["replicate"].size * self.deepspeed.gradient_accumulation_steps() / num_targets
-        self.deepspeed.train()
+        weight = self.mesh["replicate"].size * self.deepspeed_engine.gradient_accumulation_steps() / num_targets
+        self.deepspeed_engine.train()
         # Keep the loss on the device: reading it after every micro-batch would stall a GPU.
         loss = torch.zeros((), device=self.device)
         self._nonfinite.reset()
-        forward = Stopwatch(self.device)
+        forward_stopwatch = Stopwatch(self.device)
         for number, inputs in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
             # During the batch-size warm-up, steps have fewer micro-batches than DeepSpeed's configuration says.
-            self.deepspeed.set_gradient_accumulation_boundary(is_last)
-            with forward:
-                loss_sum = self.deepspeed(**inputs)
-            self.deepspeed.backward(loss_sum * weight)
+            self.deepspeed_engine.set_gradient_accumulation_boundary(is_last)
+            with forward_stopwatch, self.replays.replacing_forward():
+                loss_sum = self.deepspeed_engine(**inputs)
+            self.deepspeed_engine.backward(loss_sum * weight)
             loss += loss_sum.detach()
             if not is_last:
-                # Only counts the micro-batch.
-                self.deepspeed.step()
+                # Before the last micro-batch, DeepSpeed's step only counts it.
+                self.deepspeed_engine.step()
         self._partial_gradients.sum_parts()
-        sums = GradientSums(loss, self._nonfinite.detected, self._stage.local_squared_norm())
-        return PassResult(sums, forward)
+        sums = GradientSums(
+            loss=loss,
+            num_nonfinite=self._nonfinite.detected,
+            squared_norm=self._stage.local_squared_norm(),
+            num_changed=self._memory_check.num_changed(),
+        )
+        return PassResult(sums, forward_stopwatch)
 
     def update(
         self,
@@ -118,7 +129,7 @@ class Engine:
         loss: float,
         sums: GradientSums,
         *,
-        decide: Decide = lambda norm: Take(),
+        decide: Decide = lambda norm: Apply(),
     ) -> Update:
         """Update the weights, unless a loss or gradient is not finite on any rank, or `decide` skips the update. Collective.
 
@@ -129,17 +140,20 @@ class Engine:
             loss: Mean loss over the targets on all ranks.
             sums: Sums over all ranks.
             decide: Decides about a finite update by its gradient norm. Called once.
+
+        Raises:
+            TrainingDiverged: Weights or optimizer state have changed since the last update. Raised on all ranks.
         """
-        for group in self.state.optimizer.param_groups:
-            group["lr"] = learning_rate * group["scale"]
+        if sums.num_changed:
+            self._memory_check.fail()
+        self._weight_step.set_learning_rate(learning_rate)
         self._gate.open(self._nonfinite_reason(loss, sums), decide)
         self._stage.clip_gradients(sums.squared_norm)
-        self.deepspeed.step()
+        self.deepspeed_engine.step()
         update = self._gate.close()
         if update.is_applied:
-            self.state.flat_state.check_registered(self.state.names_by_kind)
-            if self.state.average is not None:
-                self.state.average.update()
+            self.state.finish_update()
+        self._memory_check.after_update()
         return update
 
     def _nonfinite_reason(self, loss: float, sums: GradientSums) -> str | None:
@@ -147,20 +161,32 @@ class Engine:
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if sums.num_nonfinite:
-            ranks = self._name_ranks(bool(self._nonfinite.detected))
+            ranks = self._describe_ranks_at_fault(bool(self._nonfinite.detected))
             return f"a gradient that every tensor-parallel rank must have is not finite{ranks}"
         if not math.isfinite(sums.squared_norm):
             is_local = not math.isfinite(float(self._stage.local_squared_norm()))
-            ranks = self._name_ranks(is_local)
+            ranks = self._describe_ranks_at_fault(is_local)
             return f"the gradient norm is {sums.squared_norm**0.5}{ranks}"
         return None
 
-    def _name_ranks(self, is_at_fault: bool) -> str:
-        """Name the first rank at fault, such as " on rank 1, but not on all"; "" if all are or none is. Collective."""
+    def _describe_ranks_at_fault(self, is_at_fault: bool) -> str:
+        """Name the ranks at fault, such as " on ranks 1, 3, but not on all"; "" if all are or none is. Collective."""
         are_at_fault = gather_values(is_at_fault, self.topology)
         if all(are_at_fault) or not any(are_at_fault):
             return ""
-        return f" on rank {are_at_fault.index(True)}, but not on all"
+        ranks = [rank for rank, at_fault in enumerate(are_at_fault) if at_fault]
+        return f" on {name_ranks(ranks)}, but not on all"
+
+    def check_computation(self, inputs: Inputs) -> None:
+        """Check that all replicas compute the same numbers from the same samples. Collective.
+
+        Args:
+            inputs: Keyword arguments for the module's forward pass on a micro-batch. Those of the first replica are used.
+
+        Raises:
+            TrainingDiverged: Results differ. Raised on all ranks.
+        """
+        self._computation_check.check(inputs)
 
     def check_replicas(self) -> None:
         """Check that replicated weights and optimizer state are equal. Collective.
@@ -178,11 +204,11 @@ class Engine:
             batches: This rank's batches, each with its group name. Every rank has the same number of batches.
             num_targets: Valid targets in this rank's batches, by group. All ranks list the same groups.
         """
-        self.deepspeed.eval()
+        self.deepspeed_engine.eval()
         totals = torch.zeros(len(num_targets), dtype=torch.float64, device=self.device)
         rows = dict(zip(num_targets, totals, strict=True))
         for group, inputs in batches:
-            rows[group] += self.deepspeed(**inputs)
+            rows[group] += self.deepspeed_engine(**inputs)
         sums = self.sum_over_ranks(*totals, *num_targets.values())
         losses = sums[: len(rows)]
         targets = sums[len(rows) :]

@@ -18,13 +18,15 @@ class EngineOptions:
         zero: ZeRO stage, bucket size and offloading.
         optimizer: Optimizer kind and hyperparameters.
         gradient_clip: Maximum gradient norm, 0 for no clipping.
-        deepspeed: DeepSpeed's own configuration.
+        memory_check_interval: Updates from one memory check to the next, 0 for none.
+        deepspeed_config: DeepSpeed's own configuration.
     """
 
     zero: ZeroConfig
     optimizer: OptimizerConfig
     gradient_clip: float
-    deepspeed: dict[str, Any]
+    memory_check_interval: int
+    deepspeed_config: dict[str, Any]
 
 
 def engine_options(config: Config, world_size: int) -> EngineOptions:
@@ -43,5 +45,6 @@ def engine_options(config: Config, world_size: int) -> EngineOptions:
         zero=config.zero,
         optimizer=config.optimizer,
         gradient_clip=config.training.gradient_clip,
-        deepspeed=deepspeed_config(config.training, config.zero, accumulation_steps, limits),
+        memory_check_interval=config.training.memory_check_interval,
+        deepspeed_config=deepspeed_config(config.training, config.zero, accumulation_steps, limits),
     )

@@ -52,7 +52,7 @@ def test_bfloat16_computes_in_float32() -> None:
 
 def test_nothing_quadratic_is_kept() -> None:
     """Tensors saved for the backward pass grow with N, not with N x N."""
-    from megatape.accounting.saved_tensors import record_saved
+    from megatape.accounting.memory.saved_tensors import record_saved
 
     def num_saved_bytes(length: int) -> int:
         q, k, v, delta = inputs((1, length, 2, 2, 4))

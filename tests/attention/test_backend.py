@@ -1,6 +1,7 @@
-"""Choice of attention backends, forced backends, and the tensors that each saves."""
+"""Choosing and forcing attention backends, and the tensors saved by each."""
 
 import itertools
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -9,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from megatape.accounting.activation_memory import plan_activations
-from megatape.accounting.activations import count_saved_activations
-from megatape.accounting.saved_tensors import saved_bytes
+from megatape.accounting.memory.activation_memory import plan_activations
+from megatape.accounting.memory.saved_activations import count_saved_activations
+from megatape.accounting.memory.saved_tensors import saved_bytes
 from megatape.accounting.workload import Workload
 from megatape.attention.attend import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind
@@ -22,9 +23,10 @@ from megatape.encodings.tape import TapeUpdate
 from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
 from tests.helpers.checks.slow import slow_but
+from tests.helpers.models import fa4_stand_in
 from tests.helpers.models.small_models import model_with
 
-# Fields of AttentionRequirements: device_type, moves_state, bias, head_dim, dtype, masked -> backend
+# Fields of AttentionRequirements: device_type, averages_state, bias, head_dim, dtype, masked -> backend
 CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
     ("cpu", False, "none", 64, torch.float32, False): "sdpa",
     ("cpu", False, "none", 64, torch.float32, True): "sdpa",
@@ -46,11 +48,23 @@ CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
     ("cpu", True, "pair", 64, torch.float32, True): "blocked",
     ("cuda", True, "pair", 64, torch.bfloat16, False): "blocked",
     ("cuda", True, "distance", 64, torch.bfloat16, False): "flex",
+    ("cuda", False, "decay", 64, torch.bfloat16, False): "triton",
+    ("cuda", True, "decay", 128, torch.float32, True): "triton",
+    ("cpu", True, "decay", 64, torch.float32, True): "blocked",
+}
+# The same fields -> backend if gradients must repeat bit for bit
+DETERMINISTIC_CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
+    ("cpu", False, "none", 64, torch.float32, False): "sdpa",
+    ("cuda", False, "none", 64, torch.bfloat16, False): "triton",
+    ("cuda", True, "none", 128, torch.bfloat16, False): "triton",
+    ("cuda", True, "none", 128, torch.float32, False): "flex",
+    ("cuda", False, "distance", 64, torch.float32, False): "triton",
+    ("cuda", False, "pair", 64, torch.bfloat16, False): "blocked",
 }
 
 
-def need(device_type: str, moves_state: bool, bias: BiasKind) -> AttentionRequirements:
-    return AttentionRequirements(device_type, moves_state, bias, 64, torch.float32, masked=False)
+def need(device_type: str, averages_state: bool, bias: BiasKind) -> AttentionRequirements:
+    return AttentionRequirements(device_type, averages_state, bias, 64, torch.float32, masked=False)
 
 
 @pytest.mark.parametrize("requirements", CHOICES, ids=str)
@@ -58,13 +72,22 @@ def test_automatic_choice(requirements: tuple[str, bool, BiasKind, int, torch.dt
     assert select_backend(AttentionRequirements(*requirements)) == CHOICES[requirements]
 
 
+@pytest.mark.parametrize("requirements", DETERMINISTIC_CHOICES, ids=str)
+def test_automatic_choice_of_deterministic_backends(
+    requirements: tuple[str, bool, BiasKind, int, torch.dtype, bool],
+) -> None:
+    """On a GPU, PyTorch's kernels add some gradients in any order."""
+    choice = select_backend(AttentionRequirements(*requirements, deterministic=True))
+    assert choice == DETERMINISTIC_CHOICES[requirements]
+
+
 @pytest.mark.parametrize("bias", get_args(BiasKind))
-@pytest.mark.parametrize("moves_state", [False, True])
+@pytest.mark.parametrize("averages_state", [False, True])
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_forced_backend_runs_where_it_can(name: str, device_type: str, moves_state: bool, bias: BiasKind) -> None:
-    """Elsewhere `check_forced_backend` raises an error, and layers that it does not support use the automatic choice."""
-    requirements = need(device_type, moves_state, bias)
+def test_a_forced_backend_runs_where_it_can(name: str, device_type: str, averages_state: bool, bias: BiasKind) -> None:
+    """Elsewhere `check_forced_backend` raises an error, with unsupported layers using the automatic choice."""
+    requirements = need(device_type, averages_state, bias)
     choice = select_backend(requirements, backends_by_priority(name))
     if get_backend(name).unsupported_reason(requirements) is None:
         assert choice == name
@@ -127,7 +150,7 @@ def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> No
     content, _ = attend(q, k, v, backends=backends_by_priority("blocked"))
     expected, _ = attend(q, k, v, backends=backends_by_priority("sdpa"))
     assert content is blocked_outputs[0]
-    torch.testing.assert_close(content, expected, rtol=1e-5, atol=1e-5)  # float32 sums of 9 terms in a different order
+    torch.testing.assert_close(content, expected, rtol=1e-5, atol=1e-5)  # float32 sums with 9 terms in a different order
 
 
 class Fused(torch.autograd.Function):
@@ -138,14 +161,14 @@ class Fused(torch.autograd.Function):
         batch, heads, length, _ = q.shape
         out = v.new_zeros(batch, length, heads, v.shape[-1]).transpose(1, 2)  # like q
         logsumexp = q.new_zeros(q.shape[:3], dtype=torch.float32)
-        # PyTorch's operator saves the seed and offset of dropout as well.
+        # PyTorch's operator also saves dropout's seed and offset.
         seed = torch.zeros((), dtype=torch.long)
         offset = torch.zeros((), dtype=torch.long)
         ctx.save_for_backward(q, k, v, out, logsumexp, seed, offset)
         return out
 
 
-FUSED = ("sdpa", "flex", "triton")
+FUSED = ("sdpa", "flex", "fa4", "triton")
 # Encoding, head sizes, backends
 KEPT = [
     ("tape", (16, 128), FUSED),
@@ -160,12 +183,14 @@ KEPT = [
 def test_the_plan_counts_what_autograd_keeps(
     raw_config: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     encoding: str,
     head_dims: tuple[int, ...],
     names: tuple[str, ...],
     groups: int,
 ) -> None:
-    """An additional layer saves the planned bytes, with stand-ins for kernels that only GPUs have."""
+    """An additional layer saves the planned bytes, using stand-ins for kernels existing on GPUs only."""
+    fa4_stand_in.install(monkeypatch, tmp_path)
     has_kernel = TapeUpdate.has_kernel
     for name, size in itertools.product(names, head_dims):
         monkeypatch.setattr(get_backend(name), "unsupported_reason", lambda need: None)
@@ -175,17 +200,18 @@ def test_the_plan_counts_what_autograd_keeps(
         with monkeypatch.context() as patched:
             patched.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
             patched.setattr("megatape.attention.backends.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
-            patched.setattr("megatape.attention.backends.sdpa._padded", lambda heads, e: heads)  # as on a GPU
-            for kernels in ("attention.kernels.attention", "attention.kernels.rotation", "encodings.kernels.update"):
+            # On a GPU, heads are not padded.
+            patched.setattr("megatape.attention.backends.sdpa._padded", lambda heads, e: heads)
+            for kernels in ("attention.kernels.head_launches", "attention.kernels.rotation", "encodings.kernels.update"):
                 patched.setattr(f"megatape.{kernels}.launch", lambda *_, **__: None)
-            patched.setattr("megatape.attention.fused_rotation.has_kernels", lambda device: True)
+            patched.setattr("megatape.attention.rotating_backend.has_kernels", lambda device: True)
             patched.setattr(TapeUpdate, "has_kernel", lambda update, device: has_kernel(update, torch.device("meta")))
             num_saved = _saved_bytes_per_layer(config, name)
         assert count_saved_activations(Workload.from_config(config), on_gpu=True).layer == num_saved, (name, size)
 
 
 def _saved_bytes_per_layer(config: Config, backend: str) -> int:
-    """Return the bytes that autograd saves for a layer that is neither the first nor the last."""
+    """Return the bytes that autograd saves for a layer between the first and the last one."""
     counts = []
     for num_layers in (3, 4):
         deeper = config.model.model_copy(update={"num_layers": num_layers})
@@ -202,7 +228,7 @@ def test_planner_refuses_a_forced_backend_that_cannot_run(raw_config: dict[str, 
 
 def test_an_unknown_backend_is_refused(raw_config: dict[str, Any]) -> None:
     raw_config["training"]["attention"] = "nothing"
-    with pytest.raises(ValueError, match="training.attention.*choose one of auto, sdpa, flex, triton, blocked"):
+    with pytest.raises(ValueError, match="training.attention.*choose one of auto, sdpa, flex, fa4, triton, blocked"):
         parse_config(raw_config, "test")
 
 
@@ -218,10 +244,10 @@ def test_requirements_of_equal_layers_are_one(raw_config: dict[str, Any]) -> Non
 
 def test_the_last_layer_of_tape_does_not_move_the_state(raw_config: dict[str, Any]) -> None:
     raw_config["model"]["encoding"] = "tape"
-    assert [requirements.moves_state for requirements in requirements_of(raw_config)] == [True, False]
+    assert [requirements.averages_state for requirements in requirements_of(raw_config)] == [True, False]
 
 
 def test_layers_without_positions_have_no_bias(raw_config: dict[str, Any]) -> None:
-    raw_config["model"] |= {"encoding": "tape_fox", "nope_every": 2}
-    needs = [(requirements.moves_state, requirements.bias) for requirements in requirements_of(raw_config)]
-    assert needs == [(True, "pair"), (False, "pair"), (False, "none")]
+    raw_config["model"] |= {"encoding": "tape_fox", "nope_every": 2, "num_layers": 4}
+    needs = [(requirements.averages_state, requirements.bias) for requirements in requirements_of(raw_config)]
+    assert needs == [(True, "decay"), (False, "decay"), (False, "none")]

@@ -25,7 +25,7 @@ from tests.helpers.models.small_models import SHAPE
 pytestmark = pytest.mark.numerics
 
 
-KINDS = ("distance", "pairs", "pairs of rows")  # the last case: every row of the batch has its own positions
+KINDS = ("distance", "pairs", "pairs of rows")  # In the last case, every row in the batch has its own positions.
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -68,7 +68,7 @@ def test_inputs_are_left_alone(shape: tuple[int, ...]) -> None:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Records the number of elements in the largest storage returned by an operation."""
+    """Records how many elements the largest storage returned by an operation has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize(("kind", "units"), [("distance", 3), ("pairs", WIDTH + 1)])
 def test_thousands_of_tokens(kind: str, units: int) -> None:
-    """The largest tensor of a forward pass has a block's rows and all keys, for all heads or hidden units.
+    """The forward pass's largest tensor has a block's rows and all keys, for all heads or hidden units.
 
     The lookup by distance keeps to this limit in the backward pass as well.
     """
@@ -107,7 +107,7 @@ def test_thousands_of_tokens(kind: str, units: int) -> None:
 
 
 def bias_of(encoding: str, heads: int, length: int = 40) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the bias [H, N, N] of a new layer with random weights, and those weights."""
+    """Return a random layer's bias [H, N, N], and its weights."""
     config = ModelConfig(**SHAPE | {"encoding": encoding, "num_heads": heads, "head_dim": 4})
     layer = encoding_of(config).bias(SINGLE)
     assert layer is not None
@@ -121,7 +121,7 @@ def bias_of(encoding: str, heads: int, length: int = 40) -> tuple[Tensor, dict[s
 
 
 def visible_pairs(length: int = 40) -> list[tuple[int, int]]:
-    """Return all pairs of a query's index and a visible key's."""
+    """Return all visible pairs: the indices of a query and a key."""
     return [(row, column) for row in range(length) for column in range(row + 1)]
 
 

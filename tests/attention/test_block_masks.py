@@ -1,4 +1,4 @@
-"""Block masks of flex_attention."""
+"""Block masks for flex_attention."""
 
 import pytest
 import torch
@@ -8,16 +8,17 @@ from megatape.attention.block_masks import document_blocks
 from tests.helpers.models.attention import random_document_starts
 
 
+@pytest.mark.parametrize("window", [None, 1, 100, 128, 300])
 @pytest.mark.parametrize("length", [40, 128, 513, 640])
-def test_blocks_are_those_of_all_pairs(length: int) -> None:
-    """Skipped and unmasked blocks are those that torch finds by looking at every pair."""
+def test_blocks_are_those_of_all_pairs(length: int, window: int | None) -> None:
+    """Skipped and unmasked blocks are those found by torch when checking every pair."""
     starts = random_document_starts(3, length)
     starts[2] = 0
 
     def sees_key(batch: torch.Tensor, head: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-        return (column <= row) & (column >= starts[batch, row])
+        return (column <= row) & (column >= starts[batch, row]) & (column > row - (window or length))
 
-    mask = document_blocks(starts, 0)
+    mask = document_blocks(starts, 0, window)
     expected = create_block_mask(sees_key, 3, None, length, length, device="cpu")
     assert mask.seq_lengths == expected.seq_lengths
     assert mask.BLOCK_SIZE == expected.BLOCK_SIZE

@@ -32,7 +32,7 @@ def test_gradients_are_those_of_finite_differences(width: int, moved: bool) -> N
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_it_compiles_into_one_graph(gradients: bool) -> None:
+def test_rotation_compiles_into_one_graph(gradients: bool) -> None:
     """Exported models compile it. With other arguments torch.compile can fail if gradients are off."""
     q = draw(B, N, H, R, dtype=torch.float32)
     k = draw(B, N, L, R, dtype=torch.float32)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import attend
-from megatape.attention.backends.sdpa import visible
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.attention.shifted import ShiftedSparse, num_pairs, num_unshifted_heads
+from megatape.attention.windows import visible
 from megatape.distributed.mesh import Axis
-from megatape.model.block import Attention
+from megatape.model.attention import Attention
 from megatape.model.transformer import Transformer
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.numerics
 # Groups of 16 tokens start at tokens 0, 16 and 32, and shifted groups at 0, 8, 24 and 40.
 LENGTH = 48
 GROUPS = 3
-# First token of each token's group
+# First token in each token's group
 UNSHIFTED_STARTS = [0] * 16 + [16] * 16 + [32] * 16
 SHIFTED_STARTS = [0] * 8 + [8] * 16 + [24] * 16 + [40] * 8
 
@@ -63,7 +63,7 @@ def document_starts_if(masked: bool) -> Tensor | None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("num_unshifted", [0, 1, 2], ids="{} unshifted".format)
 def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> None:
-    """Values and gradients equal a float64 formula with grouped queries, for ranks holding heads of one half or both."""
+    """Values and gradients equal a float64 formula with grouped queries, on ranks holding heads from one half or both."""
     generator = torch.Generator().manual_seed(0)
     arguments = [torch.randn(2, LENGTH, heads, 4, generator=generator).requires_grad_() for heads in (4, 2, 2)]
     exact_arguments = [tensor.detach().double().requires_grad_() for tensor in arguments]
@@ -71,7 +71,7 @@ def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> N
     sparse = ShiftedSparse(GROUPS, num_unshifted, partial(attend, backends=(backend,)))
 
     q, k, v = arguments
-    output, _ = sparse(q, k, v, state=None, bias=None, document_starts=document_starts, moves_state=False)
+    output, _ = sparse(q, k, v, state=None, bias=None, document_starts=document_starts, averages_state=False)
     output.sin().sum().backward()
 
     q, k, v = exact_arguments
@@ -85,7 +85,7 @@ def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> N
 
 
 def test_the_planner_counts_all_pairs_within_groups() -> None:
-    """The planner's number includes pairs with a later key, which attention masks."""
+    """The planner's number includes pairs with a later key, masked by attention."""
     num_expected = 0.0
     for starts in (UNSHIFTED_STARTS, SHIFTED_STARTS):
         sizes = [starts.count(start) for start in set(starts)]
@@ -94,7 +94,7 @@ def test_the_planner_counts_all_pairs_within_groups() -> None:
 
 
 class Masked(ShiftedSparse):
-    """Attention layer that computes the same result with a mask."""
+    """Attention layer computing the same result with a mask."""
 
     def __call__(
         self,
@@ -105,7 +105,8 @@ class Masked(ShiftedSparse):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: Tensor | None,
-        moves_state: bool,
+        averages_state: bool,
+        window: int | None = None,
     ) -> tuple[Tensor, None]:
         return masked_attention(*rotate_qk(q, k, state), v, document_starts, self.num_unshifted), None
 
@@ -116,7 +117,7 @@ def rope_model(**options: Any) -> Transformer:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_model_equals_one_with_masks(masked: bool) -> None:
-    """Logits and gradients of the embedded tokens and every weight are equal."""
+    """Logits are equal, and so are gradients for embedded tokens and every weight."""
     document_starts = document_starts_if(masked)
     tokens, positions = tokens_and_positions(length=LENGTH)
     model = rope_model(num_shifted_groups=GROUPS)
@@ -158,7 +159,7 @@ def test_a_token_sees_its_group_up_to_itself(num_unshifted: int, starts: list[in
     q, k, v = (torch.randn(1, LENGTH, 1, 4, generator=generator) for _ in range(3))
     v.requires_grad_()
     sparse = ShiftedSparse(GROUPS, num_unshifted)
-    output, _ = sparse(q, k, v, state=None, bias=None, document_starts=None, moves_state=False)
+    output, _ = sparse(q, k, v, state=None, bias=None, document_starts=None, averages_state=False)
     for token, start in enumerate(starts):
         (gradient,) = torch.autograd.grad(output[0, token].sum(), v, retain_graph=True)
         visible_tokens = gradient[0, :, 0, 0].nonzero().flatten().tolist()
@@ -188,10 +189,11 @@ def test_dense_in_evaluation() -> None:
 
 @pytest.mark.slow
 def test_same_on_tensor_parallel_ranks(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Two ranks with one half of the heads each equal one process after three steps, with document masks and checkpointing."""
+    """Two ranks, each with one half of the heads, equal one process after three steps, masking documents and checkpointing."""
     raw_config["model"] |= {"encoding": "rope", "num_kv_heads": 2}
     raw_config["training"] |= {"steps": 3, "num_shifted_groups": 4}
-    raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
+    # A large eps keeps Adam's updates smooth (see test_stages.py).
+    raw_config["optimizer"]["eps"] = 1e-3
     raw_config["checkpoint"] = {"interval": 3, "keep": 1}
     raw_config["evaluation"]["interval"] = 100
     checkpoints = Path(raw_config["run"]["directory"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.registry import CALLBACKS, Entry

@@ -14,15 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatape.accounting.parameters import meta_model
-from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.accounting.whole_model.parameters import meta_model
+from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.data.shards.index import load_index
-from megatape.data.shards.reader import SplitReader
+from megatape.data.shards.reading.reader import SplitReader
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.training.example_dataset import ExampleDataset
-from megatape.data.training.order import sample_index
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.example_dataset import ExampleDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
+from megatape.data.training.mixing.order import sample_index
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.model.init import initial_weight
@@ -48,17 +48,17 @@ def test_a_data_folder_opens_and_verifies() -> None:
     recorded = json.loads((FIRST / "state.json").read_text())["fingerprints"]
     dataset = TokenDataset(StoredSplit(DATA, "train"), 32)
     assert {"data": dataset.fingerprint, "tokenizer": dataset.split.tokenizer_hash} == recorded
-    assert [sample_index(place, dataset.num_samples, 1234) for place in range(4)] == [130, 307, 88, 134]
+    assert [sample_index(consumed, dataset.num_samples, 1234) for consumed in range(4)] == [130, 307, 88, 134]
 
 
 def test_data_folders_of_versions_2_and_3() -> None:
     """With several shards and members, tokens are unchanged, and fingerprints are those that runs of that time resume by."""
-    for place, (fingerprint, sha256) in json.loads((FIXTURES / "earlier_data" / "expected.json").read_text()).items():
-        name, split = place.split()
+    for name_and_split, (fingerprint, sha256) in json.loads((FIXTURES / "earlier_data" / "expected.json").read_text()).items():
+        name, split = name_and_split.split()
         dataset = TokenDataset(StoredSplit(FIXTURES / "earlier_data" / name, split), 16)
-        assert dataset.fingerprint == fingerprint, place
+        assert dataset.fingerprint == fingerprint, name_and_split
         stream = dataset.split.stream(0, dataset.split.num_tokens)
-        assert hashlib.sha256(stream.astype("<u4").tobytes()).hexdigest() == sha256, place
+        assert hashlib.sha256(stream.astype("<u4").tobytes()).hexdigest() == sha256, name_and_split
     examples = ExampleDataset(StoredSplit(FIXTURES / "earlier_data" / "version-3", "train"), 64)
     assert (examples.sample(0).targets != IGNORE_INDEX).sum() == 1
 
@@ -76,7 +76,7 @@ def test_a_run_resumes(tmp_path: Path) -> None:
         ours, theirs = load_file(tmp_path / "run" / "checkpoints" / LAST.name / file), load_file(LAST / file)
         assert ours.keys() == theirs.keys()
         for name, tensor in theirs.items():
-            if tensor.any():  # the moments of the last layer's position update, which nothing reads, are zero
+            if tensor.any():  # Moments are zero for the last layer's position update, read by nothing.
                 assert_close(ours[name], tensor, bounds.TRAINED, what=(kind, name))
             else:
                 assert not ours[name].any()
@@ -88,7 +88,7 @@ def test_a_run_resumes(tmp_path: Path) -> None:
             assert entry[key] == expected[key]
         for key in ("loss", "grad_norm"):
             assert_close([entry[key]], [expected[key]], bounds.TRAINED, what=key)
-    # The run keeps the first 8 of 31 validation samples. A new run would take 8 at equal distances.
+    # The run keeps the first 8 of 31 validation samples. A new run would take 8 equally spaced ones.
     assert found[-1]["validation_selection"] == "first"
     assert_close([found[-1]["validation_loss"]], [recorded[-1]["validation_loss"]], bounds.TRAINED, what="validation loss")
 
@@ -127,7 +127,8 @@ def test_a_checkpoint_exports_the_same_weights(tmp_path: Path) -> None:
     export(CheckpointReader(FIRST), tmp_path / "export")
     ours, theirs = load_file(tmp_path / "export" / "model.safetensors"), load_file(EXPORT / "model.safetensors")
     assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+    different = [name for name, tensor in theirs.items() if not torch.equal(ours[name], tensor)]
+    assert different == []
 
 
 @pytest.mark.parametrize("encoding", INITIAL)

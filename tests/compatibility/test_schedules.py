@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import load_config, load_recorded_config, parse_config
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_trained
-from megatape.optim.schedules import LearningRate
+from megatape.optim.learning_rate import LearningRate
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.processes.workers import run_workers
@@ -41,7 +41,7 @@ def metrics_of(file: Path) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_configurations_load(kind: str) -> None:
-    """They load with all learning rates of the run."""
+    """Earlier configurations load with all learning rates of their runs."""
     file = SCHEDULES / kind / "config.json"
     for config in (load_config(file), load_recorded_config(file), CheckpointReader(checkpoint_of(kind)).config):
         assert parse_config(config.model_dump(), "again") == config

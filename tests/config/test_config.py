@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.runs.raw_config import MIXTURE, mixed, parse
+from megatape.errors import ConfigError
+from tests.helpers.runs.raw_config import MIXTURE, RAW, mixed, parse
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,11 @@ from tests.helpers.runs.raw_config import MIXTURE, mixed, parse
         ),
         ({"export__family": "llama"}, ["export.family llama has no model with encoding tape", "choose one of tape"]),
         ({"export__family": "gpt"}, ["export.family is 'gpt'", "choose one of llama, mistral, qwen2, qwen3, tape"]),
+        ({"export": {"push": "user/tape"}}, ["export push needs interval, the steps between exports: set it, or remove push"]),
+        (
+            {"export__interval": 30, "checkpoint__interval": 20},
+            ["export.interval 30 is not a multiple of checkpoint.interval 20: change one of them"],
+        ),
         ({"model__attention_bias": "kv"}, ["model.attention_bias: must be 'none', 'qkv' or 'qkvo', got 'kv'"]),
         ({"model__head_dim": 2, "model__scaling": {"kind": "theta", "factor": 2.0}}, ["head_dim above 2"]),
         (
@@ -272,3 +278,16 @@ def test_batch_arithmetic_prints_the_equation() -> None:
         ValueError, match=r"global_batch_size 8 = micro_batch_size 2 x data-parallel ranks 3 x accumulation 1\.333"
     ):
         config.check_divides(3)
+
+
+def test_a_misspelled_field_is_not_missing_as_well() -> None:
+    """One typo of a required field is one line, which suggests the field. A field that is missing besides has its own line."""
+    model = dict(RAW["model"])
+    model["hiden_size"] = model.pop("hidden_size")
+    del model["mlp_size"]
+    with pytest.raises(ConfigError) as caught:
+        parse(model=model)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert "model.mlp_size: Field required" in lines[1]
+    assert "model.hiden_size: unknown key; did you mean hidden_size?" in lines[2]

@@ -9,8 +9,8 @@ import pytest
 from megatape.config import Config
 from megatape.config.config import all_limits
 from megatape.config.limits import Incompatibility, Limit, ValueOf, check_limits, indivisible
-from megatape.config.model import ENCODING_LIMITS
 from megatape.config.section import Section
+from megatape.config.sections.model import model_limits
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, LIMITS, EncodingEntry
 from tests.helpers.runs.raw_config import parse
@@ -58,7 +58,7 @@ OWN = (STEPS,)
         {"training__fp8": "tensorwise", "training__precision": "bfloat16", "zero__stage": 2},
         {"training__compile": True, "zero__stage": 2},
         {"training__num_shifted_groups": 2, "model__encoding": "rope"},
-        {"zero__hpz_ranks": 2, "model__nope_every": 2},
+        {"zero__hpz_ranks": 2, "model__nope_every": 2, "model__num_layers": 4},
     ],
     ids=str,
 )
@@ -67,7 +67,7 @@ def test_every_message_can_be_written(changes: dict[str, Any]) -> None:
     config = parse(**changes)
     tables: tuple[tuple[Iterable[Limit[Any]], Section], ...] = (
         (all_limits(), config),
-        (ENCODING_LIMITS, config.model),
+        (model_limits(), config.model),
     )
     num_checked = 0
     for limits, section in tables:

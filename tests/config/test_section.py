@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from megatape.config import Config
-from megatape.config.annotations import resume_rule_of, sections_in
+from megatape.config.fields.annotations import resume_rule_of, sections_in
 
 
 def sections(section: type[BaseModel]) -> Iterator[type[BaseModel]]:

@@ -16,7 +16,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def documents() -> Documents:
-    """200 documents of 2 to 41 ids, including control tokens."""
+    """Return 200 documents with 2 to 41 ids, including control tokens."""
     generator = np.random.default_rng(0)
     return [np.r_[BOS, generator.integers(3, VOCAB_SIZE, length % 40), EOS] for length in range(200)]
 
@@ -29,3 +29,9 @@ def make_directory(tmp_path: Path) -> MakeDirectory:
         return write_ids(tmp_path / name, documents, vocab_size)
 
     return make
+
+
+@pytest.fixture
+def directory(make_directory: MakeDirectory, documents: Documents) -> Path:
+    """Return a data directory holding `documents`."""
+    return make_directory(documents)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatape.distributed.collectives import all_gather, every_rank, gather_tokens, scatter_sum_tokens
-from megatape.distributed.layout import channels_to_tokens, local_tokens, own_rows, tokens_to_channels
+from megatape.distributed.layout import channels_to_tokens, local_rows, local_tokens, tokens_to_channels
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import Topology
 from tests.helpers.processes.workers import run_workers
@@ -48,7 +48,7 @@ def _tokens_to_channels(x: Tensor, axis: Axis) -> Tensor:
     return received
 
 
-# B = 2 samples of N = 6 tokens; L = 4 channels of width 5.
+# B = 2 samples with N = 6 tokens; L = 4 channels of width 5
 PAIRS = {
     "gather_tokens": Pair(gather_tokens, (2, 3, 5), _gathered),
     "scatter_sum_tokens": Pair(scatter_sum_tokens, (2, 6, 5), _scattered),
@@ -97,6 +97,6 @@ def test_alone_nothing_changes() -> None:
 def test_rows_of_a_sharded_vocabulary() -> None:
     """Every id belongs to one rank, and an ignored (negative) target to none."""
     ids = torch.tensor([0, 2, 3, 5, -100])
-    rows, mine = own_rows(ids, 3, Axis("tensor", 2, 1))
+    rows, mine = local_rows(ids, 3, Axis("tensor", 2, 1))
     assert mine.tolist() == [False, False, True, True, False]
     assert rows.tolist() == [0, 0, 0, 2, 0]

@@ -1,4 +1,4 @@
-"""Ranks joined by an axis of the mesh."""
+"""The mesh groups the right ranks along each axis."""
 
 import itertools
 from pathlib import Path
@@ -13,7 +13,7 @@ from megatape.distributed import mesh
 from megatape.distributed.collectives import all_gather
 from megatape.distributed.mesh import fake_axis, lines, make_mesh
 from megatape.distributed.topology import Topology
-from megatape.distributed.traffic import ALL_GATHER, CountTraffic
+from megatape.distributed.traffic import ALL_GATHER, TrafficCounter
 from tests.helpers.processes.workers import run_workers
 
 SIZES = {"data": 2, "sequence": 3, "tensor": 4}
@@ -35,7 +35,7 @@ def test_lines_are_those_of_the_numbering(name: str, first: list[int]) -> None:
 def test_fake_ranks_leave_no_default_group() -> None:
     """The planner counts a run's collectives without processes."""
     axis = fake_axis("tensor", 4)
-    with CountTraffic(axis) as traffic:
+    with TrafficCounter(axis) as traffic:
         gathered = all_gather(torch.zeros(2, 3, 5), axis)
     assert gathered.shape == (2, 12, 5)
     assert traffic.sent["tensor"] == {ALL_GATHER: 3 * 2 * 3 * 5 * 4}

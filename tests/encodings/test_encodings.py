@@ -1,4 +1,4 @@
-"""Effects of each encoding: which positions matter, documents, grouped queries, scaling."""
+"""Effects of each encoding: relevant positions, documents, grouped queries, scaling."""
 
 import inspect
 import itertools
@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from megatape.accounting.parameters import meta_model
+from megatape.accounting.whole_model.parameters import meta_model
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.config import ModelConfig, ScalingConfig
-from megatape.config.scaling import SCALINGS
+from megatape.config.sections.scaling import SCALINGS
 from megatape.distributed.mesh import Axis
 from megatape.encodings import encoding_of
 from megatape.encodings.rope import frequencies
@@ -26,7 +26,7 @@ from megatape.hf.families.family import SCALING
 from megatape.model.build import build_model
 from megatape.model.layout import Layout
 from megatape.model.recorded_streams import recorded_streams
-from megatape.nn.parameters import spec_of
+from megatape.nn.parameters import is_sharded, spec_of
 from megatape.registry import ENCODINGS
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close, relative_difference
@@ -39,28 +39,29 @@ pytestmark = pytest.mark.numerics
 NAMES = tuple(ENCODINGS)
 YARN: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "original_length": 16}
 LLAMA3: dict[str, Any] = YARN | {"kind": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-PLAIN_RELATIVE = ("tape", "tape_attention_only", "tape_mlp_only", "rope", "randpe", "xpos", "alibi", "t5", "nope")
-BY_CONTENT = ("fox", "cope", "pope", "path", "selective_rope", "tape_fox", "tape_selective_rope")
-# Encodings that only depend on differences of positions
+PLAIN_RELATIVE = ("tape", "tape_attention_only", "tape_mlp_only", "rope", "randpe", "xpos", "alibi", "t5", "kerple_log", "nope")
+BY_CONTENT = ("fox", "cope", "pope", "path", "repo", "rope_conv", "selective_rope", "tape_fox", "tape_selective_rope")
+# Encodings depending on position differences only
 RELATIVE: list[dict[str, Any]] = [
     *({"encoding": name} for name in PLAIN_RELATIVE),
     *({"encoding": name} for name in ENCODINGS if name.startswith(BY_CONTENT)),
     {"encoding": "tape", "scaling": YARN},
     {"encoding": "rope", "scaling": {"kind": "linear", "factor": 4.0}},
 ]
-# Encodings that are functions of absolute positions, by definition or as an ablation
+# Encodings depending on absolute positions, by definition or as an ablation
 ABSOLUTE = (
     "tape_no_rotation_equivariance",
     "tape_vector",
     "tape_vector_no_rotation_equivariance",
     "tape_no_equivariance",
     "fire",
+    "grape_ap",
     "sinusoidal",
 )
 
 
 class HostOperators(TorchDispatchMode):
-    """Records the names of operators that take or return a tensor in host memory."""
+    """Records the names of operators taking or returning a tensor in host memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ def test_every_encoding_states_its_equation(encoding: str) -> None:
     """The page about a suite shows it."""
     lines = inspect.cleandoc(vars(ENCODINGS[encoding].load())["equation"]).splitlines()
     assert lines
-    assert all(line.strip() for line in lines)
+    assert [line for line in lines if not line.strip()] == []
 
 
 @pytest.mark.parametrize("scaling", [YARN, LLAMA3], ids=["yarn", "llama3"])
@@ -118,7 +119,7 @@ def test_fire_has_one_row_of_positions_if_all_are_equal(offset: int, num_rows: i
 
 
 def test_every_encoding_is_relative_or_absolute() -> None:
-    """A new encoding in neither list would miss both tests of offsets below."""
+    """A new encoding missing from both lists would miss both offset tests below."""
     relative = {changes["encoding"] for changes in RELATIVE}
     assert relative.isdisjoint(ABSOLUTE)
     assert relative.union(ABSOLUTE) == set(NAMES)
@@ -126,7 +127,7 @@ def test_every_encoding_is_relative_or_absolute() -> None:
 
 @pytest.mark.parametrize("changes", RELATIVE, ids=str)
 def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
-    """Angles are computed in float64, so an offset of 131072 changes only the rounding of everything else."""
+    """Angles are computed in float64, so an offset of 131072 only changes rounding elsewhere."""
     model = random_model(**changes, num_kv_heads=2)
     near = model(*tokens_and_positions())
     far = model(*tokens_and_positions(offset=131_072))
@@ -145,7 +146,7 @@ def test_logits_depend_on_the_offset(encoding: str) -> None:
     assert relative_difference(far, near) > min_difference
 
 
-# Pairs that only differ in the start of training
+# Pairs only differing at the start of training
 EQUAL_FUNCTIONS = [{"rope", "randpe"}, {"pope", "pope_uniform"}]
 
 
@@ -160,15 +161,19 @@ def test_every_encoding_is_a_different_function() -> None:
             assert difference > 1e-3, (first, second)
 
 
+# Encodings knowing the token order only by the causal mask
+BY_MASK_ALONE = ("nope", "repo")
+
+
 @pytest.mark.parametrize("encoding", NAMES)
-def test_only_nope_ignores_the_order_of_earlier_tokens(encoding: str) -> None:
-    """If earlier tokens swap places, the last token's logits do not change. With every other encoding they do."""
+def test_only_the_causal_mask_shows_nope_and_repo_the_order_of_tokens(encoding: str) -> None:
+    """Swapping earlier tokens does not change one layer's logits for the last token. With any other encoding, it does."""
     tokens, positions = tokens_and_positions(length=9)
     swapped = tokens[:, [3, 1, 2, 0, 4, 5, 6, 7, 8]]
     model = random_model(encoding=encoding, num_layers=1)
     logits = model(tokens, positions)[:, -1]
     swapped_logits = model(swapped, positions)[:, -1]
-    if encoding == "nope":
+    if encoding in BY_MASK_ALONE:
         assert_close(swapped_logits, logits, bounds.LOGITS)
     else:
         assert relative_difference(swapped_logits, logits) > 10 * bounds.LOGITS.limit
@@ -210,7 +215,7 @@ def test_grouped_queries_share_keys_values_and_channels(encoding: str) -> None:
 
 
 def gain_of_head(encoding: str, gain: Tensor, head: int, width: int) -> Tensor:
-    """Return the factor of a head's A e: a number, or one per element of the state."""
+    """Return the factor multiplying a head's A e: a number, or one per element of the state."""
     if encoding == "tape_no_rotation_equivariance":
         return gain[head].repeat_interleave(width // 2)
     if encoding == "tape_vector":
@@ -248,21 +253,23 @@ def test_tape_mlp_only_has_no_gain() -> None:
 
 @pytest.mark.parametrize("encoding", NAMES)
 def test_sharded_parameters_are_tagged(encoding: str) -> None:
-    """Otherwise the gradient norm would be wrong, and for a small parameter this would go unnoticed."""
+    """A sharded parameter without a tag would make the gradient norm wrong, unnoticed if the parameter is small."""
     config = ModelConfig(**SHAPE | {"encoding": encoding})
     full_shapes = {name: weight.shape for name, weight in build_model(config).named_parameters()}
     sharded_model = build_model(config, Layout(tensor_axis=Axis("tensor", 2, 1)))
     weight: Any
     for name, weight in sharded_model.named_parameters():
         if weight.shape == full_shapes[name]:
-            assert not hasattr(weight, "partition_dim"), name
+            assert not is_sharded(weight), name
+            assert not hasattr(weight, "tensor_model_parallel"), name
             continue
         assert weight.tensor_model_parallel, name
         assert spec_of(weight).shape == full_shapes[name], name
-        assert 2 * weight.shape[weight.partition_dim] == full_shapes[name][weight.partition_dim], name
+        sharded_dim = spec_of(weight).sharded_dim
+        assert 2 * weight.shape[sharded_dim] == full_shapes[name][sharded_dim], name
 
 
-SHARDED_BIASES = {"t5": {"table"}, "fire": {"outer_weight", "outer_bias"}}
+SHARDED_BIASES = {"t5": {"table"}, "fire": {"outer_weight", "outer_bias"}, "kerple_log": {"slope", "rate"}}
 
 
 @pytest.mark.parametrize("encoding", NAMES)
@@ -289,7 +296,7 @@ def test_randpe_is_rope_at_other_positions() -> None:
 def test_which_encodings_take_random_offsets(encoding: str) -> None:
     model_encoding = encoding_of(ModelConfig(encoding=encoding, **SHAPE))
     max_offset = 0
-    if encoding == "rope" or encoding.startswith("tape"):
+    if encoding in ("rope", "rope_conv") or encoding.startswith("tape"):
         max_offset = 2 * 64
     assert model_encoding.positions(random_offset=True).max_offset == max_offset
     assert model_encoding.positions(random_offset=False).max_offset == 0
@@ -395,7 +402,7 @@ def test_our_own_ablation_contains_the_authors_one() -> None:
 
 @pytest.mark.parametrize("encoding", NAMES)
 def test_every_parameter_of_the_encoding_matters(encoding: str) -> None:
-    """Exceptions are the last layer's update, which nothing reads, and FIRE's output bias, which softmax ignores."""
+    """Exceptions are the last layer's update, read by nothing, and FIRE's output bias, ignored by softmax."""
     model = random_model(encoding=encoding)
     inputs = tokens_and_positions()
     logits = model(*inputs).detach()

@@ -1,4 +1,4 @@
-"""Encodings from outside the package that embed positions, add a bias, or read the content."""
+"""Encodings from outside the package, embedding positions, adding a bias, or reading the content."""
 
 import json
 from collections.abc import Iterator
@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from megatape.accounting.flops import forward_flops
-from megatape.accounting.parameters import count_parameters
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.accounting.whole_model.flops import forward_flops
+from megatape.accounting.whole_model.parameters import count_parameters
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import ModelConfig
+from megatape.distributed.mesh import Axis
+from megatape.encodings.encoding import Encoding, PositionEmbedding
+from megatape.errors import UserError
 from megatape.imports import import_given
+from megatape.registry import ENCODINGS, EncodingEntry
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.packed_documents import assert_documents_are_independent
@@ -34,7 +39,7 @@ def registered(own_modules: None) -> Iterator[None]:
 
 
 def test_forgetting_with_equal_gates_is_nope() -> None:
-    """Equal gates of neighbors cancel, so c is constant."""
+    """Neighboring gates are equal and cancel, keeping c constant."""
     inputs = tokens_and_positions()
     expected = random_model(encoding="nope")
     model = random_model(encoding="forgetting")
@@ -58,6 +63,29 @@ def test_learned_absolute_with_a_zero_table_is_nope() -> None:
     assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)
 
 
+class PlainLinear(PositionEmbedding):
+    """Position embedding by a torch layer, which does not declare its parameters."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.projection = nn.Linear(1, size, bias=False)
+
+
+class Undeclared(Encoding):
+    def embedding(self, axis: Axis) -> PositionEmbedding:
+        return PlainLinear(self.config.hidden_size)
+
+
+def test_a_parameter_without_a_declaration_is_named() -> None:
+    """Drawing the initial weights of an undeclared parameter fails with its name."""
+    ENCODINGS["undeclared"] = EncodingEntry(f"{__name__}:Undeclared", "not declared")
+    with pytest.raises(
+        UserError,
+        match=r"parameter position_embedding\.projection\.weight does not declare .*: make it by megatape\.nn\.parameters",
+    ):
+        random_model(encoding="undeclared")
+
+
 @pytest.mark.parametrize("encoding", FILES)
 def test_packed_documents_are_independent(encoding: str) -> None:
     model = random_model(encoding=encoding)
@@ -78,11 +106,12 @@ def test_costs_are_counted() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", FILES)
 def test_ranks_train_as_one_process(encoding: str, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """ZeRO-3 on two tensor-parallel and two data- or sequence-parallel ranks has the weights of one process."""
+    """ZeRO-3 on two tensor-parallel and two data- or sequence-parallel ranks trains the same weights as one process."""
     raw_config["model"]["encoding"] = encoding
     raw_config["data"]["mask_documents"] = True
     raw_config["training"]["steps"] = 3
-    raw_config["optimizer"]["eps"] = 1e-3  # keeps Adam from making a step of the rounding of a gradient near zero
+    # A large eps keeps Adam's updates smooth (see test_stages.py).
+    raw_config["optimizer"]["eps"] = 1e-3
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
     topologies = {

@@ -51,7 +51,7 @@ def rotary_state(x: Tensor) -> Tensor:
 
 
 def naive(model: Transformer, tokens: Tensor) -> Tensor:
-    """Return the logits [N, V] of a text [N] by 4 heads of 8 in 2 groups. e is complex, with one number per plane."""
+    """Return logits [N, V] for a text [N], with 4 heads of size 8 in 2 groups. e is complex, with one number per plane."""
     weights: dict[str, Tensor] = dict(model.named_parameters())
     x = weights["embedding.weight"][tokens]
     gated = model.config.encoding == "tape_fox"
@@ -77,7 +77,7 @@ def naive_attention(weights: dict[str, Tensor], h: Tensor, e: Tensor, gated: boo
     """Compute attention, one query at a time.
 
     Args:
-        weights: Weights of the layer, by name.
+        weights: Weights in the layer, by name.
         h: Normalized tokens, [N, 32].
         e: Position state, [N, 2, 4].
         gated: Whether forget gates add to the scores.
@@ -176,7 +176,7 @@ def test_equal_steps_are_tape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_layer_without_gains_of_its_norm_is_selective_rope() -> None:
-    """Slices are divided by their norms, so the first layer's angles are those of the embedded tokens."""
+    """Normalizing slices makes the first layer's angles those computed from the embedded tokens."""
     inputs = tokens_and_positions()
     selective = random_model(encoding="selective_rope", num_layers=1)
     selective.blocks[0].attention_norm.weight.data.fill_(1.0)

@@ -14,7 +14,7 @@ from tests.helpers.runs.training_cases import TRAIN_CASES
 
 @pytest.fixture(scope="session")
 def trained(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The configuration of a run "base" of 4 steps that has left checkpoints 3 and 4; nothing changes it."""
+    """Train "base" for 4 steps, leaving checkpoints 3 and 4, and return its configuration. Tests must not change the run."""
     folder = tmp_path_factory.mktemp("trained")
     raw_config = small_config(data_directory, folder / "run")
     raw_config["checkpoint"] = {"interval": 1, "keep": 2}
@@ -27,7 +27,7 @@ def trained(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.fixture
 def finished(trained: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """Such a run, the test's own."""
+    """Copy the trained run, so that a test may change it."""
     config = copy.deepcopy(trained)
     config["run"]["directory"] = str(shutil.copytree(trained["run"]["directory"], tmp_path / "run"))
     return config

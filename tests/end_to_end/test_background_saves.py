@@ -1,6 +1,6 @@
 """Checkpoints written in the background while training continues.
 
-They have the same bytes as in the foreground, and none is lost at an end of the run.
+They have the same bytes as in the foreground, and none is lost when the run ends.
 """
 
 import json
@@ -17,10 +17,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from megatape.checkpoint import run_writer
-from megatape.checkpoint.background import SaveInFlight
-from megatape.checkpoint.contents import CheckpointContents
-from megatape.checkpoint.manifest import MANIFEST, STATE
+from megatape.checkpoint.format.manifest import MANIFEST, STATE
+from megatape.checkpoint.save import run_writer
+from megatape.checkpoint.save.background import SaveInFlight
+from megatape.checkpoint.save.contents import CheckpointContents
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
@@ -40,7 +40,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "stage 2, float32": {"zero": {"stage": 2}, "training": {"precision": "float32"}},
     "stage 3, T": {"zero": {"stage": 3}, "parallel": {"tp": 2}},
 }
-RUNNING: list[Trainer] = []  # the trainer of this process
+RUNNING: list[Trainer] = []  # The trainer in this process
 
 
 def do_nothing(run: Trainer) -> None:
@@ -49,7 +49,7 @@ def do_nothing(run: Trainer) -> None:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Disturbance of a run's saves.
+    """Disturbing a run's saves.
 
     Attributes:
         before_start: Called before each save starts in the background.
@@ -69,7 +69,7 @@ LATE = Disturbance()
 
 @pytest.mark.slow
 def test_bytes_are_those_of_the_foreground(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Although weights, moments and generators have changed when they are written."""
+    """Weights, moments and generators have changed before they are written, but the checkpoint has their earlier values."""
     raw_config["checkpoint"] = {"interval": 1, "keep": 10}
 
     run_workers(f"{MODULE}:train_both_ways", 2, raw_config, tmp_path / "workers")
@@ -88,7 +88,7 @@ def test_bytes_are_those_of_the_foreground(raw_config: dict[str, Any], tmp_path:
 
 
 def hashes_of(checkpoint: Path) -> dict[str, str]:
-    """Return the hashes of all files but the state, by file."""
+    """Return hashes of all files but the state, by file."""
     manifest = json.loads((checkpoint / MANIFEST).read_text())
     return {file: entry["sha256"] for file, entry in manifest["files"].items() if file != STATE}
 
@@ -106,7 +106,7 @@ def save_events(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def saved_name(event: dict[str, Any]) -> str:
-    """Return the name of the checkpoint in an event."""
+    """Return the checkpoint named in an event."""
     name: str = event["detail"].split(",")[0]
     return name
 
@@ -121,7 +121,7 @@ def train_both_ways(raw: dict[str, Any], topology: Topology) -> None:
 def test_ends_while_a_save_is_in_flight(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """The save being written becomes complete, and the last step is saved.
 
-    The run ends by a signal, a signal after the start of a save that fails, an error of the run, or a signal in the next step.
+    The run ends by a signal, a signal after beginning a failing save, an error in the run, or a signal in the next step.
     """
     raw_config["checkpoint"] = {"interval": 2, "keep": 10}
     raw_config["training"] |= {"steps": 9}
@@ -144,13 +144,13 @@ def end_in_every_way(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def interrupt_next_step(run: Trainer) -> None:
-        run.engine.deepspeed.module.register_forward_pre_hook(lambda *_: interrupt(run))
+        run.engine.deepspeed_engine.module.register_forward_pre_hook(lambda *_: interrupt(run))
 
     def spoil_output(module: Any, inputs: Any, output: Any) -> Any:
         return output * torch.nan
 
     def spoil_next_step(run: Trainer) -> None:
-        run.engine.deepspeed.module.register_forward_hook(spoil_output)
+        run.engine.deepspeed_engine.module.register_forward_hook(spoil_output)
 
     raw = raw | {"training": raw["training"] | {"max_skipped_steps": 0}}
     disturbances = {
@@ -163,7 +163,7 @@ def end_in_every_way(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
 
 
 def test_killed_while_a_save_is_in_flight(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The checkpoint before it is used, and the partial one is removed."""
+    """The next start uses the checkpoint before, and removes the partial one."""
     raw_config["checkpoint"] = {"interval": 2}
     folder = RunFolder(tmp_path / "run" / "killed")
 
@@ -186,15 +186,15 @@ def test_killed_while_a_save_is_in_flight(raw_config: dict[str, Any], tmp_path: 
 
 
 def train_until_killed(raw: dict[str, Any], topology: Topology) -> None:
-    """Train for ever, and write only the first file of the second checkpoint."""
+    """Train without end, only writing the second checkpoint's first file."""
     raw = raw | {"training": raw["training"] | {"steps": 1000}}
 
     def hang(*_: Any) -> None:
         time.sleep(600)
 
     def hang_second_save(run: Trainer) -> None:
-        if run.state.step == 4:
-            patch("megatape.checkpoint.writer.gather_values", hang).start()
+        if run.progress.step == 4:
+            patch("megatape.checkpoint.save.writer.gather_values", hang).start()
 
     _train(raw, topology, "killed", Disturbance(before_start=hang_second_save, is_late=False))
 
@@ -220,7 +220,7 @@ def _train(
     print(f"case {name}", flush=True)
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease, _disturbed_writes(disturbance):
         run = build_trainer(config, open_run_data(config), topology, lease, Start(resume))
-        run.engine.deepspeed.module.register_forward_pre_hook(lambda *_: torch.rand(1) and None)  # moves the generator
+        run.engine.deepspeed_engine.module.register_forward_pre_hook(lambda *_: torch.rand(1) and None)  # moves the generator
         RUNNING[:] = [run]
         torch.manual_seed(0)
         try:
@@ -231,7 +231,7 @@ def _train(
 
 
 def _disturbed_starts(run: Trainer, disturbance: Disturbance) -> AbstractContextManager[Any]:
-    """Call the functions of a disturbance around the start of each save in the background."""
+    """Call a disturbance's functions around the start of each background save."""
     background = run.checkpoints.saver.background
     if background is None:
         return nullcontext()
@@ -247,7 +247,7 @@ def _disturbed_starts(run: Trainer, disturbance: Disturbance) -> AbstractContext
 
 @contextmanager
 def _disturbed_writes(disturbance: Disturbance) -> Iterator[None]:
-    """Delay saves, and let the first one fail, as a disturbance has it."""
+    """Apply a disturbance to writing: delay saves, or let the first one fail."""
     original_write = run_writer.write_checkpoint
     failures: list[Exception] = []
     if disturbance.first_save_fails:
@@ -265,9 +265,9 @@ def _disturbed_writes(disturbance: Disturbance) -> Iterator[None]:
 
 
 def _wait_for_next_step(step: int) -> None:
-    """Wait in a save in the background until a step has followed, for two seconds at most: it may be the last one."""
+    """Wait in a background save until the next step is done, but at most two seconds: there may be no next step."""
     run = RUNNING[0]
     background = run.checkpoints.saver.background
     deadline = time.monotonic() + 2
-    while background and background.in_flight and run.state.step == step and time.monotonic() < deadline:
+    while background and background.in_flight and run.progress.step == step and time.monotonic() < deadline:
         time.sleep(0.005)

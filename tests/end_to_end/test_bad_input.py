@@ -3,20 +3,24 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
+from megatape.errors import ExitStatus
 from megatape.run_folder import RunFolder
+from tests.helpers.processes.load import scaled
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.case_runs import run_cases
 from tests.helpers.runs.run_folders import flip_byte
 from tests.helpers.runs.training_cases import TRAIN_CASES
 
 SKIPPED = ("flipped", "short", "missing", "unfinished")
-# Run -> end of the path of what is reported, and the reason.
+# Run -> end of the reported path, and the reason
 EXPECTED_REASONS = {
     "flipped": ("/exp_avg_sq-00000.safetensors", "sha256"),
     "short": ("/weight-00000.safetensors", "bytes instead of"),
@@ -26,7 +30,7 @@ EXPECTED_REASONS = {
 
 
 def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Path) -> None:
-    """They are set aside, and the run continues from the checkpoint before."""
+    """Corrupted checkpoints are moved aside, and the run continues from the one before."""
     root = Path(finished["run"]["directory"])
     newest = {name: copy_of_base(root, name).checkpoint(4) for name in SKIPPED}
     flip_byte(newest["flipped"] / "exp_avg_sq-00000.safetensors")
@@ -52,7 +56,7 @@ def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: P
 
 
 def test_checkpoints_that_are_not_skipped(finished: dict[str, Any], tmp_path: Path) -> None:
-    """A corrupted one that --resume names, one of another version, the last valid one, and one that has a newer one."""
+    """--resume gives a corrupted checkpoint or one that has newer ones, one is of another version, or none is valid."""
     root = Path(finished["run"]["directory"])
     named = copy_of_base(root, "named").checkpoint(4)
     flip_byte(named / "weight-00000.safetensors")
@@ -75,7 +79,7 @@ def test_checkpoints_that_are_not_skipped(finished: dict[str, Any], tmp_path: Pa
     assert "corrupted" in of_named
     assert "format 99" in of_version, "what another version wrote is not skipped as if it were broken"
     assert "none of the 2 checkpoints is valid" in of_hopeless
-    assert len(list(hopeless.checkpoints.iterdir())) == 2, "nothing of it is removed"
+    assert len(list(hopeless.checkpoints.iterdir())) == 2, "no checkpoint is removed"
     assert "newer than" in of_older
     assert "step-00000004" in of_older
 
@@ -119,9 +123,9 @@ class Misfit(NamedTuple):
     """A run that is refused.
 
     Attributes:
-        name: Name of the run.
+        name: The run's name.
         expected: Parts of the error.
-        settings: Changes of the configuration.
+        settings: Changes to the configuration.
         resume: Checkpoint to resume from.
     """
 
@@ -144,7 +148,7 @@ def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory:
     index.write_text(index.read_text().replace('"documents": 1', '"documents": 2', 1))
     nothing = tmp_path / "nothing"
     misfits = [
-        Misfit("base", ["already holds checkpoints", "--resume auto"], {}),
+        Misfit("base", ["already holds checkpoints", "`resume` auto"], {}),
         Misfit("a", ["nowhere", "no such folder"], {}, str(root / "nowhere")),
         Misfit("b", ["model.encoding tape", "rope"], {"model.encoding": "rope"}, checkpoint),
         Misfit("c", ["model.mlp_size 40", "44"], {"model.mlp_size": 44}, checkpoint),
@@ -178,6 +182,20 @@ def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory:
             for part in misfit.expected:
                 assert part in result.get("error", ""), (rank, misfit, result)
     assert list((root / "diverged").glob("checkpoints/*")) == [], "a run that diverged leaves no checkpoint of it"
+
+
+@pytest.mark.slow
+def test_a_command_shows_options_as_flags(finished: dict[str, Any], tmp_path: Path) -> None:
+    """From Python, the same error names the argument: see the first misfit above."""
+    finished["run"]["directory"] = str(Path(finished["run"]["directory"]) / "base")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(finished))
+    command = [sys.executable, "-m", "megatape", "pretrain", "--config", str(config)]
+
+    process = subprocess.run(command, capture_output=True, text=True, timeout=scaled(120))
+
+    assert process.returncode == ExitStatus.USER_ERROR
+    assert "already holds checkpoints: add --resume auto to continue" in process.stderr
 
 
 def test_tokenizer_of_the_shards_is_checked(finished: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:

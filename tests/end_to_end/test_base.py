@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatape.accounting.checkpoint_size import checkpoint_bytes
-from megatape.checkpoint.hashed_files import hash_file
-from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.accounting.whole_model.checkpoint_size import checkpoint_bytes
+from megatape.checkpoint.format.hashed_files import hash_file
+from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
 from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
 from megatape.run_folder import RunFolder
@@ -37,7 +37,7 @@ def checkpoint_of(raw: dict[str, Any], run: str, step: int) -> Path:
 
 @pytest.fixture
 def tuning(trained: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """Configuration of runs that train adapters and norms from a copy of a checkpoint, which the test may change."""
+    """Return a configuration for training adapters and norms from a copy of a checkpoint, for the test to change."""
     raw = copy.deepcopy(trained)
     origin = shutil.copytree(checkpoint_of(trained, "base", 4), tmp_path / "origin")
     raw["run"]["directory"] = str(tmp_path / "run")
@@ -50,7 +50,7 @@ def tuning(trained: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_runs_resume_bit_for_bit(tuning: dict[str, Any], tmp_path: Path) -> None:
-    """On two data x two tensor-parallel ranks, which also read what one process wrote."""
+    """Two data x two tensor-parallel ranks resume their own checkpoints and those from one process."""
     tuning["checkpoint"]["interval"] = 2
     plain = {"name": "plain", "set": {"zero.stage": 0, "training.steps": 2}}
     assert_no_errors(run_cases(tuning, [plain], 1, tmp_path / "workers-1"))
@@ -61,7 +61,8 @@ def test_runs_resume_bit_for_bit(tuning: dict[str, Any], tmp_path: Path) -> None
         cases.append(case | {"name": name})
         cases.append(case | {"name": f"{name}-resumed", "resume": str(checkpoint_of(tuning, name, 2))})
         moved = {"name": f"{name}-moved", "resume": str(plain_checkpoint), "only_save": True}
-        cases.append(case | moved | {"allow_changes": True})  # of precision
+        # The checkpoint's precision differs.
+        cases.append(case | moved | {"allow_changes": True})
 
     assert_no_errors(run_cases(tuning, cases, 4, tmp_path / "workers-4"))
 
@@ -79,7 +80,7 @@ def test_runs_resume_bit_for_bit(tuning: dict[str, Any], tmp_path: Path) -> None
 
 
 def check_without_frozen_weights(reader: CheckpointReader, origin: CheckpointReader) -> None:
-    """Check that a checkpoint has files of adapters and norms only, and reads all other weights from its base."""
+    """Check that a checkpoint only has files for adapters and norms, reading all other weights from its base."""
     assert reader.manifest.features == ("base",)
     stored = tensors(reader.directory, "weight").keys()
     all_names = set(reader.names())
@@ -134,7 +135,7 @@ def test_checkpoints_leave_out_what_their_bases_hold(tuning: dict[str, Any], tmp
 
 
 def settings_of_import(folder: Path) -> dict[str, Any]:
-    """Return the changes of the configuration for a run that trains the norms of an imported model."""
+    """Return the configuration changes for training an imported model's norms."""
     imported = json.loads((folder / "config.json").read_text())
     settings = {}
     for section in ("model", "export"):
@@ -166,14 +167,14 @@ def check_planned_size(reader: CheckpointReader) -> None:
 
 
 class Tuned(NamedTuple):
-    """A run of two steps whose base was moved.
+    """A run of two steps after moving its base.
 
     Attributes:
-        config: Configuration of the run.
+        config: The run's configuration.
         checkpoint: Its last checkpoint.
-        merged: Export of the checkpoint from before the move.
-        origin: Former folder of the base.
-        moved: Folder of the base.
+        merged: Export of the checkpoint, made before moving.
+        origin: The base's former folder.
+        moved: The base's folder.
     """
 
     config: dict[str, Any]
@@ -197,7 +198,7 @@ def tuned(tuning: dict[str, Any], tmp_path: Path) -> Tuned:
 
 @pytest.mark.slow
 def test_other_bases_are_refused(tuned: Tuned, trained: dict[str, Any], tmp_path: Path) -> None:
-    """Each with its reason, and no checkpoint is set aside for it."""
+    """Every refusal has its reason, and moves no checkpoint aside."""
     config, checkpoint, _, origin, moved = tuned
     changed = Path(shutil.copytree(moved, tmp_path / "changed"))
     flip_byte(changed / "weight-00000.safetensors")
@@ -216,7 +217,7 @@ def test_other_bases_are_refused(tuned: Tuned, trained: dict[str, Any], tmp_path
         ),
         (
             resume | {"base": str(tmp_path / "none")},
-            f"--base {tmp_path / 'none'} is not a folder",
+            f"`base` {tmp_path / 'none'} is not a folder",
         ),
         (
             resume | {"base": str(tmp_path)},
@@ -236,7 +237,7 @@ def test_other_bases_are_refused(tuned: Tuned, trained: dict[str, Any], tmp_path
         ),
         (
             {"name": "a", "resume": str(complete), "base": str(moved), "set": plain},
-            "holds all of its weights: leave out --base",
+            "holds all of its weights: leave out `base`",
         ),
         (
             {"name": "b", "base": str(moved), "set": plain},
@@ -244,11 +245,11 @@ def test_other_bases_are_refused(tuned: Tuned, trained: dict[str, Any], tmp_path
         ),
         (
             {"name": "c", "base": str(moved), "set": {"training.init_from": str(moved)}},
-            "leave out --base",
+            "leave out `base`",
         ),
         (
             {"name": "d", "set": {"training.init_from": str(checkpoint)}},
-            "--base DIR",
+            "`base` DIR",
         ),
     ]
     accepted: list[dict[str, Any]] = [

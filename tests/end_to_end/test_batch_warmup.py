@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Configuration of the runs in `folder`: eight steps, with a checkpoint after each."""
+    """Return the configuration for runs in `folder`: eight steps, with a checkpoint after each."""
     raw_config["run"]["directory"] = str(folder)
     raw_config["training"] |= {"steps": 8, "global_batch_size": 16, "micro_batch_size": 2, "batch_warmup": WARMUP}
     raw_config["optimizer"]["eps"] = 1e-3
@@ -64,7 +64,7 @@ def relative_rates(entries: list[dict[str, Any]]) -> list[float]:
 
 @pytest.mark.slow
 def test_steps_grow(raw: dict[str, Any], folder: Path, command: Command) -> None:
-    """In samples, tokens and the ledger. The learning rate follows the tokens; by steps it would be 1/8, 2/8, ..."""
+    """Samples, tokens and the ledger grow. The learning rate follows the tokens: by steps it would be 1/8, 2/8, ..."""
     metrics = metrics_of(folder / "straight")
     expected_samples = list(accumulate(SIZES))
     assert [entry["samples"] for entry in metrics] == expected_samples
@@ -93,7 +93,7 @@ def test_two_ranks_train_the_same(raw: dict[str, Any], folder: Path) -> None:
 def test_branches_in_the_warmup(raw: dict[str, Any], folder: Path, command: Command) -> None:
     """A decay of 9 samples after the fourth step is one step of 8 and one of 16. It equals a run with this decay."""
     checkpoint = RunFolder(folder / "straight").checkpoint(4)
-    status, _, errors = command("branch", checkpoint, "--decay-tokens", 9 * LENGTH, "--out", folder / "branch")
+    status, _, errors = command("branch", checkpoint, "--decay-tokens", 9 * LENGTH, "--output", folder / "branch")
     assert status == 0, errors
     config = load_config(folder / "branch/config.json")
     assert config.training.steps == 6
@@ -140,7 +140,7 @@ def test_a_plan_shows_the_warmup(plan_config: Path, command: Command) -> None:
 def test_an_impossible_warmup_is_refused(
     plan_config: Path, command: Command, warmup: list[dict[str, int]], expected: str
 ) -> None:
-    """The error has the arithmetic."""
+    """The error shows the arithmetic."""
     status, _, errors = command("plan", "--config", plan_config, "--set", f"training.batch_warmup={json.dumps(warmup)}")
 
     assert status == 2

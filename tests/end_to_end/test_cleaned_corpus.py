@@ -1,4 +1,4 @@
-"""Cleaning of a corpus: nothing depends on how a source is split into units."""
+"""Cleaning a corpus: nothing depends on how a source is split into units."""
 
 import json
 from collections import Counter
@@ -14,13 +14,14 @@ from pyarrow import parquet
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.decision_pass import DecisionPass
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.unit_passes import UnitPasses
-from megatape.data.shards.document_tables import DocumentTables
+from megatape.data.prepare.passes.decision_pass import DecisionPass
+from megatape.data.prepare.passes.unit_passes import UnitPasses
+from megatape.data.prepare.queue.work_queue import Step
 from megatape.data.shards.entries import Index
 from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.tables.document_tables import DocumentTables
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.data.classifiers import fasttext_model
@@ -36,7 +37,7 @@ def tokenizer() -> Tokenizer:
 
 
 def words_of(number: int, changed: int = 0) -> str:
-    """Return a text of 120 words, the first `changed` of which differ from those of the text with this number."""
+    """Return the text with this number, 120 words long, after replacing the first `changed` words."""
     words = np.random.default_rng(number).integers(0, 5000, 120)
     words[:changed] += number * 7
     return " ".join(f"w{word}" for word in words.tolist())
@@ -44,14 +45,14 @@ def words_of(number: int, changed: int = 0) -> str:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
-    """Two folders of texts: equal, similar and short ones, some in the same file, some in others."""
+    """Write two folders with equal, similar and short texts, some in the same file, some in others."""
     texts = []
     for file in range(4):
         texts.append([words_of(10 * file + line) for line in range(10)])
     texts[1][2] = texts[0][3]  # equal to an earlier text
-    texts[1][3] = words_of(4, changed=1) + " a@b.org"  # similar to a text of another file
+    texts[1][3] = words_of(4, changed=1) + " a@b.org"  # Similar to a text in another file
     texts[1][5] = words_of(14, changed=1)  # similar to the text before
-    texts[3][5] = words_of(4, changed=1) + " c@d.org"  # equal, once it is masked, to a text that is dropped as similar
+    texts[3][5] = words_of(4, changed=1) + " c@d.org"  # After masking, equal to a text dropped as similar
     texts[2][5] = words_of(8) + " e@f.org"  # similar to a text in the other folder
     texts[2][6] = "short"
     texts[3][7] = "short"
@@ -116,7 +117,7 @@ def test_documents_are_counted_and_masked(corpus: PreparationOptions, tmp_path: 
 
 
 def test_keeping_duplicates_keeps_rules(corpus: PreparationOptions, tmp_path: Path) -> None:
-    """Equal texts resemble each other, too."""
+    """Exact duplicates are near duplicates, too, and must survive that rule."""
     options = in_units(corpus, SEVERAL_UNITS)
 
     index, _ = prepare(replace(options, cleaning=replace(options.cleaning, drop_duplicates=False)), tmp_path / "out")
@@ -165,17 +166,17 @@ def test_a_preparation_does_not_continue_with_other_rules(
 def test_a_file_that_grew_between_the_passes(
     corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The documents that were compared are written, and no other: the file is not read again."""
+    """Exactly the compared documents are written: the file is not read again."""
     options = in_units(corpus, 10_000)
     prepare(options, tmp_path / "undisturbed")
-    compare = DecisionPass.compare
+    later_steps = DecisionPass.later_steps
 
-    def compare_and_grow(decision_pass: DecisionPass, *arguments: Any) -> None:
-        compare(decision_pass, *arguments)
+    def grow_before_later_steps(decision_pass: DecisionPass) -> list[Step]:
         with open(Path(options.source.inputs[1]) / "3.jsonl", "a") as file:
             file.write(json.dumps({"text": "one more of these documents"}) + "\n")
+        return later_steps(decision_pass)
 
-    monkeypatch.setattr(DecisionPass, "compare", compare_and_grow)
+    monkeypatch.setattr(DecisionPass, "later_steps", grow_before_later_steps)
     prepare(options, tmp_path / "out")
 
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "undisturbed")
@@ -183,14 +184,14 @@ def test_a_file_that_grew_between_the_passes(
 
 @pytest.fixture
 def dry_run_words(source: Source) -> list[str]:
-    """Words of a preparation without --output."""
+    """Return a command line preparing the texts, without --output."""
     words = ["prepare", "corpus", "--source", "jsonl", "--input", *source.inputs]
     for rule in ("length:minimum=10", "personal_data", "near_duplicates"):
         words += ["--rule", rule]
     return words
 
 
-def test_a_dry_run_has_the_counts_and_places_of_a_preparation(
+def test_a_dry_run_has_the_counts_and_locations_of_a_preparation(
     dry_run_words: list[str], tmp_path: Path, command: Command
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
@@ -204,8 +205,8 @@ def test_a_dry_run_has_the_counts_and_places_of_a_preparation(
     assert "personal_data: 0 left out, 4 changed" in output
     assert "near_duplicates: 3 left out, 0 changed" in output
     assert "duplicates: 2 left out, 0 changed" in output
-    place = f"{tmp_path / 'b' / '3.jsonl'}:9: changed: "
-    (changed_line,) = [line for line in output.splitlines() if place in line]
+    location = f"{tmp_path / 'b' / '3.jsonl'}:9: changed: "
+    (changed_line,) = [line for line in output.splitlines() if location in line]
     assert changed_line.endswith(" g@h.org")
     assert f"  {tmp_path / 'b' / '2.jsonl'}:7: shorter than 10 characters: short" in output
 
@@ -223,7 +224,7 @@ def test_a_preparation_needs_an_output(dry_run_words: list[str], command: Comman
 
 @pytest.fixture(params=["jsonl", "parquet"])
 def record_words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """Words of a preparation of records, by rules about their URLs, licenses and texts, without --output."""
+    """Return a command line preparing records by rules about URLs, licenses and texts, without --output."""
     folder = tmp_path / "records"
     folder.mkdir()
     for file in range(2):
@@ -258,7 +259,7 @@ def record_of(file: int, number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("options", [[], ["--unit-bytes", "6000", "--workers", "2"]], ids=["one pass", "two passes"])
 def test_rules_about_records(record_words: list[str], options: list[str], tmp_path: Path, command: Command) -> None:
-    """URLs and licenses of nested fields are checked, scores are kept, and the report counts domains."""
+    """URLs and licenses in nested fields are checked, keeping scores, and the report counts domains."""
     out = tmp_path / "out"
 
     status, _, errors = command(*record_words, "--output", out, *options)

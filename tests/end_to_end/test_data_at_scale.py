@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.config.data import DataConfig
+from megatape.config.sections.data import DataConfig
 from megatape.data.shards import layout
 from megatape.data.shards.entries import Index, Shard, Split, TokenizerEntry
 from megatape.data.shards.index import save_index
-from megatape.data.shards.shard_file import ShardFile
+from megatape.data.shards.reading.shard_file import ShardFile
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS
-from megatape.data.training.mixture import Mixture
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
+from megatape.data.training.mixing.mixture import Mixture
 from tests.helpers.processes.load import scaled
 
 SHARDS = 3072
@@ -28,12 +28,12 @@ TOKENS = MEMBERS * MEMBER_TOKENS
 COVERED = layout.covered_bytes(TOKENS, MEMBER_TOKENS, 2)
 NUM_SAMPLES = 200  # read by one rank
 
-# Prints the processor time in seconds and the memory in MB that opening both splits takes.
+# Prints the processor time in seconds and the memory in MB for opening both splits
 START = """
 import resource, sys, time
 from pathlib import Path
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
 import pydantic, torch
 
 def memory():

@@ -1,4 +1,4 @@
-"""Data that vanish or change during a run: every rank ends with the same message, after saving what was trained.
+"""Data that vanish or change during a run: every rank ends with the same message, after saving its last step.
 
 A run whose lease another run took over ends without writing to the folder again.
 """
@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import parse_config
-from megatape.data.shards.shard_file import ShardFile
-from megatape.data.training.loader import Loader
+from megatape.data.shards.reading.shard_file import ShardFile
+from megatape.data.training.batches.loader import Loader
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
 from megatape.reliability.watch.rank_errors import RankFailed
@@ -30,7 +30,7 @@ from tests.helpers.runs.run_data import open_run_data
 WATCHED = WatchTimeouts(period=0.1)
 SAMPLES_PER_STEP = 8
 TAKEN_OVER = "taken over"
-# Kind of disturbance -> parts of the error that ends the run.
+# Kind of disturbance -> parts of the error ending the run
 EXPECTED_ERRORS = {
     "truncated": ["step 3", "truncated/train-000000.tar", "member 0: truncated, "],
     "overwritten": ["step 3", "overwritten/train-000000.tar member 0: corrupted, bytes"],
@@ -41,7 +41,7 @@ EXPECTED_ERRORS = {
 
 
 def disturb(kind: str, data: Path, lease: Lease, topology: Topology) -> None:
-    """Disturb a run before any rank reads the samples of step 3, or during step 3 if the run is taken over."""
+    """Disturb a run before any rank reads samples for step 3, or during step 3 if the run is taken over."""
     if kind == "one rank" and topology.rank == 1:
         patch.object(ShardFile, "read", side_effect=PermissionError("rank 1 may not read")).start()
     if not topology.is_main:
@@ -101,7 +101,7 @@ def _train(kind: str, raw: dict[str, Any], topology: Topology) -> None:
             disturb(kind, data, lease, topology)
         original_start(prefetcher, consumed)
 
-    # The keys of a watch stay in the store, so that only one kind can use it.
+    # A watch's keys stay in the store, so only one kind can use it.
     watch: Any = nullcontext()
     if kind == TAKEN_OVER:
         watch = Watch(topology, WATCHED)
@@ -140,14 +140,14 @@ def test_data_that_cannot_be_read(raw_config: dict[str, Any], data_directory: Pa
 
 
 def check_left_alone(folder: RunFolder) -> None:
-    """Check that the run wrote nothing more, and that the other run's lease stays."""
+    """Check that the run wrote nothing after it lost its lease, and that the other run's lease stays."""
     assert folder.list_checkpoints() == []
     assert len(read_metrics(folder.metrics)) == 2
     assert "another" in folder.lease.read_text()
 
 
 def check_saved(folder: RunFolder, last_step: int, error: str) -> None:
-    """Check that no step is lost, and that the error names the checkpoint of the last step."""
+    """Check that no step is lost, and that the error names the last step's checkpoint."""
     checkpoint = folder.checkpoint(last_step)
     assert folder.list_checkpoints() == [checkpoint]
     assert f"checkpoint {checkpoint}" in error

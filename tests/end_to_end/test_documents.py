@@ -15,12 +15,13 @@ from tests.helpers.runs.run_folders import read_entries
 
 @pytest.fixture
 def config(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """Configuration of a run on two-digit addition: 6 steps with a checkpoint at 3."""
+    """Return the configuration for two-digit addition: 6 steps with a checkpoint at 3."""
     prepare_addition(AdditionTask(2, 30, 0), tmp_path / "data", lambda tokens: None)
     raw_config["data"] = {"path": str(tmp_path / "data"), "sequence_length": 12, "samples": "documents", "prompt_end": "="}
     raw_config["training"]["steps"] = 6
     raw_config["checkpoint"] = {"interval": 3, "keep": 3}
-    raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
+    # A large eps keeps Adam's updates smooth (see test_stages.py).
+    raw_config["optimizer"]["eps"] = 1e-3
     return raw_config
 
 

@@ -1,4 +1,4 @@
-"""The moving average of the weights: the same in every layout, saved, resumed, moved, evaluated and exported."""
+"""Averaging the weights: the same in every layout, saved, resumed, moved, evaluated and exported."""
 
 from pathlib import Path
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.checkpoint.features import FEATURES_FORMAT
-from megatape.checkpoint.manifest import load_manifest
-from megatape.checkpoint.reader import CheckpointReader, EmaReader
+from megatape.checkpoint.format.features import FEATURES_FORMAT
+from megatape.checkpoint.format.manifest import load_manifest
+from megatape.checkpoint.load.reader import CheckpointReader, EmaReader
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.run_folder import RunFolder
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Configuration of the runs in `folder`: three steps with a checkpoint and an evaluation after each."""
+    """Return the configuration for runs in `folder`: three steps, with a checkpoint and an evaluation after each."""
     raw_config["run"]["directory"] = str(folder)
     raw_config["training"] |= {"steps": LAST_STEP, "micro_batch_size": 2}
     raw_config["optimizer"] |= {"eps": 1e-3, "ema_decay": DECAY}
@@ -80,7 +80,7 @@ def averages_of(run: Path, step: int = LAST_STEP) -> dict[str, torch.Tensor]:
 
 
 def test_average_of_the_weights_after_each_step(runs: dict[str, Any], folder: Path) -> None:
-    """It starts with the first weights, and counts those after each update."""
+    """The average starts with the initial weights, and includes the weights after each update."""
     expected = step_tensors(folder / "start", "weight", 0)
     for step in (1, 2, 3):
         for name, weight in step_tensors(folder / "plain", "weight", step).items():
@@ -109,7 +109,7 @@ def test_equals_one_process(runs: dict[str, Any], folder: Path, name: str) -> No
 @pytest.mark.slow
 @pytest.mark.numerics
 def test_four_ranks_equal_one_process(runs: dict[str, Any], folder: Path) -> None:
-    """Fails if a sub-group of ZeRO-3 counts the weights twice."""
+    """Fails if a ZeRO-3 sub-group counts the weights twice."""
     cases: list[dict[str, Any]] = [
         {"name": "tensor", "set": FOUR_RANKS},
         {"name": "tensor-muon", "set": FOUR_RANKS | MUON},
@@ -123,7 +123,7 @@ def test_four_ranks_equal_one_process(runs: dict[str, Any], folder: Path) -> Non
 
 
 def compare_with_plain(folder: Path, name: str) -> None:
-    """Hold a run's averages to those of one process."""
+    """Compare a run's averages with those from one process."""
     plain = folder / "plain"
     bound: Bound = bounds.TRAINED
     if name.endswith("muon"):
@@ -162,7 +162,7 @@ def test_starts_with_the_weights_of_a_checkpoint_that_has_no_average(runs: dict[
 
 
 def test_is_evaluated_and_exported(runs: dict[str, Any], folder: Path, command: Command) -> None:
-    """The loss that training reports is that of the exported average, and not that of the weights."""
+    """Training reports the exported average's loss, not the weights' own."""
     checkpoint = RunFolder(folder / "plain").checkpoint(LAST_STEP)
     status, output, errors = command("export", checkpoint, folder / "exported", "--weights", "ema")
     assert status == 0, errors
@@ -179,7 +179,7 @@ def test_is_evaluated_and_exported(runs: dict[str, Any], folder: Path, command: 
 
 
 def evaluate_at_start(raw: dict[str, Any], topology: Topology) -> tuple[float, float | None]:
-    """Evaluate a new run. Returns the losses of its weights and of their average."""
+    """Evaluate a new run. Returns the losses with its weights and with their average."""
     run = trainer_without_lease(parse_config(raw, "evaluated"), topology)
     validation = run.evaluate()
     return validation.loss, validation.ema_loss
@@ -206,7 +206,7 @@ def test_earlier_versions_refuse_the_format(runs: dict[str, Any], folder: Path) 
 
 
 def test_frozen_weights_are_their_own_average(runs: dict[str, Any], folder: Path) -> None:
-    """The checkpoint has no average of them."""
+    """The checkpoint has no average for frozen weights."""
     case = {"name": "frozen", "set": {"training.frozen": ["embeddings"], "training.steps": 1, "zero.stage": 3}}
 
     assert_no_errors(run_cases(runs, [case], 1, folder / "workers-frozen"))

@@ -1,4 +1,4 @@
-"""Errors of one rank and of all: a UserError is one line in all, anything else one traceback, and all ranks end."""
+"""Errors on one rank and on all: a UserError is one line in total, anything else one traceback, and all ranks end."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ ERRORS = {
 
 
 class Ends(NamedTuple):
-    """Exit statuses and outputs of both ranks."""
+    """Both ranks' exit statuses and outputs."""
 
     statuses: list[int | None]
     outputs: list[str]
@@ -35,7 +35,7 @@ def fail(payload: dict[str, Any], topology: Topology) -> NoReturn:
     original_step = Trainer.train_step
 
     def train_step(run: Trainer, *arguments: Any) -> Any:
-        if run.state.step == 1 and topology.rank in payload["ranks"]:
+        if run.progress.step == 1 and topology.rank in payload["ranks"]:
             raise ERRORS[payload["error"]]
         return original_step(run, *arguments)
 
@@ -67,7 +67,7 @@ def test_an_error_of_the_user_is_shown_once(raw_config: dict[str, Any], tmp_path
 
 
 def test_exhausted_memory_is_shown_in_a_line(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The other rank ends as after any failure of a rank."""
+    """The other rank ends as after any failing rank."""
     statuses, outputs = train_until_error(raw_config, tmp_path / "workers", "memory", [1])
 
     assert statuses == [1, 1], outputs
@@ -76,7 +76,7 @@ def test_exhausted_memory_is_shown_in_a_line(raw_config: dict[str, Any], tmp_pat
     assert len(lines) == 1, outputs
     assert "error on rank 1: out of memory in step 2 of this process" in lines[0], outputs
     assert "--set training.micro_batch_size=2 needs" in lines[0], outputs
-    assert "error on rank 0: rank 1 failed: OutOfMemory: out of memory" in outputs[0], outputs
+    assert "error on rank 0: rank 1 failed: OutOfMemoryInStep: out of memory" in outputs[0], outputs
 
 
 @pytest.mark.parametrize("ranks", [[1], [0, 1]], ids=["one rank", "both ranks"])

@@ -1,4 +1,4 @@
-"""The scripts of examples/ run with small settings, one after another in one process, because imports take longest."""
+"""Running the scripts in examples/ with small settings, one after another in one process, because importing takes longest."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 """Components from outside the package: each is one file with one registry line, imported by --import.
 
-The table in CONTRIBUTING.md lists the content of each file.
+The table in CONTRIBUTING.md lists each file's content.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from megatape import imports
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import load_config, parse_config, shared_values
 from megatape.errors import UserError
 from megatape.hf.families import family_of
@@ -159,7 +159,7 @@ def import_options(paths: list[Path]) -> list[str]:
 
 
 def run_command(words: list[str], logs: Path, expected_status: int = 0, num_ranks: int = 1) -> str:
-    """Run a command of megatape on ranks, and check their exit statuses. Returns the output."""
+    """Run a megatape command on ranks, checking their exit statuses. Returns the output."""
     with Workers(words, num_ranks, logs) as workers:
         assert workers.statuses() == [expected_status] * num_ranks, workers.logs()
     return workers.logs()
@@ -191,7 +191,7 @@ def test_train_resume_and_export(own: list[Path], config: Path, tmp_path: Path) 
 
 
 def check_run(folder: RunFolder, own: list[Path]) -> None:
-    """Check what each component has left in the checkpoint of step 4 and in the run's folder."""
+    """Check what each component has left in step 4's checkpoint and in the run directory."""
     reader = CheckpointReader(folder.checkpoint(4))
     assert reader.state.callbacks == {"tally": {"steps": 4}}
     assert reader.state.config["run"]["imports"] == [str(path) for path in own]
@@ -204,7 +204,7 @@ def check_run(folder: RunFolder, own: list[Path]) -> None:
 
 @pytest.mark.usefixtures("own_modules")
 def test_train_with_a_normalization(raw_config: dict[str, Any], own: list[Path], tmp_path: Path) -> None:
-    """On two tensor-parallel ranks, which add up the gradients of its weights. No architecture of transformers has it."""
+    """Two tensor-parallel ranks sum its weights' gradients. No architecture in transformers has this normalization."""
     (normalization,) = [path for path in own if path.stem == "centered"]
     raw_config["model"] |= {"normalization": "centered", "qk_norm": True}
     raw_config["training"] |= {"steps": 2, "trainable": ["norms"]}
@@ -269,7 +269,7 @@ def test_control_characters_in_imports_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("own_modules")
-def test_other_path_of_the_same_module(own: list[Path], config: Path, tmp_path: Path) -> None:
+def test_module_may_move_between_starts(own: list[Path], config: Path, tmp_path: Path) -> None:
     """A run that was copied, or is continued from another folder, has its modules elsewhere."""
     moved = tmp_path / "moved" / "slopes.py"
     moved.parent.mkdir()
@@ -291,7 +291,7 @@ def test_other_path_of_the_same_module(own: list[Path], config: Path, tmp_path: 
     ],
     ids=["missing file", "missing module", "name of another module", "no name of a module"],
 )
-def test_what_cannot_be_imported(tmp_path: Path, command: Command, word: str, expected: str) -> None:
+def test_failing_imports_are_one_line(tmp_path: Path, command: Command, word: str, expected: str) -> None:
     for name in ("json.py", "my-sink.py"):
         (tmp_path / name).write_text("")
 

@@ -1,6 +1,6 @@
 """Fine-tuning on prompts and answers: the mean over all answers of a step, the same on any ranks, resumed exactly.
 
-And the whole way from a task of real text in SCROLLS' layout.
+One test goes all the way from a task of real text in SCROLLS' layout to a trained model.
 """
 
 import json
@@ -16,7 +16,7 @@ from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
-from megatape.data.training.example_dataset import ExampleDataset
+from megatape.data.training.datasets.example_dataset import ExampleDataset
 from megatape.run_folder import RunFolder
 from tests.helpers.processes.command import Command
 from tests.helpers.runs.case_runs import assert_no_errors, run_cases
@@ -27,7 +27,7 @@ LENGTH = 64
 
 @pytest.fixture
 def config(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """Answers of 1 to 50 tokens, in no order: a mean of the means of micro-batches or ranks would be another loss."""
+    """Return a configuration with unordered answers of 1 to 50 tokens, for which a mean of ranks' means differs."""
     pairs = [{"prompt": f"{number}", "answer": "ab " * (1 + number * 37 % 23)} for number in range(80)]
     write_json_lines(tmp_path / "pairs.jsonl", pairs)
     tokenizer = SentencePieceTokenizer(train_tokenizer(["ab 0123456789"], 256 + 3 + 13))
@@ -36,12 +36,13 @@ def config(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     raw_config["data"] = {"path": str(tmp_path / "data"), "sequence_length": LENGTH, "samples": "examples"}
     raw_config["model"]["max_positions"] = LENGTH
     raw_config["training"]["steps"] = 2
-    raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
+    # A large eps keeps Adam's updates smooth (see test_stages.py).
+    raw_config["optimizer"]["eps"] = 1e-3
     return raw_config
 
 
 def test_the_loss_is_the_mean_over_all_answers(config: dict[str, Any], tmp_path: Path) -> None:
-    """Micro-batches of 1, 2 and 8 samples on one and two ranks give the update of all eight at once, packed or not."""
+    """Micro-batches of 1, 2 and 8 samples on one and two ranks give the same update as all eight at once, packed or not."""
     root = Path(config["run"]["directory"])
 
     def case(name: str, micro_batch_size: int, changes: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def test_the_loss_is_the_mean_over_all_answers(config: dict[str, Any], tmp_path:
 
 
 def test_resuming(config: dict[str, Any], tmp_path: Path) -> None:
-    """On the same ranks bit for bit. With other samples it is refused."""
+    """A run resumes bit for bit on the same ranks, and not with other samples."""
     config["data"]["mask_documents"] = True
     config["training"]["steps"] = 4
     config["checkpoint"] = {"interval": 2, "keep": 3}
@@ -96,7 +97,8 @@ def test_resuming(config: dict[str, Any], tmp_path: Path) -> None:
     assert "holds prompts and answers, but data.samples is packed" in packed["error"]
 
 
-@pytest.mark.slow  # by default, test_model_trained_on_a_set_knows_it learns such a set
+# The faster test_model_trained_on_a_set_knows_it also learns such a set.
+@pytest.mark.slow
 def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Pretrain on Python's topics, then learn to name them over two processes.
 
@@ -122,12 +124,12 @@ def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[s
     metrics = read_entries(root / "finetuned" / "metrics.jsonl")
     entropy = ExampleDataset(StoredSplit(data, "train"), LENGTH).unigram_entropy
     assert metrics[0]["loss"] > 0.8 * math.log(400)
-    # 0.84 and 0.91 of it from two starting points; without learning it stays above.
+    # From two starting points, 0.84 and 0.91 of it. Without learning it stays above.
     assert metrics[-1]["validation_loss"] < 0.95 * entropy
 
 
 def prepare_topics(command: Command, folder: Path) -> tuple[Path, Path]:
-    """Prepare Python's topics as a corpus, and as questions whose answers are the names of topics."""
+    """Prepare Python's topics as a corpus, and as questions with topic names as answers."""
     texts = folder / "texts"
     texts.mkdir()
     records = []

@@ -1,7 +1,7 @@
-"""A run whose folder cannot be reached, because a file server is away.
+"""A run whose directory cannot be reached, because a file server is away.
 
-It continues, and loses nothing that it had to write. It ends only when another run has taken the folder, or when the last
-checkpoint cannot be written.
+The run continues, and later writes everything. It ends only if another run takes over the directory, or if the last checkpoint
+cannot be written.
 """
 
 import copy
@@ -37,7 +37,7 @@ TARGET = "tests.end_to_end.test_folder_away:train_without_folder"
 
 
 class Away:
-    """Takes a run's folder away and brings it back. Meanwhile its path is a link to itself: every operation raises OSError."""
+    """Takes a run directory away and brings it back. Meanwhile its path is a link to itself: every operation raises OSError."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -102,7 +102,7 @@ def _train(kind: str, config: Config, topology: Topology) -> bool:
 
 
 def _actions(kind: str, away: Away, data: Path) -> dict[int, Callable[[Lease], None]]:
-    """Return what happens on the main rank: number of finished steps -> action in the next step."""
+    """Return what happens on the main rank: number of finished steps -> action during the next step."""
 
     def remove_data(lease: Lease) -> None:
         away.go(25, lease)
@@ -118,7 +118,7 @@ def _actions(kind: str, away: Away, data: Path) -> dict[int, Callable[[Lease], N
 
 
 def _end_wait(kind: str, away: Away, folder: RunFolder) -> None:
-    """End training's wait, which has started. A timer could go off before, during a step."""
+    """End training's wait after it has started. A timer could go off before, during a step."""
     if kind == "stopped":
         os.kill(os.getpid(), signal.SIGTERM)
         return
@@ -129,7 +129,7 @@ def _end_wait(kind: str, away: Away, folder: RunFolder) -> None:
 
 
 class Results(NamedTuple):
-    """Folder, end and output of each kind of run."""
+    """Run each kind. Returns folders, ends and outputs."""
 
     folders: dict[str, RunFolder]
     ends: dict[str, str]
@@ -147,7 +147,8 @@ def results(request: pytest.FixtureRequest, data_directory: Path, tmp_path_facto
     data = shutil.copytree(data_directory, root / "data")
     kinds = ["undisturbed", "short", "long", "stopped", "without data"]
     if num_ranks == 1:
-        kinds.append("taken over")  # without a watch the other rank would wait for ever
+        # Without a watch, the other rank would wait forever.
+        kinds.append("taken over")
     payload = {"config": config, "kinds": kinds, "data": str(data)}
     ends_by_rank = run_workers(TARGET, num_ranks, payload, root / "workers", timeout=90)
     for ends in ends_by_rank:
@@ -185,7 +186,7 @@ def test_training_continues_without_its_folder(results: Results, kind: str, expe
 
 
 def test_missed_saves_are_reported(results: Results) -> None:
-    """While the folder is away for less than the time after which another run may take it over."""
+    """The directory comes back before another run may take it over."""
     output = results.outputs["short"]
     assert output.count("the save after step") == 2
     assert "the save after step 4 waits" in output
@@ -254,7 +255,8 @@ def test_a_full_disk_at_the_end(raw_config: dict[str, Any], tmp_path: Path) -> N
     folder = RunFolder(Path(raw_config["run"]["directory"]))
     _stop_on_a_full_disk(words, folder, tmp_path / "start0", ExitStatus.UNFINISHED)
     _stop_on_a_full_disk(words, folder, tmp_path / "start1", ExitStatus.NOT_SAVED)
-    (saved_step,) = saved_steps(folder)  # of the first start
+    # Only the first start has saved.
+    (saved_step,) = saved_steps(folder)
 
     last_step = saved_step + 4
     with Workers([*words, "--set", f"training.steps={last_step}"], 2, tmp_path / "last") as workers:
@@ -264,11 +266,11 @@ def test_a_full_disk_at_the_end(raw_config: dict[str, Any], tmp_path: Path) -> N
 
 
 def _stop_on_a_full_disk(words: list[str], folder: RunFolder, logs: Path, expected: ExitStatus) -> None:
-    """Start the command, and stop it on a full disk, which has room again if the run is expected to be saved."""
+    """Start the command, and stop it on a full disk, freeing space again if the run is expected to be saved."""
     before = max(read_metrics(folder.metrics), default=0)
     with Workers(words, 2, logs) as workers:
         workers.wait(lambda: max(read_metrics(folder.metrics), default=0) > before, "a step", 90)
-        _limit_files(workers, 100_000)  # bytes: less than the tensors of a checkpoint, more than logs
+        _limit_files(workers, 100_000)  # Bytes: less than a checkpoint's tensors, more than logs
         workers.signal(signal.SIGTERM)
         workers.wait(lambda: "trying again in 2 s" in workers.logs() or not workers.running(), "a failed attempt", 90)
         if expected == ExitStatus.UNFINISHED:
@@ -277,7 +279,7 @@ def _stop_on_a_full_disk(words: list[str], folder: RunFolder, logs: Path, expect
 
 
 def _limit_files(workers: Workers, size: int) -> None:
-    """Let no file of the ranks grow beyond this size in bytes."""
+    """Keep the ranks' files from growing beyond this size in bytes."""
     for rank in workers.ranks:
         pid = int((workers.folder / f"rank{rank}.pid").read_text())
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

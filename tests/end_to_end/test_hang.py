@@ -1,4 +1,4 @@
-"""Ranks that freeze or hang while the others wait for them: all end soon, and say which rank it was. Short stops do no harm."""
+"""When a rank freezes or hangs, all waiting ranks end soon, naming it. Short stops do no harm."""
 
 import json
 import os
@@ -20,7 +20,6 @@ from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.reliability.watch.pace import MIN_DURATIONS, Pace, PhaseKind
 from megatape.reliability.watch.timeouts import WatchTimeouts
-from megatape.reliability.watch.watch import Watch
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.steps.stepper import Stepper
@@ -40,9 +39,9 @@ def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str | 
 
     Args:
         raw_config: Configuration.
-        folder: Folder of the logs.
+        folder: Folder for logs.
         num_ranks: Number of ranks.
-        hang: What one of the ranks does in its third step, a name in HANGS.
+        hang: What one rank does in its third step, a name in HANGS.
     """
     raw_config["training"]["steps"] = 1000
     payload = {"config": raw_config, "hang": hang}
@@ -62,7 +61,7 @@ def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
 
 
 def timeouts_of_groups() -> list[float]:
-    """Return the timeouts of all process groups but the default one, in seconds."""
+    """Return the timeouts for all process groups but the default one, in seconds."""
     timeouts = []
     for group in _world.pg_map:
         if group != _get_default_group():
@@ -94,7 +93,7 @@ def hang_in_backward(folder: Path) -> None:
         nonlocal count
         count += 1
         if count == 3:
-            parameter = next(engine.deepspeed.module.parameters())
+            parameter = next(engine.deepspeed_engine.module.parameters())
             parameter.register_hook(lambda gradient: time.sleep(3600))
         return step(engine, *arguments)
 
@@ -102,7 +101,7 @@ def hang_in_backward(folder: Path) -> None:
 
 
 def freeze(folder: Path) -> None:
-    """Stop half a second after the first step whose limit is known, which is sooner than the next heartbeat is due."""
+    """Stop half a second after the first step with a known limit, sooner than the next heartbeat is due."""
     enter = Pace.enter
 
     def stop(pace: Pace, kind: PhaseKind, name: str, size: int = 0) -> None:
@@ -115,7 +114,7 @@ def freeze(folder: Path) -> None:
 
 
 def hang_in_save(folder: Path) -> None:
-    """Make the disk hang when a tensor file of the third checkpoint is written."""
+    """Make the disk hang when writing a tensor file for the third checkpoint."""
     fsync = os.fsync
 
     def hang(fd: Any) -> None:
@@ -132,7 +131,7 @@ HANGS: dict[str, Callable[[Path], None]] = {
     "frozen": freeze,
     "save": hang_in_save,
 }
-VICTIMS = {"data": 0, "backward": 3, "frozen": 1, "save": 1}  # rank that hangs
+VICTIMS = {"data": 0, "backward": 3, "frozen": 1, "save": 1}  # Where -> the hanging rank
 
 
 @pytest.fixture
@@ -150,7 +149,7 @@ def wait_for_steps(workers: Workers, folder: RunFolder, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("hang", ["data", "backward"])
 def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, hang: str) -> None:
-    """The rank may be rank 0, or hang in a group of DeepSpeed's, where others wait for a rank that waits for it."""
+    """The rank may be rank 0, or hang in one of DeepSpeed's groups, while others wait for a rank waiting for it."""
     raw_config["parallel"] = {"tp": 2}
 
     with start(raw_config, tmp_path / "workers", 4, hang) as workers:
@@ -176,7 +175,7 @@ def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], folder: RunFolde
 
 
 def test_a_rank_that_hangs_in_a_background_save_is_named(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path) -> None:
-    """Training continues until the next save is due. Then the main threads of all ranks wait alike."""
+    """Training continues until the next save is due. Then all ranks' main threads wait alike."""
     raw_config["checkpoint"] = {"interval": 1, "background": True}
 
     with start(raw_config, tmp_path / "workers", 2, "save") as workers:
@@ -226,7 +225,7 @@ def test_a_rank_that_freezes_after_its_first_steps_has_the_limit_of_a_step(raw_c
 
 @pytest.mark.slow
 def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path) -> None:
-    """Ctrl-Z or a sleeping laptop stops all ranks at once. No rank counts the time in which it could not run."""
+    """Ctrl-Z or a sleeping laptop stops all ranks at once. No rank counts the time during which it could not run."""
     with start(raw_config, tmp_path / "workers", 2) as workers:
         wait_for_steps(workers, folder, 2)
         workers.signal(signal.SIGSTOP)
@@ -236,20 +235,22 @@ def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], folder: Run
 
 
 def test_the_timeouts_keep_the_promise() -> None:
-    """Where steps take up to 5 s, all ranks have ended two minutes after one of them hangs."""
+    """With steps of up to 5 s, all ranks have ended two minutes after one of them hangs."""
     timeouts = WatchTimeouts()
-    pace = Watch(Topology(0, 2, 0), timeouts).pace
+    pace = Pace(timeouts)
     now = 0.0
     with patch("time.monotonic", lambda: now):
         for step in range(1, 6):
             pace.enter(PhaseKind.STEP, f"step {step}")
             now += 5.0
-    time_to_notice = 3 * timeouts.period  # a heartbeat, and a check of it
-    time_to_end = 2 * timeouts.grace  # to write the stacks, and to exit
+    # A heartbeat is missed, then noticed.
+    time_to_notice = 3 * timeouts.period
+    # Ranks write their stacks, then exit.
+    time_to_end = 2 * timeouts.grace
     assert pace.phase.timeout + time_to_notice + time_to_end < 120
 
 
 def test_the_watch_speaks_before_torch() -> None:
-    """The timeout of collectives, after which torch ends a rank without naming the one at fault, comes last."""
+    """Collectives time out last: torch then ends a rank without naming the one at fault."""
     timeouts = WatchTimeouts()
     assert timeouts.collectives >= timedelta(seconds=timeouts.stall + timeouts.grace)

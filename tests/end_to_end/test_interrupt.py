@@ -1,4 +1,4 @@
-"""Ctrl-C and signals of schedulers: the step is finished, a checkpoint written, and the run continues from there."""
+"""Ctrl-C and schedulers' signals: finishing the step, writing a checkpoint, and continuing from there."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from tests.helpers.runs.run_folders import comparable_metrics, num_recorded_step
 from tests.helpers.runs.trainers import trainer_without_lease
 
 MODULE = "tests.end_to_end.test_interrupt"
-# Runs a command of megatape with standard input as its terminal.
+# Runs a megatape command with standard input as its terminal
 START_IN_TERMINAL = """
 import fcntl, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -58,7 +58,7 @@ def folder(raw_config: dict[str, Any]) -> RunFolder:
 
 
 def check_stopped(folder: RunFolder, output: str) -> int:
-    """Check that a run stopped early, with a checkpoint of its last step. Returns the step."""
+    """Check that a run stopped early, leaving a checkpoint of its last step. Returns the step."""
     assert "stopped on request after step" in output
     last_step = num_recorded_steps(folder)
     assert last_step < 1000, output
@@ -136,10 +136,10 @@ def test_a_request_costs_no_step(raw_config: dict[str, Any], tmp_path: Path) -> 
 
 
 def signal_in_each_place(raw: dict[str, Any], topology: Topology) -> dict[str, tuple[bool, int]]:
-    """Train runs in which rank 1 gets a signal at the start of a method, or SIGHUP under nohup.
+    """Train runs with rank 1 getting a signal when a method starts, or SIGHUP under nohup.
 
     Returns:
-        Place of the signal -> whether the run is to be started again, and its last step.
+        Where the signal came -> whether to start the run again, and its last step.
     """
     results = {}
     root = Path(raw["run"]["directory"])
@@ -155,7 +155,7 @@ def signal_in_each_place(raw: dict[str, Any], topology: Topology) -> dict[str, t
             function = after_signal(function, number)
         with patch.object(owner, method, function):
             is_unfinished = run.train()
-        results[place] = (is_unfinished, run.state.step)
+        results[place] = (is_unfinished, run.progress.step)
 
     train("__enter__", Callbacks, "__enter__", signal.SIGTERM)
     train("save", CheckpointManager, "save", signal.SIGTERM)
@@ -180,7 +180,7 @@ def after_signal(function: Callable[..., Any], number: signal.Signals) -> Callab
 def test_a_request_costs_no_evaluation(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """A run is signaled in a step that has to be evaluated, and again at its next start.
 
-    In the end metrics.jsonl, TensorBoard and the position views are those of a run without signals.
+    In the end metrics.jsonl, TensorBoard and the position views are the same as without signals.
     """
     raw_config["training"]["steps"] = 6
     raw_config["evaluation"]["interval"] = 2
@@ -203,7 +203,7 @@ def test_a_request_costs_no_evaluation(raw_config: dict[str, Any], tmp_path: Pat
     board = EventAccumulator(str(stopped.tensorboard))
     board.Reload()
     assert [event.step for event in board.Scalars("loss/validation")] == [2, 4, 6]
-    assert "steps:     1 to 6, samples 0 to 47, none missing" in list(prove(stopped.directory))
+    assert "steps:     1 to 6, samples 0 to 47, none missing" in prove(stopped.directory)
 
 
 def position_views(folder: RunFolder) -> list[bytes]:
@@ -211,10 +211,10 @@ def position_views(folder: RunFolder) -> list[bytes]:
 
 
 def signal_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[tuple[bool, int]]]:
-    """Train two runs, one of which is signaled on rank 1 at three of its four starts.
+    """Train two runs, signaling rank 1 in one of them at three of four starts.
 
     Returns:
-        Name of the run -> for each start, whether it is to be started again, and its last step.
+        Name of the run -> for each start, whether to start it again, and its last step.
     """
     root = Path(raw["run"]["directory"])
     results = {}
@@ -229,20 +229,20 @@ def train_with_signal(config: Any, topology: Topology, signaled_step: int) -> tu
     run = trainer_without_lease(config, topology, Start("auto"))
 
     def signal_in_step(*_: Any) -> None:
-        if topology.rank == 1 and run.state.step + 1 == signaled_step:
+        if topology.rank == 1 and run.progress.step + 1 == signaled_step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    run.engine.deepspeed.module.register_forward_pre_hook(signal_in_step)
+    run.engine.deepspeed_engine.module.register_forward_pre_hook(signal_in_step)
     on_start = Callbacks.on_start
-    if topology.rank == 1 and run.state.step == signaled_step > 0:
+    if topology.rank == 1 and run.progress.step == signaled_step > 0:
         on_start = after_signal(on_start, signal.SIGTERM)
     with patch.object(Callbacks, "on_start", on_start):
         is_unfinished = run.train()
-    return is_unfinished, run.state.step
+    return is_unfinished, run.progress.step
 
 
 def test_a_closed_terminal_leaves_a_checkpoint(words: list[str], folder: RunFolder) -> None:
-    """The signal comes together with a terminal that cannot be written to."""
+    """The signal arrives when the terminal can no longer be written to."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", START_IN_TERMINAL, *words],

@@ -8,13 +8,14 @@ import torch
 
 from megatape.accounting.gpus import load_gpu
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import plan_memory
-from megatape.accounting.parameters import count_parameters
-from megatape.accounting.rank_model import build_rank_model
+from megatape.accounting.memory.rank_memory import plan_memory
+from megatape.accounting.shapes.rank_model import build_rank_model
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.accounting.workload import Workload
 from megatape.config import Config, load_config
 from megatape.data.synthetic.addition_problems import ALPHABET, longest_document
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
+from megatape.nn.parameters import is_sharded
 from megatape.optim.adamw import AdamWOptions
 from megatape.tools.planner.memory_requirements import memory_requirements
 from megatape.tools.planner.planned_cluster import PlannedCluster
@@ -22,7 +23,7 @@ from tests.helpers.checks.slow import slow_but
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.json"))
-# Size in a file's name -> number of parameters.
+# Size in a file's name -> number of parameters
 SIZES = {
     "155m": 155 * 2**20,
     "350m": 350e6,
@@ -62,14 +63,15 @@ def test_file(path: Path) -> None:
 
 def expected_stage(name: str) -> int:
     if name.endswith("_addition_5"):
-        return 1  # one process shards nothing
+        # A single process shards nothing.
+        return 1
     if name.endswith("_7b_8k"):
         return 2  # the paper's recipe
     return 3
 
 
 def check_size(config: Config, num_parameters: float) -> None:
-    """Check the number of parameters, and that the file fits its own cluster section."""
+    """Check the number of parameters, and that the run fits the file's own cluster section."""
     cluster = config.cluster
     assert cluster is not None
     load_gpu(cluster.gpu)
@@ -79,12 +81,12 @@ def check_size(config: Config, num_parameters: float) -> None:
 
 
 def check_shards(config: Config) -> None:
-    """Check that the shards of the tensor-parallel ranks add up to the model, except for padding."""
+    """Check that tensor-parallel shards add up to the model, except for padding."""
     with torch.device("meta"):
         rank_model = build_rank_model(Workload.from_config(config), config.model.num_layers)
     total = 0
     for parameter in rank_model.parameters():
-        if hasattr(parameter, "partition_dim"):
+        if is_sharded(parameter):
             total += parameter.numel() * config.parallel.tp
         else:
             total += parameter.numel()
@@ -101,6 +103,25 @@ def test_twins_differ_in_the_encoding_only(path: Path) -> None:
     model = tape.model.model_copy(update={"encoding": "rope", "position_size": rope.model.position_size})
     training = tape.training.model_copy(update={"init_from": rope.training.init_from})
     assert rope == tape.model_copy(update={"run": rope.run, "model": model, "training": training})
+
+
+# End of a file's name -> mixture of layers
+HYBRID = {
+    "nope_fourth": "rope@full*3, nope@full",
+    "swa_nope": "rope@1024*3, nope@full",
+    "swa_rope": "tape@full, rope@1024*3",
+}
+
+
+def test_hybrid_files_differ_in_their_layers_only() -> None:
+    for size in ("155m", "1b"):
+        configs = {path.stem: load_config(path) for path in (CONFIGS / "hybrid").glob(f"*_{size}_*.json")}
+        assert {name.split(f"_{size}_")[1]: config.model.layers for name, config in configs.items()} == HYBRID
+        base, *others = configs.values()
+        for other in others:
+            changes = {"layers": base.model.layers, "encoding": base.model.encoding, "position_size": base.model.position_size}
+            model = other.model.model_copy(update=changes)
+            assert other.model_copy(update={"model": model, "run": base.run}) == base
 
 
 def test_recipe_of_the_paper() -> None:
@@ -124,7 +145,7 @@ LONG = sorted((CONFIGS / "long").glob("tape_*.json"))
 
 @pytest.mark.parametrize("path", slow_but(LONG[:1], LONG), ids=lambda path: path.stem)
 def test_long_samples_fit(path: Path) -> None:
-    """Each file and its twin have the length of their names, start from a file of the ladder, and fit their clusters."""
+    """Each file and its twin have the length in their names, start from a file in the ladder, and fit their clusters."""
     for encoding in ("tape", "rope"):
         name = path.stem.replace("tape", encoding)
         config = load_config(path.with_stem(name))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.manifest import load_manifest
+from megatape.checkpoint.format.manifest import load_manifest
 from megatape.run_folder import RunFolder
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
@@ -29,7 +29,7 @@ BATCH = 16
 STEPS = 3
 AT_A_TIME = 60  # layouts whose checkpoints are on disk
 
-# Axes of the mesh that a key of the configuration sets. The other ranks are data-parallel.
+# Mesh axes set by a configuration key. The other ranks are data-parallel.
 AXES = {"sequence": "parallel.sp", "tensor": "parallel.tp"}
 MESHES: dict[str, dict[str, int]] = {
     "one": {},
@@ -41,7 +41,7 @@ MESHES: dict[str, dict[str, int]] = {
     "data2-sequence2": {"data": 2, "sequence": 2},
     "sequence2-tensor2": {"sequence": 2, "tensor": 2},
 }
-# Settings that a plain run shares with its layouts. No number of ranks divides the vocabulary.
+# Settings shared by a plain run and its layouts. No number of ranks divides the vocabulary.
 MODELS: dict[str, dict[str, Any]] = {
     "plain": {"data.sequence_length": 28},
     "grouped": {"model.num_kv_heads": 4, "model.attention_bias": "qkvo", "model.qk_norm": True, "zero.sub_group_size": 3000},
@@ -68,13 +68,14 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "muon": {"optimizer.kind": "muon"},
     "muon-positions": {"optimizer.kind": "muon", "optimizer.orthogonalized": ["matrix", "position"]},
 }
-# Settings of a layout, not of its plain run. 5 divides no rank's number of tokens.
+# Settings for a layout, not for its plain run. 5 divides no rank's number of tokens.
 ACTIVATIONS: dict[str, dict[str, Any]] = {
     "chunks": {"training.activation_checkpointing": "offload", "training.chunk_tokens": 5},
     "kept": {},
 }
 FACTORS: dict[str, tuple[str, ...]] = {
-    "encoding": ("tape", "rope", "alibi", "fox", "path", "tape_fox", "tape_selective_rope"),  # one of each kind
+    # One encoding of each kind
+    "encoding": ("tape", "rope", "alibi", "fox", "path", "tape_fox", "tape_selective_rope"),
     "optimizer": tuple(OPTIMIZERS),
     "documents": ("packed", "masked"),
     "model": tuple(MODELS),
@@ -95,11 +96,12 @@ def name_of(row: Row) -> str:
 
 
 def case_of(row: Row) -> dict[str, Any]:
-    """Return the case of a layout, as workers take it."""
+    """Return the case for a layout, as workers take it."""
     mesh = MESHES[row["mesh"]]
     settings = MODELS[row["model"]] | STAGES[row["stage"]] | OPTIMIZERS[row["optimizer"]] | ACTIVATIONS[row["activations"]]
     if row["model"] == "lora":
-        settings.pop("training.chunk_tokens", None)  # its dropout does not support chunks
+        # LoRA's dropout does not support chunks.
+        settings.pop("training.chunk_tokens", None)
     for axis, key in AXES.items():
         settings[key] = mesh.get(axis, 1)
     settings["model.encoding"] = row["encoding"]
@@ -112,7 +114,7 @@ def case_of(row: Row) -> dict[str, Any]:
 def config(raw_config: dict[str, Any]) -> dict[str, Any]:
     raw_config["model"]["vocab_size"] = 301
     raw_config["training"] |= {"steps": STEPS, "global_batch_size": BATCH}
-    # AdamW divides by the root of the second moment, and so turns the rounding of a gradient near zero into a whole step.
+    # Dividing by the root of the second moment, AdamW turns rounding in a gradient near zero into a whole step.
     raw_config["optimizer"] |= {"eps": 1e-3, "ema_decay": 0.5}
     return raw_config
 
@@ -120,6 +122,29 @@ def config(raw_config: dict[str, Any]) -> dict[str, Any]:
 def test_each_setting(config: dict[str, Any], tmp_path: Path) -> None:
     """Fails if a replicated parameter's gradient is not summed over tensor-parallel ranks."""
     check(config, covering_array(FACTORS, 1), tmp_path)
+
+
+def test_layers_of_a_pattern_on_ranks_of_a_sample(config: dict[str, Any], tmp_path: Path) -> None:
+    """Fails if ranks exchange the state for layers that do not read it, or if a window counts a rank's own tokens.
+
+    Windows are shorter and longer than a rank's tokens, and documents end within them.
+    """
+    shared: dict[str, Any] = {
+        "model.num_layers": 4,
+        "model.layers": "tape@9, rope@5, tape, nope@30",
+        "model.num_kv_heads": 4,
+        "data.mask_documents": True,
+        "training.micro_batch_size": BATCH,
+    }
+    layouts = {"tensor": {"parallel.tp": 2}, "sequence": {"parallel.sp": 2}, "context": {"parallel.cp": 2}}
+    cases = [{"name": name, "set": shared | ranks} for name, ranks in layouts.items()]
+    (plain,) = run_cases(config, [{"name": "plain", "set": shared}], 1, tmp_path / "plain", timeout=900)
+    results = run_cases(config, cases, 2, tmp_path / "workers", timeout=900)
+    assert "error" not in plain
+    assert [result.get("error") for result in results] == [None] * len(cases)
+    runs = Path(config["run"]["directory"])
+    for name in layouts:
+        compare(runs / "plain", runs / name, bounds.LAYOUTS)
 
 
 @pytest.mark.slow
@@ -134,7 +159,7 @@ def test_each_pair(config: dict[str, Any], tmp_path: Path) -> None:
 
 
 def check(config: dict[str, Any], rows: Iterable[Row], folder: Path) -> None:
-    """Train all layouts, and the plain run of each one, and compare them."""
+    """Train all layouts, comparing each with its plain run."""
     pairs = [(row, row | ONE_PROCESS) for row in rows]
     needed: dict[str, Row] = {}
     for row, plain in pairs:
@@ -162,7 +187,7 @@ def bound_of(row: Row) -> bounds.Bound:
 
 
 def compare(plain: Path, run: Path, bound: bounds.Bound) -> None:
-    """Hold the losses, gradient norms and tensors of a run to those of a plain one."""
+    """Compare a run's losses, gradient norms and tensors with a plain one's."""
     entries = read_entries(run / "metrics.jsonl")
     expected_entries = read_entries(plain / "metrics.jsonl")
     assert len(entries) == STEPS

@@ -1,4 +1,4 @@
-"""Long samples: no tensor of N x N, documents at the cost of their own pairs, and positions that are exact far from zero."""
+"""Long samples: no N x N tensor, documents costing their own pairs only, and positions staying exact far from zero."""
 
 import resource
 from itertools import product
@@ -43,8 +43,8 @@ class LargestTensor(TorchDispatchMode):
     """Records the largest tensor that an operator returns.
 
     Attributes:
-        num_elements: Number of its elements.
-        operator: Name of the operator.
+        num_elements: Its number of elements.
+        operator: The operator's name.
     """
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class LargestTensor(TorchDispatchMode):
 
 LENGTHS = dict.fromkeys(QUICK, 32_768) | {"fire": 16_384}
 OTHERS = [name for name in ENCODINGS if name not in QUICK]
-# Every second one of the others has documents, whose mask is the same for all encodings.
+# Every second one among the others has documents, masked alike for all encodings.
 SLOW_CASES = [pytest.param(name, number % 2 == 1, marks=pytest.mark.slow) for number, name in enumerate(OTHERS)]
 
 
 @pytest.mark.parametrize(("encoding", "is_masked"), [*product(QUICK, (False, True)), *SLOW_CASES])
 def test_no_tensor_has_n_by_n_elements(encoding: str, is_masked: bool) -> None:
-    """A training step of 1024 to 32,768 tokens on shapes of a CPU. Fails with a mask or a bias of all pairs."""
-    # Python multiplies each pair of PaTH's chunks, and makes other biases by blocks, FIRE's with a hidden layer.
+    """A training step with 1024 to 32,768 tokens, on shapes only. Fails when masking or biasing all pairs at once."""
+    # Python multiplies PaTH's chunks pair by pair, computing other biases by blocks, FIRE's with a hidden layer.
     length = LENGTHS.get(encoding, 4096)
     if encoding.startswith("path"):
         length = 1024
@@ -85,18 +85,18 @@ def test_no_tensor_has_n_by_n_elements(encoding: str, is_masked: bool) -> None:
     assert largest.num_elements < length**2 / 3, largest.operator
 
 
-@pytest.mark.parametrize("moves_state", [False, True])
-def test_documents_cost_their_own_pairs(moves_state: bool) -> None:
+@pytest.mark.parametrize("averages_state", [False, True])
+def test_documents_cost_their_own_pairs(averages_state: bool) -> None:
     """Twice as many documents of a length cost twice the operations on a CPU, forward and backward, and not four times."""
     counts = []
     for length in (1024, 2048):
         q, k, v = (torch.randn(2, length, 2, 8, requires_grad=True) for _ in "qkv")
         starts = torch.stack([torch.arange(length) // size * size for size in (256, 128)])
         positions = None
-        if moves_state:
+        if averages_state:
             positions = PositionState(torch.ones(2, length, 1, 8))
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # the counter knows its operations
-            content, _ = attend(q, k, v, state=positions, document_starts=starts, moves_state=moves_state)
+            content, _ = attend(q, k, v, state=positions, document_starts=starts, averages_state=averages_state)
             content.sum().backward()
         counts.append(counter.get_total_flops())
     assert counts[1] > 0
@@ -114,7 +114,8 @@ def test_logits_at_131072_tokens_do_not_depend_on_the_offset(encoding: str, kind
     scaling = None
     if kind is not None:
         scaling = {"kind": kind, "factor": 16.0} | SCALED.get(kind, {})
-    options = {"backends": ("blocked",)}  # it allows documents that overlap
+    # This backend allows overlapping documents.
+    options = {"backends": ("blocked",)}
     model = random_model(encoding=encoding, scaling=scaling, options=options).requires_grad_(False)
     tokens = torch.randint(0, 50, (1, length), generator=torch.Generator().manual_seed(1))
     positions = torch.arange(length)[None]

@@ -1,4 +1,4 @@
-"""Training is extended in stages: each starts from the last checkpoint of the one before, with longer samples."""
+"""Extending training in stages: each starts from the last checkpoint before it, with longer samples."""
 
 import json
 from pathlib import Path
@@ -15,9 +15,9 @@ STEPS = 40
 
 @pytest.mark.slow
 def test_each_stage_starts_from_the_one_before(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A run goes from 32 to 128 tokens as in docs/lora_and_long_context.md. Two ranks share each sample of its last stage.
+    """A run grows from 32 to 128 tokens as in docs/lora_and_long_context.md. In its last stage, two ranks share each sample.
 
-    Fails if a stage does not begin with the weights of the one before: its first loss would be that of a new model.
+    Fails if a stage does not begin with the weights from the one before: its first loss would be a new model's.
     """
     raw_config["training"] |= {"steps": STEPS}
     path = tmp_path / "config.json"

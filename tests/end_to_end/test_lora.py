@@ -11,7 +11,7 @@ from tests.helpers.runs.case_runs import assert_no_errors, run_cases
 from tests.helpers.runs.run_folders import KINDS, assert_all_close, step_tensors
 
 TARGETS = ["query", "key", "value", "output", "gate", "up", "down"]
-# Two of the four ranks share a model. Dropout is drawn again where activations are recomputed, and for other micro-batches.
+# Every two ranks share a model. Dropout is drawn again when recomputing activations, and for other micro-batches.
 SHARDED: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0, "training.activation_checkpointing": "full"},
     "stage1": {"zero.stage": 1, "training.micro_batch_size": 4},
@@ -22,10 +22,11 @@ SHARDED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Three steps with dropout, two tensor-parallel ranks and every stage equal those of one process; only adapters change."""
+    """Steps with dropout, two tensor-parallel ranks and every stage equal those in one process, changing adapters only."""
     raw_config["model"]["lora"] = {"rank": 3, "alpha": 6.0, "dropout": 0.3, "targets": TARGETS}
     raw_config["training"] |= {"steps": 3, "micro_batch_size": 2, "trainable": ["adapters"]}
-    raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
+    # A large eps keeps Adam's updates smooth (see test_stages.py).
+    raw_config["optimizer"]["eps"] = 1e-3
     raw_config["checkpoint"] = {"interval": 1, "keep": 4}
     raw_config["evaluation"]["interval"] = 100
     plain = [{"name": "plain", "set": {"zero.stage": 0}}]
@@ -48,4 +49,4 @@ def check_changed_weights(run: Path) -> None:
     last = step_tensors(run, "weight", step=3)
     changed = {name for name, tensor in last.items() if not torch.equal(tensor, first[name])}
     assert changed == {name for name in last if ".adapter." in name}
-    assert len(changed) == 2 * 2 * len(TARGETS)  # matrices of an adapter, layers
+    assert len(changed) == 2 * 2 * len(TARGETS)  # Matrices in an adapter, layers

@@ -1,4 +1,4 @@
-"""Nothing that happens to a run's folder lets it start from step 0 without a word, or costs it a good checkpoint."""
+"""A damaged run directory never makes a run start from step 0 silently, and never costs it a good checkpoint."""
 
 import copy
 import errno
@@ -23,11 +23,11 @@ from tests.helpers.runs.training_cases import TRAIN_CASES
 
 
 class Case(NamedTuple):
-    """A start of a run whose folder was damaged.
+    """Starting a run after damaging its folder.
 
     Attributes:
-        name: Name of the run.
-        expected: Step at which it continues, or parts of the error that refuses it.
+        name: The run's name.
+        expected: Step where it continues, or parts of the error refusing it.
         settings: Changes of the configuration; by default one more step.
         resume: Value of --resume, None for a new run.
         more: More of the case, see `train_cases`.
@@ -52,7 +52,7 @@ REFUSED = [
     Case("gone", ["UserError", "last had", "step-00000004"]),
     Case("gone before latest", ["UserError", "records 4 steps", "first checkpoint at step 1"]),
     Case("set aside", ["UserError", ".damaged"]),
-    Case("fresh", ["UserError", "records 4 steps", "--resume auto"], settings={}, resume=None),
+    Case("fresh", ["UserError", "records 4 steps", "Add `resume` auto"], settings={}, resume=None),
     Case("config alone", ["UserError", "config.json of an earlier run"]),
     Case("config alone", ["UserError", "config.json of an earlier run"], settings={}, resume=None),
     Case("other model", ["UserError", "model.mlp_size"], settings={"model.mlp_size": 44}),
@@ -61,7 +61,7 @@ REFUSED = [
         ["PathError", "cannot be read", "Nothing was changed"],
         more={"fault": ["unreadable", 9]},
     ),
-    Case("asked", ["optimizer.beta1 0.9", "--allow-changes"], settings={"optimizer.beta1": 0.8}),
+    Case("asked", ["optimizer.beta1 0.9", "add `allow_changes`"], settings={"optimizer.beta1": 0.8}),
 ]
 CONTINUED = [
     Case("copied over", 3),
@@ -73,7 +73,7 @@ CONTINUED = [
     Case("changed", 4, settings={"training.gradient_clip": 0.5, "training.steps": 5}),
     Case("allowed", 4, settings={"optimizer.beta1": 0.8}, more={"allow_changes": True}),
 ]
-# Run that never saved -> interval of its checkpoints.
+# Run that never saved -> interval between checkpoints
 NEVER_SAVED = {"early": 5, "first save": 4, "before the first save": 4, "in the first save": 3}
 
 
@@ -138,7 +138,8 @@ def damaged_runs(root: Path) -> dict[str, RunFolder]:
 
     set_aside = folders["set aside"]
     for checkpoint in set_aside.list_checkpoints():
-        checkpoint.rename(f"{checkpoint}.damaged")  # as earlier versions did
+        # Earlier versions renamed damaged checkpoints like this.
+        checkpoint.rename(f"{checkpoint}.damaged")
     set_aside.latest.unlink()
 
     for name, interval in NEVER_SAVED.items():
@@ -147,7 +148,8 @@ def damaged_runs(root: Path) -> dict[str, RunFolder]:
         config["training"]["steps"] = 10
         folders[name].config.write_text(json.dumps(config))
     (folders["first save"].checkpoints / "step-00000004.0123abcd.tmp").mkdir(parents=True)
-    for name in ("before the first save", "in the first save"):  # in the background, while more steps were made
+    # Both runs save in the background while they make more steps.
+    for name in ("before the first save", "in the first save"):
         events = folders[name].events
         lines = [line for line in events.read_text().splitlines() if '"checkpoint"' not in line]
         events.write_text("\n".join(lines))
@@ -212,7 +214,7 @@ def saves(
 
 
 def prepare_folders(root: Path, linked: Path) -> None:
-    """Prepare the folders of runs that start with a link, partial folders or files in the way."""
+    """Prepare run directories that contain a link, partial folders or files in the way."""
     shutil.copytree(root / "base", root / "not finite")
     folders = RunFolder(Path(shutil.copytree(root / "base", root / "folders")))
     folders.checkpoint(3).rename(linked)
@@ -238,7 +240,8 @@ def test_a_state_that_is_not_finite_replaces_no_checkpoint(saves: Saves) -> None
         assert "step-00000005 was not written: weight of" in error
         error = results["large"]["error"]
         assert "TrainingDiverged" in error
-        if not saves.is_background:  # in the background a validation loss may be the first to be seen
+        # With background saves, a validation loss may be noticed first.
+        if not saves.is_background:
             assert "would not be finite" in error
     assert checkpoint_names(saves.folders["not finite"]) == ["step-00000003", "step-00000004"], "though keep is 1"
     assert checkpoint_names(saves.folders["large"]) == []
@@ -287,7 +290,7 @@ def test_folders_of_others_are_not_removed(saves: Saves) -> None:
 
 @pytest.mark.slow
 def test_metrics_that_cannot_be_written_end_no_run(saves: Saves) -> None:
-    """They are written together with the next ones, and the warning comes once."""
+    """Failed metrics are written together with the next ones, and there is one warning."""
     for results in saves.results:
         assert results["logging"].get("step") == 0
         assert results["metrics"].get("step") == 4
@@ -336,7 +339,7 @@ def test_lines_that_are_no_metrics_are_dropped(
 
 @pytest.mark.parametrize("moment", ["fsync", "rename"])
 def test_killed_while_rewriting_metrics(tmp_path: Path, moment: str) -> None:
-    """Before the new content is on disk, or before it has the file's name. The old content stays."""
+    """A run is killed before the new content is on disk, or before it has the file's name. The old content stays."""
     path = tmp_path / "metrics.jsonl"
     path.write_text("old")
     child = os.fork()

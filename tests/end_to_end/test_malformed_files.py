@@ -17,27 +17,27 @@ import numpy as np
 import pytest
 
 from megatape.accounting.gpus import GPUS, load_gpu
-from megatape.checkpoint.compatibility import check_order
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.compatibility import check_order
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import load_config
-from megatape.config.batches import BatchSizes
+from megatape.config.sections.batches import BatchSizes
 from megatape.data.formats.mds import Mds
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.part_summary import Part
 from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.shared_folder.folder import PartialFolder
 from megatape.data.shards.entries import Answers
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.data.training.document_dataset import DocumentDataset
-from megatape.data.training.example_dataset import read_answers
-from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.document_dataset import DocumentDataset
+from megatape.data.training.datasets.example_dataset import read_answers
+from megatape.data.training.datasets.token_dataset import TokenDataset
+from megatape.data.training.mixing.order import SampleLocation, ShuffledOrder, samples_digest
 from megatape.hf.importing.record import read_record
 from megatape.lab.study.results.text_result import TextResult
-from megatape.lab.tasks.engine.journal import Journal
+from megatape.lab.tasks.engine.journal import EvaluationJournal
 from megatape.lab.tasks.passkey.task import Prediction as PasskeyPrediction
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.tools.ledger import prove
@@ -185,12 +185,12 @@ def metrics(folder: Path) -> Malformed:
     (run / "config.json").write_text(json.dumps(config))
     path = run / "metrics.jsonl"
     path.write_text(path.read_text().splitlines()[0])
-    return Malformed(path, lambda: list(prove(run)))
+    return Malformed(path, lambda: prove(run))
 
 
 def samples(folder: Path) -> Malformed:
     """Return a journal of predictions, whose line is always written with the right hash."""
-    journal = Journal(folder, PasskeyPrediction)
+    journal = EvaluationJournal(folder, PasskeyPrediction)
     prediction = PasskeyPrediction(32, None, 20, "a", "1", "2", False)
     journal.add(0, [0], [prediction])
     path = folder / "samples-0.jsonl"
@@ -250,7 +250,7 @@ def test_the_plan_of_a_preparation(partial: PartialFolder) -> None:
 @pytest.mark.timeout(120)
 def test_the_summary_of_a_unit(partial: PartialFolder) -> None:
     unit = partial.unit_folder(0)
-    # An index has splits and tables of the same form, whose faults are tested there.
+    # An index has splits and tables of the same form. Their faults are tested there.
     check_mutations(Malformed(unit / "summary.json", lambda: Part.load(unit), ("splits", "tables")))
 
 

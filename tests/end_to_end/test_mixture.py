@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.training.schedule import Phase, Schedule
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
+from megatape.data.training.mixing.schedule import Phase, Schedule
 from megatape.run_folder import RunFolder
 from tests.helpers.runs.case_runs import run_cases
 from tests.helpers.runs.run_folders import read_entries

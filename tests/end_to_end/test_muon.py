@@ -35,7 +35,7 @@ def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Configuration of runs of three steps, beside a plain one in `folder`."""
     raw_config["run"]["directory"] = str(folder)
     raw_config["training"] |= {"steps": 3, "global_batch_size": BATCH}
-    # AdamW divides by the root of the second moment, and so turns the rounding of a gradient near zero into a whole step.
+    # Dividing by the root of the second moment, AdamW turns rounding in a gradient near zero into a whole step.
     raw_config["optimizer"] |= {"kind": "muon", "eps": 1e-3}
     raw_config["checkpoint"] = {"interval": 2, "keep": 2}
     if not (folder / "plain").exists():
@@ -51,7 +51,7 @@ def train(config: dict[str, Any], cases: list[dict[str, Any]], num_ranks: int) -
 
 @pytest.mark.slow
 def test_checkpoints_move(config: dict[str, Any], folder: Path) -> None:
-    """Between one process and four, in both directions, and bit for bit to the same layout; AdamW refuses them by name."""
+    """Checkpoints move from one process to four and back, and bit for bit to the same layout. AdamW refuses them."""
     from_one = str(RunFolder(folder / "plain").checkpoint(2))
     *results, adamw = train(
         config,
@@ -121,7 +121,7 @@ class Difference(NamedTuple):
 
 @pytest.mark.numerics
 def test_equals_torch(config: dict[str, Any], folder: Path) -> None:
-    """Three steps of one process, beside torch's optimizers with the same gradients, after clipping."""
+    """Three steps of one process equal those of torch's optimizers with the same clipped gradients."""
     config |= {"run": {"directory": str(folder / "torch")}, "zero": {"stage": 0}}
 
     (rows,) = run_workers("tests.end_to_end.test_muon:train_beside_torch", 1, config, folder / "workers-torch")

@@ -9,7 +9,7 @@ import pytest
 
 from megatape.data.shards.index import build_index
 from megatape.data.shards.writer import SplitWriter
-from megatape.data.training.order import sample_index
+from megatape.data.training.mixing.order import sample_index
 from megatape.run_folder import RunFolder
 from tests.helpers.data.data_directory import small_tokenizer
 from tests.helpers.runs.case_runs import run_cases
@@ -17,7 +17,8 @@ from tests.helpers.runs.run_folders import read_entries
 
 LENGTH = 32
 SAMPLES = 8
-NUM_WITH_TARGETS = 2  # in the run "some"
+# Number of samples with targets in the run "some"
+NUM_WITH_TARGETS = 2
 STEPS = 6
 
 

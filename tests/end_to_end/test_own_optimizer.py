@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from megatape import registry
-from megatape.accounting.checkpoint_size import checkpoint_bytes
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import plan_memory
-from megatape.accounting.memory_parts import MemoryPart
+from megatape.accounting.memory.memory_parts import MemoryPart
+from megatape.accounting.memory.rank_memory import plan_memory
+from megatape.accounting.whole_model.checkpoint_size import checkpoint_bytes
 from megatape.config import Config, OptimizerConfig, parse_config
 from megatape.distributed.topology import Topology
 from megatape.model.transformer import Transformer
 from megatape.nn import parameters
+from megatape.optim.learning_rate import learning_rate
 from megatape.optim.optimizer import Group
-from megatape.optim.schedules import learning_rate
 from megatape.run_folder import RunFolder
 from tests.helpers.checks import bounds
 from tests.helpers.models.own_optimizer import SPECTRAL, STAIRS
@@ -29,7 +29,7 @@ from tests.helpers.runs.run_folders import assert_all_close, verified_tensors
 from tests.helpers.runs.training_cases import train_cases
 
 MODULE = "tests.end_to_end.test_own_optimizer"
-HIGHEST = 0.9  # the bound of norms, whose weights start at 1
+HIGHEST = 0.9  # Upper bound for the weights in norms, which start at 1
 
 
 class Layout(NamedTuple):
@@ -52,11 +52,13 @@ LAYOUTS = [
 def train_spectral(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
     declare = parameters.ParameterSpec
 
-    def bounded(shape: tuple[int, ...], init: Any, decay: bool, lr_scale: float, role: Any, _: Any) -> Any:
+    def bounded(
+        shape: tuple[int, ...], init: Any, decay: bool, lr_scale: float, role: Any, _: Any, sharded_dim: int | None
+    ) -> Any:
         bounds_of_weight = None
         if init == 1.0:
             bounds_of_weight = (0.0, HIGHEST)
-        return declare(shape, init, decay, lr_scale, role, bounds_of_weight)
+        return declare(shape, init, decay, lr_scale, role, bounds_of_weight, sharded_dim)
 
     with (
         patch.dict(registry.OPTIMIZERS, {"spectral": SPECTRAL}),
@@ -168,14 +170,14 @@ def test_the_schedule_has_its_option(spectral: Config) -> None:
 
 
 def test_states_of_whole_matrices_are_planned(spectral: Config) -> None:
-    """In memory and in checkpoints."""
+    """The planner counts the state in memory and in checkpoints."""
     num_weights = 0
     num_states = 0
     for weight in Transformer(spectral.model).parameters():
         num_weights += weight.numel()
         num_states += weight.numel()
         if parameters.spec_of(weight).role == "matrix":
-            num_states += weight.shape[0] + 1  # norms of rows, and a count
+            num_states += weight.shape[0] + 1  # Row norms, and a count
 
     planned = checkpoint_bytes(spectral.model, spectral.training, spectral.optimizer)
     assert planned == 4 * (num_weights + num_states)

@@ -19,7 +19,7 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.lab.report import summary
 from tests.helpers.processes.workers import ROOT
 
-# Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
+# Lines printed by DeepSpeed 0.19.8 and by a run, and whether they are shown
 LINES = {
     "[2026-11-21 21:40:02,074] [WARNING] [real_accelerator.py:213:get_accelerator] Setting accelerator to CPU.": False,
     "[2026-11-21 21:40:06,528] [INFO] [launch.py:170:main] dist_world_size=2": False,
@@ -266,7 +266,7 @@ def write_program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_what_is_installed_is_not_installed_again(
+def test_installed_packages_are_not_installed_again(
     quickstart: dict[str, Any], installed: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The packages for training are not enough for the tests, and those for the tests are enough for training."""

@@ -8,9 +8,9 @@ from unittest.mock import patch
 import pytest
 
 from megatape.distributed.topology import Topology
-from megatape.nn import norm, product
+from megatape.nn import linear_function, norm
+from megatape.nn.linear_function import matching_remat
 from megatape.nn.remat.remat import Recipe, Remat, identity, recipe_of
-from megatape.nn.remat.shared_remat import matching_remat
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.case_runs import assert_no_errors
 from tests.helpers.runs.training_cases import train_cases
@@ -46,6 +46,6 @@ def _count_calls(payload: dict[str, Any], topology: Topology) -> dict[str, int]:
         calls["norm, saved" if recipe.function is identity else "norm, rebuilt"] += 1
         return recipe
 
-    with patch.object(product, "matching_remat", remat_for_layer), patch.object(norm, "recipe_of", recipe_for_norm):
+    with patch.object(linear_function, "matching_remat", remat_for_layer), patch.object(norm, "recipe_of", recipe_for_norm):
         assert_no_errors(train_cases(payload, topology))
     return dict(calls)

@@ -79,7 +79,7 @@ def test_fewer_steps_than_are_done_change_nothing(raw_config: dict[str, Any], tm
 
 
 def test_generators_follow_the_seed(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Ranks have different generators, which do not depend on numbers drawn before the run, as by a launcher's imports."""
+    """Ranks have different generators. Numbers drawn before the run, for example by a launcher's imports, do not matter."""
     rank0, rank1 = run_workers("tests.end_to_end.test_resume:begin_twice", 2, raw_config, tmp_path / "workers")
 
     assert rank0[0] == rank0[1]

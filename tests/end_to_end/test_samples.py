@@ -1,4 +1,4 @@
-"""Sequences that the steps of a run really trained on, over kills, resumes and other numbers of ranks."""
+"""Sequences that the steps of a run have trained on, over kills, resumes and other numbers of ranks."""
 
 import json
 import os
@@ -28,17 +28,18 @@ from tests.helpers.runs.run_folders import read_entries
 from tests.helpers.runs.small_run import small_config
 
 SAMPLE_TOKENS = 32
-CHUNK_TOKENS = 8  # every chunk of a corpus begins with its tag
+CHUNK_TOKENS = 8  # Every chunk in a corpus begins with its tag.
 CHUNKS_PER_SAMPLE = SAMPLE_TOKENS // CHUNK_TOKENS
 SAMPLES_PER_SHARD = 8
 SAMPLES_PER_STEP = 8
 STEPS = 12
-NUM_SHARDS = {"first": 5, "second": 3}  # by corpus
-# A tag is the number of its chunk as two digits, each of which is a token id.
+# Corpus -> number of shards
+NUM_SHARDS = {"first": 5, "second": 3}
+# A tag is its chunk's number as two digits, each being a token id.
 FIRST_DIGIT_ID = 10
 NUM_DIGITS = 90
 
-Tag = tuple[str, int]  # corpus and number of a chunk
+Tag = tuple[str, int]  # A chunk's corpus and number
 
 
 class Attempt(NamedTuple):
@@ -72,7 +73,7 @@ def train_recorded(payload: dict[str, Any], topology: Topology) -> None:
 
     def recorded(engine: Engine, *arguments: Any, **options: Any) -> Any:
         result = update(engine, *arguments, **options)
-        step = run.state.step + 1
+        step = run.progress.step + 1
         with ledger.open("a") as file:
             print(json.dumps({"step": step, "tokens": rows}), file=file)
         if step == payload["last_step"]:
@@ -172,7 +173,7 @@ def check_repeated_steps(attempts_by_step: dict[int, dict[int, Counter[Tag]]]) -
 def check_epochs(counts: Counter[Tag], corpus: str, num_samples: int) -> None:
     """Check that the samples of a corpus are one epoch and a part of the second."""
     num_chunks = NUM_SHARDS[corpus] * SAMPLES_PER_SHARD * CHUNKS_PER_SAMPLE
-    # The last sample of a shard has no next token.
+    # A shard's last sample has no next token.
     usable = [chunk for chunk in range(num_chunks) if chunk // CHUNKS_PER_SAMPLE % SAMPLES_PER_SHARD != SAMPLES_PER_SHARD - 1]
     num_trained = num_samples * CHUNKS_PER_SAMPLE
     num_twice = num_trained - len(usable)

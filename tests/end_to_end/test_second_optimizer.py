@@ -11,8 +11,8 @@ from torch import Tensor
 
 from megatape import registry
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import plan_memory
-from megatape.accounting.memory_parts import MemoryPart
+from megatape.accounting.memory.memory_parts import MemoryPart
+from megatape.accounting.memory.rank_memory import plan_memory
 from megatape.config import OptimizerConfig
 from megatape.config.section import Compared
 from megatape.distributed.topology import Topology
@@ -85,7 +85,7 @@ def largest_magnitude(tensors: dict[str, Tensor]) -> float:
     return max(float(tensor.abs().max()) for tensor in tensors.values())
 
 
-def test_its_memory_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_momentum_has_half_of_adamws_planned_state(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Momentum has half the state of AdamW."""
     monkeypatch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)
     bytes_of_moments = {}

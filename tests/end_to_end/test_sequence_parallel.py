@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rope": {"model.encoding": "rope", "data.mask_documents": True, "training.micro_batch_size": 1},
     "t5": {"model.encoding": "t5", "model.tie_embeddings": True, "training.activation_checkpointing": "full"},
     "nope": {"model.encoding": "nope", "model.num_kv_heads": 4, "training.activation_checkpointing": "selective"},
+    "repo": {"model.encoding": "repo", "model.num_kv_heads": 4},
     "documents": {"data.mask_documents": True, "model.num_kv_heads": 4, "training.activation_checkpointing": "full"},
     "alibi": {"model.encoding": "alibi", "training.micro_batch_size": 4},
     "shifted": {"model.encoding": "rope", "training.num_shifted_groups": 2, "model.num_kv_heads": 4},
@@ -67,7 +68,7 @@ SEQUENCE_SIZES = [
 QUICK_PAIRS = [("tape", "stage3"), ("rope", "stage0"), ("t5", "stage2"), ("nope", "stage1")]
 
 # Context-parallel ranks compute no bias on scores, and do not shift groups.
-CONTEXT_OPTIONS = ("tape", "rope", "nope", "documents", "lora")
+CONTEXT_OPTIONS = ("tape", "rope", "repo", "nope", "documents", "lora")
 CONTEXT_SIZES = [
     Sizes(context=2),
     Sizes(context=4),
@@ -88,8 +89,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
     raw_config["run"]["directory"] = str(folder)
     raw_config["training"] |= {"steps": 3, "micro_batch_size": 2}
-    raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
-    raw_config["model"]["vocab_size"] = 301  # no number of ranks divides it
+    # A large eps keeps Adam's updates smooth (see test_stages.py).
+    raw_config["optimizer"]["eps"] = 1e-3
+    # Not divisible by any number of ranks
+    raw_config["model"]["vocab_size"] = 301
     return raw_config
 
 
@@ -167,7 +170,7 @@ def check(config: dict[str, Any], folder: Path, sizes: Sizes, pairs: list[tuple[
 @pytest.mark.slow
 @pytest.mark.numerics
 def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
-    """On 2 sequence- x 2 tensor-parallel ranks at stage 3 with grouped queries, and masked documents for every second one."""
+    """2 sequence- x 2 tensor-parallel ranks at stage 3 use grouped queries, and every second encoding masks documents."""
     config["training"] |= {"steps": 2, "global_batch_size": 4}
     sizes = Sizes(sequence=2, tensor=2)
     plain = []

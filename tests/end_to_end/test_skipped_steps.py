@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from megatape.checkpoint.manifest import MANIFEST, STATE
+from megatape.checkpoint.format.manifest import MANIFEST, STATE
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.run_folders import assert_identical, read_entries, saved_steps, verified_tensors
+from tests.helpers.runs.run_folders import assert_identical, comparable_metrics, read_entries, saved_steps, verified_tensors
 from tests.helpers.runs.small_run import small_config
 from tests.helpers.runs.trainers import trainer_without_lease
 
@@ -29,15 +29,19 @@ class Run(NamedTuple):
         max_skipped_steps: Value of training.max_skipped_steps, None for the default.
         origin: Step of the checkpoint of "straight" to resume from, None for a new run.
         bad_evaluation: Whether the validation loss is not finite, too.
+        is_transient: Whether losses are finite when they are computed again.
     """
 
     bad_steps: list[int]
     max_skipped_steps: int | None = None
     origin: int | None = None
     bad_evaluation: bool = False
+    is_transient: bool = False
 
 
 RUNS = {
+    "plain": Run([]),
+    "transient": Run([2, 3, 5], max_skipped_steps=0, is_transient=True),
     "straight": Run([2]),
     "resumed": Run([], origin=3),
     "too many": Run([2, 3], max_skipped_steps=1),
@@ -47,7 +51,7 @@ RUNS = {
 
 
 class Results(NamedTuple):
-    """Folder and error of each run, and the output of all."""
+    """Run directory and error of each run, and the output of all."""
 
     folders: dict[str, RunFolder]
     errors: dict[str, str | None]
@@ -82,15 +86,20 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str | None:
         resume = str(RunFolder(root / "straight").checkpoint(plan.origin))
     run = trainer_without_lease(parse_config(raw, name), topology, Start(resume))
 
+    spoiled: set[int] = set()
+
     def spoil(module: Any, inputs: Any, output: Any) -> Any:
         is_bad = plan.bad_evaluation
         if module.training:
-            is_bad = run.state.step + 1 in plan.bad_steps
+            is_bad = run.progress.step + 1 in plan.bad_steps
+        if is_bad and plan.is_transient and run.progress.step in spoiled:
+            return output
         if is_bad:
+            spoiled.add(run.progress.step)
             return output * torch.nan
         return output
 
-    run.engine.deepspeed.module.register_forward_hook(spoil)
+    run.engine.deepspeed_engine.module.register_forward_hook(spoil)
     try:
         run.train()
     except TrainingDiverged as error:
@@ -110,6 +119,19 @@ def test_a_skipped_step_is_reported(results: Results) -> None:
     assert event["step"] == 2
     assert event["detail"].endswith("samples 8 to 15): the loss is nan")
     assert "the step is skipped" in results.output
+
+
+def test_a_transient_fault_changes_nothing(results: Results) -> None:
+    """The step is computed again. The run ends with the bytes and metrics of one without faults."""
+    plain = results.folders["plain"]
+    transient = results.folders["transient"]
+
+    assert results.errors["transient"] is None
+    assert_identical(verified_tensors(transient.checkpoint(STEPS)), verified_tensors(plain.checkpoint(STEPS)))
+    assert comparable_metrics(transient) == comparable_metrics(plain)
+    events = [event for event in read_entries(transient.events) if event["event"] == "spike"]
+    assert len(events) == 3
+    assert "the loss is nan; computed again" in events[0]["detail"]
 
 
 def test_a_save_due_after_a_skipped_step_comes_after_the_next(results: Results) -> None:

@@ -1,7 +1,6 @@
 """Every kind of source by URL, from servers that fail, to a data directory."""
 
 import gzip
-import json
 import random
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.data.data_directory import small_tokenizer
-from tests.helpers.data.sources import read, tar_of, write_parquet
+from tests.helpers.data.sources import read, tar_of, text_lines, write_parquet
 from tests.helpers.processes.web import Fault, served
 
 TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
@@ -36,7 +35,7 @@ def test_a_server_that_fails_again_and_again(tmp_path: Path, tokenizer: Tokenize
         for number in range(4):
             texts = [f"{line} " + draw.randbytes(200).hex() for line in range(number * 100, number * 100 + 100)]
             name = f"c4-train.{number:05}-of-00004.json.gz"
-            content = gzip.compress(json_lines(texts))
+            content = gzip.compress(text_lines(texts))
             (folder / name).write_bytes(content)
             web.files[name] = content
         faults = [
@@ -59,10 +58,6 @@ def test_a_server_that_fails_again_and_again(tmp_path: Path, tokenizer: Tokenize
         assert (tmp_path / "remote" / shard.name).read_bytes() == shard.read_bytes(), shard.name
 
 
-def json_lines(texts: list[str]) -> bytes:
-    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
-
-
 FILES_OF_KINDS = {
     "jsonl": ["a.jsonl", "b.jsonl.zst"],
     "parquet": ["a.parquet"],
@@ -74,7 +69,7 @@ FILES_OF_KINDS = {
 
 def test_every_kind_gives_the_same_by_url(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """The server fails once, which costs a second."""
-    lines = json_lines(TEXTS)
+    lines = text_lines(TEXTS)
     write_parquet(tmp_path / "a.parquet", list(TEXTS))
     files = {
         "a.jsonl": lines,

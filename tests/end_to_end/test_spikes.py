@@ -9,9 +9,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from megatape.checkpoint.manifest import RNG
+from megatape.checkpoint.format.manifest import RNG
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
+from megatape.reliability.goodput.read import read_run_time
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.reporting.step_metrics import StepMetrics
@@ -26,7 +27,7 @@ from tests.helpers.runs.trainers import trainer_without_lease
 
 MODULE = "tests.end_to_end.test_spikes"
 STEPS = 20
-SPIKE = 14  # step whose samples give a loss of twenty times the usual, 8 samples a step
+SPIKE = 14  # Step with samples multiplying the loss by twenty, at 8 samples a step
 ALWAYS = 99
 
 
@@ -36,7 +37,7 @@ class Run(NamedTuple):
     Attributes:
         training: Changes of the section training.
         num_jumps: How often the loss of step SPIKE jumps when it is computed.
-        origin: Step of the checkpoint of "rewind" to resume from, None for a new run.
+        origin: Step of the checkpoint of "roll_back" to resume from, None for a new run.
     """
 
     training: dict[str, Any]
@@ -50,9 +51,9 @@ RUNS = {
     "transient": Run({"on_spike": "skip"}, 1),
     "skip": Run({"on_spike": "skip"}, ALWAYS),
     "never seen": Run({"skip_samples": [[104, 111]]}, 0),
-    "rewind": Run({"on_spike": "rewind"}, ALWAYS),
-    "resumed": Run({"on_spike": "rewind"}, ALWAYS, origin=16),
-    "without rewound": Run({"skip_samples": [[88, 111]]}, 0),
+    "roll_back": Run({"on_spike": "roll_back"}, ALWAYS),
+    "resumed": Run({"on_spike": "roll_back"}, ALWAYS, origin=16),
+    "without the samples": Run({"skip_samples": [[88, 111]]}, 0),
 }
 
 
@@ -76,7 +77,7 @@ def train_runs(raw: dict[str, Any], topology: Topology) -> None:
         changes = {"training": raw["training"] | plan.training, "run": {"directory": str(root / name)}}
         resume = None
         if plan.origin is not None:
-            resume = str(RunFolder(root / "rewind").checkpoint(plan.origin))
+            resume = str(RunFolder(root / "roll_back").checkpoint(plan.origin))
         run = trainer_without_lease(parse_config(raw | changes, name), topology, Start(resume))
         train(run, [SPIKE], plan.num_jumps)
 
@@ -105,13 +106,13 @@ def train(run: Trainer, spikes: Collection[int], num_jumps: int, before_jump: Ca
 
     def jump(module: Any, inputs: Any, output: Any) -> Any:
         nonlocal num_left
-        if num_left == 0 or not module.training or run.state.step + 1 not in spikes:
+        if num_left == 0 or not module.training or run.progress.step + 1 not in spikes:
             return output
         num_left -= 1
         before_jump(run)
         return output * 20
 
-    run.engine.deepspeed.module.register_forward_hook(jump)
+    run.engine.deepspeed_engine.module.register_forward_hook(jump)
     run.train()
 
 
@@ -135,7 +136,7 @@ def steps_of(folder: RunFolder, kind: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["log", "transient", "skip", "rewind"])
+@pytest.mark.parametrize("name", ["log", "transient", "skip", "roll_back"])
 def test_a_spike_is_reported(folders: dict[str, RunFolder], name: str) -> None:
     (event,) = events_of(folders[name], "spike")
     assert "samples 104 to 111): the loss" in event["detail"]
@@ -163,22 +164,40 @@ def test_a_skipped_spike_equals_samples_that_are_never_seen(folders: dict[str, R
 
 
 @pytest.mark.slow
-def test_a_rewind_skips_the_steps_that_led_to_the_spike(folders: dict[str, RunFolder]) -> None:
-    rewind = folders["rewind"]
-    assert_identical(final_tensors(rewind), final_tensors(folders["without rewound"]))
-    assert not are_identical(rewind, folders["skip"])
-    expected_metrics = as_rolled_back(comparable_metrics(folders["without rewound"]))
-    assert comparable_metrics(rewind) == expected_metrics, "nothing remains of undone steps"
-    assert steps_of(rewind, "skipped") == [12, 13, 14]
-    # Stable steps have followed that of step 8, not that of step 12.
-    (rollback,) = events_of(rewind, "rollback")
+def test_a_rollback_skips_the_steps_that_led_to_the_spike(folders: dict[str, RunFolder]) -> None:
+    rolled_back = folders["roll_back"]
+    assert_identical(final_tensors(rolled_back), final_tensors(folders["without the samples"]))
+    assert not are_identical(rolled_back, folders["skip"])
+    expected_metrics = as_rolled_back(comparable_metrics(folders["without the samples"]))
+    assert comparable_metrics(rolled_back) == expected_metrics, "nothing remains of undone steps"
+    assert steps_of(rolled_back, "skipped") == [12, 13, 14]
+    # Stable steps have followed step 8's checkpoint, not step 12's.
+    (rollback,) = events_of(rolled_back, "rollback")
     assert rollback["step"] == 8
     assert "step-00000008; samples 88 to 111 will be skipped" in rollback["detail"]
 
 
 @pytest.mark.slow
-def test_a_run_resumes_exactly_after_a_rewind(folders: dict[str, RunFolder]) -> None:
-    assert_identical(final_tensors(folders["resumed"]), final_tensors(folders["rewind"]))
+def test_the_time_of_steps_before_a_rollback_is_lost(folders: dict[str, RunFolder]) -> None:
+    """The time from the checkpoint to the rollback, and of the step that led to it, is neither new nor missing."""
+    events = read_entries(folders["roll_back"].events)
+    saved = next(event for event in events if event["event"] == "checkpoint" and event["saved_step"] == 8)
+    rollback = next(event for event in events if event["event"] == "rollback")
+    run_time = read_run_time(folders["roll_back"])
+    parts = run_time.parts
+    undone = rollback["clock"]["seconds"]["new_steps"] - saved["clock"]["seconds"]["new_steps"]
+    assert undone > 0
+    assert parts.repeated_steps == pytest.approx(undone + rollback["clock"]["seconds"]["repeated_steps"], abs=0.01)
+    assert parts.skipped_steps > 0
+    assert run_time.num_rollbacks == 1
+    passed = events[-1]["time"] - events[0]["time"]
+    before = sum(events[0]["clock"]["seconds"].values())
+    assert parts.total == pytest.approx(before + passed, rel=0.01, abs=0.05)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_exactly_after_a_rollback(folders: dict[str, RunFolder]) -> None:
+    assert_identical(final_tensors(folders["resumed"]), final_tensors(folders["roll_back"]))
 
 
 def as_rolled_back(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -189,7 +208,7 @@ def as_rolled_back(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return entries
 
 
-class Rewind(NamedTuple):
+class Case(NamedTuple):
     """A run that goes back at each spike, if it can.
 
     Attributes:
@@ -207,94 +226,96 @@ class Rewind(NamedTuple):
     equal: str | None = None
 
 
-WITHOUT_REWOUND = Rewind({"training": {"skip_samples": [[88, 111]]}})
+WITHOUT_SAMPLES = Case({"training": {"skip_samples": [[88, 111]]}})
 IN_BACKGROUND = {"interval": 1, "keep": 1, "background": True}
-REWINDS = {
-    "plain": Rewind({}),
-    "without rewound": WITHOUT_REWOUND,
-    "often": Rewind(
+CASES = {
+    "plain": Case({}),
+    "without the samples": WITHOUT_SAMPLES,
+    "often": Case(
         {"checkpoint": {"interval": 1, "keep": 1}},
         spikes=[14],
         rollbacks=(9,),
-        equal="without rewound",
+        equal="without the samples",
     ),
-    "older": Rewind({}, spikes=[14], corrupted=(8,), rollbacks=(4,), equal="without rewound"),
-    "newest": Rewind(
+    "older": Case({}, spikes=[14], corrupted=(8,), rollbacks=(4,), equal="without the samples"),
+    "newest": Case(
         {"checkpoint": {"interval": 5}},
         spikes=[14],
         corrupted=(10,),
         rollbacks=(5,),
-        equal="without rewound",
+        equal="without the samples",
     ),
-    # It goes back, is killed, and meets no spike again.
-    "killed": Rewind({}, spikes=[14], rollbacks=(8,), equal="plain"),
+    # This run rolls back, is killed, and meets no spike again.
+    "killed": Case({}, spikes=[14], rollbacks=(8,), equal="plain"),
 }
-MORE_REWINDS = {
-    "without rewound": WITHOUT_REWOUND,
-    "without rewound twice": Rewind({"training": {"skip_samples": [[88, 111], [128, 151]]}}),
-    "skip": Rewind({"training": {"on_spike": "skip"}}, spikes=[14]),
-    "in the background": Rewind(
+MORE_CASES = {
+    "without the samples": WITHOUT_SAMPLES,
+    "without both ranges": Case({"training": {"skip_samples": [[88, 111], [128, 151]]}}),
+    "skip": Case({"training": {"on_spike": "skip"}}, spikes=[14]),
+    "in the background": Case(
         {"checkpoint": IN_BACKGROUND},
         spikes=[14],
         rollbacks=(9,),
-        equal="without rewound",
+        equal="without the samples",
     ),
-    "none": Rewind({}, spikes=[14], corrupted=(4, 8), equal="skip"),
-    "twice": Rewind(
+    "none": Case({}, spikes=[14], corrupted=(4, 8), equal="skip"),
+    "twice": Case(
         {"checkpoint": {"interval": 8}},
         spikes=[14, 19],
         rollbacks=(8, 8),
-        equal="without rewound twice",
+        equal="without both ranges",
     ),
-    "for ever": Rewind(
+    "for ever": Case(
         {"checkpoint": {"interval": 1, "background": True}},
         spikes=range(14, 21),
         rollbacks=(10,),
     ),
 }
-TABLES = {"default": REWINDS, "more": MORE_REWINDS}
+TABLES = {"default": CASES, "more": MORE_CASES}
 
 
 @pytest.mark.parametrize("table", ["default", pytest.param("more", marks=pytest.mark.slow)])
-def test_rewinds(raw_config: dict[str, Any], tmp_path: Path, table: str) -> None:
+def test_rollbacks(raw_config: dict[str, Any], tmp_path: Path, table: str) -> None:
     """A run goes back however few checkpoints it keeps, to a valid one, or skips the step.
 
     A kill does not bring back what was undone.
     """
-    raw_config["training"] |= {"steps": STEPS, "on_spike": "rewind"}
+    raw_config["training"] |= {"steps": STEPS, "on_spike": "roll_back"}
     raw_config["zero"] = {"stage": 1}
     raw_config["checkpoint"] = {"interval": 4, "keep": 4}
     raw_config["evaluation"]["interval"] = 100
 
     payload = {"config": raw_config, "table": table}
-    run_workers(f"{MODULE}:train_rewinds", 1, payload, tmp_path / "workers")
+    run_workers(f"{MODULE}:train_all", 1, payload, tmp_path / "workers")
 
-    rewinds = TABLES[table]
-    folders = {name: RunFolder(tmp_path / "run" / name) for name in rewinds}
-    for name, rewind in rewinds.items():
+    cases = TABLES[table]
+    folders = {name: RunFolder(tmp_path / "run" / name) for name in cases}
+    for name, case in cases.items():
         folder = folders[name]
-        assert steps_of(folder, "rollback") == list(rewind.rollbacks), name
-        if rewind.equal is not None:
-            expected = folders[rewind.equal]
+        assert steps_of(folder, "rollback") == list(case.rollbacks), name
+        if case.equal is not None:
+            expected = folders[case.equal]
             assert_identical(final_tensors(folder), final_tensors(expected), name)
             assert comparable_metrics(folder) == as_rolled_back(comparable_metrics(expected)), name
         names = sorted(path.name for path in folder.checkpoints.iterdir())
         set_aside = [path for path in names if "." in path]
-        assert set_aside == [f"step-{step:08d}.corrupted" for step in rewind.corrupted], name
+        # A run that cannot go back moves nothing.
+        moved = case.corrupted if case.rollbacks else ()
+        assert set_aside == [f"step-{step:08d}.corrupted" for step in moved], name
         if name == "newest":
             assert "step-00000010" in names, "the step of the last save before the rollback is saved again"
         if name in ("often", "in the background"):
             assert len(names) == 3, "the one that is kept, the one before the spike, and the next"
 
 
-def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
+def train_all(payload: dict[str, Any], topology: Topology) -> None:
     notice_spikes_early()
-    for name, rewind in TABLES[payload["table"]].items():
-        train_rewind(name, rewind, payload["config"], topology)
+    for name, case in TABLES[payload["table"]].items():
+        train_one(name, case, payload["config"], topology)
 
 
-def train_rewind(name: str, rewind: Rewind, raw: dict[str, Any], topology: Topology) -> None:
-    changes = {section: raw[section] | values for section, values in rewind.sections.items()}
+def train_one(name: str, case: Case, raw: dict[str, Any], topology: Topology) -> None:
+    changes = {section: raw[section] | values for section, values in case.sections.items()}
     changes["run"] = {"directory": str(Path(raw["run"]["directory"]) / name)}
     config = parse_config(raw | changes, name)
 
@@ -303,13 +324,13 @@ def train_rewind(name: str, rewind: Rewind, raw: dict[str, Any], topology: Topol
         if background is not None and background.in_flight is not None:
             # This step must count the save as ended, before the run goes back or not.
             wait([background.in_flight.result], 60)
-        if run.state.step + 1 != SPIKE:
+        if run.progress.step + 1 != SPIKE:
             return
-        for step in rewind.corrupted:
+        for step in case.corrupted:
             rng = run.environment.folder.checkpoint(step) / RNG
             rng.write_bytes(bytes(rng.stat().st_size))
 
-    spikes = rewind.spikes
+    spikes = case.spikes
     if name == "killed":
         run = trainer_without_lease(config, topology, Start("auto"))
         with end_after_second(9), pytest.raises(ZeroDivisionError):

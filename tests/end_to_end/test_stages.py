@@ -9,14 +9,14 @@ from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
-from megatape.zero.pass_result import GradientSums
+from megatape.zero.passes.pass_result import GradientSums
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.case_runs import assert_no_errors, run_cases
 from tests.helpers.runs.run_folders import KINDS, assert_identical, compare, step_tensors
 from tests.helpers.runs.trainers import trainer_without_lease
 
 SHARDED = {"zero.stage": 3, "parallel.tp": 2, "training.activation_checkpointing": "selective"}
-# Encodings differ in what a checkpoint holds of them: one of each kind of parameter, and one that draws positions.
+# Encodings differ in what checkpoints hold: one for each kind of parameter, and one drawing positions
 RESUMED = ("tape", "tape_vector", "t5", "fire", "randpe")
 
 # Adam divides by the root of the second moment and so turns the rounding of a gradient near zero into a whole step. A large eps
@@ -41,7 +41,8 @@ def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
     raw_config["run"]["directory"] = str(folder)
     raw_config["training"] |= {"steps": 3, "micro_batch_size": 2}
     raw_config["optimizer"]["eps"] = EPS
-    raw_config["model"]["vocab_size"] = 301  # no number of ranks divides it
+    # Not divisible by any number of ranks
+    raw_config["model"]["vocab_size"] = 301
     return raw_config
 
 
@@ -100,7 +101,7 @@ def test_bfloat16_accumulates_in_float32(config: dict[str, Any], folder: Path) -
 
 
 def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
-    """At each of BFLOAT16, train one step on the first sample, in one micro-batch and in 16, and save a checkpoint."""
+    """For each entry of BFLOAT16, train a step on the first sample, in one micro-batch and in 16, and save a checkpoint."""
     root = config["run"]["directory"]
     for stage, zero in BFLOAT16.items():
         for repetitions in (1, REPETITIONS):

@@ -1,4 +1,4 @@
-"""Runs that start from other weights: an import, an export, a checkpoint; and back to transformers."""
+"""Runs that start from an import, an export or a checkpoint, and their export to transformers."""
 
 import copy
 import json
@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from megatape.accounting.parameters import meta_model
-from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.accounting.whole_model.parameters import meta_model
+from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
@@ -32,9 +32,9 @@ from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.startup.new_run_state import new_run_state
-from megatape.zero.kinds import WEIGHT
-from megatape.zero.state import ZeroState
-from megatape.zero.tensors import ReadBlock
+from megatape.zero.state.interfaces import ReadBlock
+from megatape.zero.state.kinds import WEIGHT
+from megatape.zero.state.zero_state import ZeroState
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.tiny_models import MODELS, save_tiny
@@ -44,7 +44,7 @@ from tests.helpers.runs.run_data import open_run_data
 from tests.helpers.runs.run_folders import assert_identical, read_entries, tensors
 from tests.helpers.runs.training_cases import TRAIN_CASES
 
-# One each of float32 and the other precisions; the dtype is that of the source's files.
+# Sources in float32 and in the other precisions, keeping their files' dtype
 DTYPES = {"llama": torch.float16, "mistral": torch.bfloat16, "qwen2": torch.bfloat16}
 ONLY_SAVE = {"only_save": True}
 
@@ -201,8 +201,8 @@ def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., P
 def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path) -> None:
     """A checkpoint of TAPE starts a longer run, one with rope, and one with adapters, and its export starts one.
 
-    What belongs to another encoding is new, even under a name that TAPE has, too. A checkpoint with adapters starts no run
-    without. Data of another tokenizer give a warning.
+    Weights of another encoding are new, even those with a name that TAPE also has. A checkpoint with adapters starts no run
+    without them. Data of another tokenizer give a warning.
     """
     raw = copy.deepcopy(trained)
     origin = RunFolder(Path(raw["run"]["directory"]) / "base").checkpoint(4)
@@ -324,7 +324,7 @@ def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
 def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
     """On 2 data x 2 tensor ranks at ZeRO-3, each reads a quarter of the weights, and loading takes little memory beyond it.
 
-    At the start, and when resuming with frozen weights from a base.
+    This holds at the start, and when resuming with frozen weights from a base.
     """
     sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 2048, "num_hidden_layers": 6, "head_dim": 64}
     save_tiny("llama", tmp_path / "model", **sizes)
@@ -339,7 +339,7 @@ def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
     assert model_bytes > 40e6
     for kind in ("started", "resumed"):
         for result in results:
-            assert result[kind]["read"] < 0.3 * model_bytes  # rows that two ranks share are read by both
+            assert result[kind]["read"] < 0.3 * model_bytes  # Both ranks read the rows that they share.
             assert result[kind]["peak"] < 0.2 * model_bytes, result
         assert sum(result[kind]["read"] for result in results) >= model_bytes
 

@@ -1,4 +1,4 @@
-"""Parameters that training.trainable leaves out do not change, and cost no gradient, moment or master weight in any layout."""
+"""Parameters excluded by training.trainable do not change, and cost no gradient, moment or master weight in any layout."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import plan_memory
-from megatape.accounting.memory_parts import MemoryPart
-from megatape.accounting.parameters import meta_model
-from megatape.accounting.trace import trace_micro_batch
+from megatape.accounting.memory.memory_parts import MemoryPart
+from megatape.accounting.memory.rank_memory import plan_memory
+from megatape.accounting.shapes.trace import trace_micro_batch
+from megatape.accounting.whole_model.parameters import meta_model
 from megatape.accounting.workload import Workload
 from megatape.config import parse_config
 from megatape.model.trainable import check_trainable, freeze
@@ -54,7 +54,8 @@ ON_FOUR_RANKS = [
 def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Three steps equal those of one process, and are resumed bit for bit after the second."""
     raw_config["training"] |= {"steps": 3, "trainable": CHOSEN}
-    raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
+    # A large eps keeps Adam's updates smooth (see test_stages.py).
+    raw_config["optimizer"]["eps"] = 1e-3
     raw_config["model"]["vocab_size"] = 301
     raw_config["checkpoint"] = {"interval": 1, "keep": 4}
     root = Path(raw_config["run"]["directory"])
@@ -154,7 +155,7 @@ def test_patterns_are_checked(raw_config: dict[str, Any]) -> None:
 
 
 def test_frozen_is_taken_from_what_is_trainable(raw_config: dict[str, Any]) -> None:
-    """The TAPE authors' gain, for example, which their code meant to train."""
+    """An example is the gain of the TAPE authors' code, which was meant to be trained."""
     raw_config["training"] |= {"trainable": ["position"], "frozen": ["*.position.gain"]}
     config = parse_config(raw_config, "test")
     model = meta_model(config.model)
@@ -193,7 +194,7 @@ def test_a_plan_where_only_the_last_layers_train(raw_config: dict[str, Any]) -> 
 
     traced = trace_micro_batch(Workload.from_config(config)).trained
 
-    # Nothing reads the position state of the last block.
+    # Nothing reads the last block's position state.
     expected = sum(sizes[name] for name in trained_names(model) if ".position." not in name)
     assert sum(parameter.numel() for parameter in traced) == expected
 

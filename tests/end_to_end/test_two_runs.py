@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.run_folder import RunFolder
+from tests.helpers.processes.waiting import has_ended
 from tests.helpers.processes.workers import Workers
 from tests.helpers.runs.run_folders import num_recorded_steps
 
@@ -29,7 +30,7 @@ def test_the_second_run_is_refused_until_the_first_is_dead(raw_config: dict[str,
         steps = num_recorded_steps(folder)
         first.wait(lambda: num_recorded_steps(folder) > steps, "another step", 60)
         first.signal(signal.SIGKILL)
-        first.wait(lambda: not Path(f"/proc/{pid}").exists(), "the end of the killed process", 10)
+        first.wait(lambda: has_ended(int(pid)), "the end of the killed process", 10)
 
     nonce = json.loads(folder.lease.read_text())["nonce"]
     partial = folder.checkpoints / f"step-00000999.{nonce}.tmp"

@@ -1,4 +1,4 @@
-"""Validation loss of a run: on samples of all inputs, equal on any number of ranks."""
+"""Validation loss of a run: computed on samples of all inputs, and equal on any number of ranks."""
 
 from pathlib import Path
 from typing import Any

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from megatape.data.shards.document_tables import DocumentTables
 from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.tables.document_tables import DocumentTables
 from megatape.run_folder import RunFolder, read_steps
 from tests.helpers.data.data_directory import hashes_of
 from tests.helpers.data.preparation import DRIVER

@@ -13,7 +13,8 @@ from tests.helpers.runs.run_folders import KINDS, assert_identical, step_tensors
 def config(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     raw_config["run"]["directory"] = str(tmp_path)
     raw_config["training"] |= {"steps": 3, "micro_batch_size": 1, "global_batch_size": 4}
-    raw_config["optimizer"]["eps"] = 1e-3  # so that rounding of a gradient near zero is no whole step
+    # With a larger eps, rounding in a gradient near zero does not become a full step.
+    raw_config["optimizer"]["eps"] = 1e-3
     return raw_config
 
 

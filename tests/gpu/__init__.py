@@ -1,4 +1,4 @@
-"""Tests that need a GPU. `megatape benchmark gpu` runs them as well, so they import no packages beyond its own."""
+"""Tests needing a GPU. `megatape benchmark gpu` runs them as well, so they import no packages beyond its own."""
 
 import pytest
 import torch

@@ -21,7 +21,7 @@ pytestmark = [*GPU, pytest.mark.numerics]
 
 VARIANTS = {"heads": (4, 4, False), "groups, documents": (6, 2, True)}  # query heads, key/value heads, masked documents
 BIASES: dict[str, BiasKind] = {"plain": "none", "moving": "none", "distance bias": "distance"}
-# no multiple of any block
+# Batch size in all tests
 BATCH = 2
 LENGTH = 300
 

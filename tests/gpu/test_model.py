@@ -17,7 +17,7 @@ from tests.helpers.models.small_models import model_with, random_model, tokens_a
 pytestmark = [*GPU, pytest.mark.numerics]
 
 LENGTH = 200
-# Heads of the sizes that models have.
+# Head sizes as in real models
 CASES: list[dict[str, Any]] = [{"encoding": encoding, "head_dim": 64} for encoding in ENCODINGS]
 CASES += [{"encoding": encoding, "head_dim": 128, "num_kv_heads": 2} for encoding in ("rope", "tape", "t5")]
 CASES += [
@@ -52,13 +52,13 @@ def test_equals_the_cpu(changes: dict[str, Any], masked: bool) -> None:
         of_gradients = bounds.GPU_SCALAR_GRADIENTS if reference.numel() == 1 else bounds.GPU_GRADIENTS
         of_gradients = bounds.COPE_GPU_GRADIENTS.get(changes["encoding"], of_gradients)
         bound = bounds.GPU_LOGITS if name == "logits" else of_gradients
-        floor = 1.0 if name.endswith("outer_bias") else 0.0  # FIRE's, which has no effect and no gradient
+        floor = 1.0 if name.endswith("outer_bias") else 0.0  # FIRE's outer bias has no effect and no gradient.
         assert relative_difference(found[name], reference, floor) < bound, name
 
 
 @pytest.mark.parametrize("changes", CASES, ids=NAMES)
 def test_bfloat16_is_as_close_as_on_the_cpu(changes: dict[str, Any]) -> None:
-    """Both are compared with float32. Rounding elsewhere changes the error by a half, a fault by much more."""
+    """GPU and CPU are compared with float32. Rounding elsewhere changes the error by a half, a fault by much more."""
     exact, cpu, gpu = (
         outputs(changes, device, dtype, False)
         for device, dtype in (("cpu", torch.float32), ("cpu", torch.bfloat16), ("cuda", torch.bfloat16))

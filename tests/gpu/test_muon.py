@@ -12,7 +12,7 @@ pytestmark = GPU
 
 @pytest.mark.parametrize("shape", [(256, 256), (768, 256), (256, 768)])
 def test_differs_by_the_rounding_of_bfloat16(shape: tuple[int, int]) -> None:
-    """The relative difference of norms is 1e-2 if the CPU computes in bfloat16."""
+    """Computing in bfloat16, the CPU's relative difference in norms is 1e-2."""
     gradient = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     updates = []
     for device in ("cpu", "cuda"):

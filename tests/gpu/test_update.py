@@ -1,4 +1,4 @@
-"""Kernels of TAPE's position update on a GPU, against the plain update in float64: values and all gradients."""
+"""Updating TAPE's position state by kernels on a GPU, against the plain update in float64: values and all gradients."""
 
 import pytest
 import torch
@@ -14,8 +14,10 @@ from tests.helpers.models.small_models import SHAPE
 
 pytestmark = [*GPU, pytest.mark.numerics]
 
-SIZES = [(12, 12, 64, 48), (16, 16, 128, 64), (32, 8, 128, 32)]  # those of the 155M, 1B and 8B models
-LENGTH = 301  # tokens of each of two sequences: no multiple of any block
+# Sizes as in the 155M, 1B and 8B models
+SIZES = [(12, 12, 64, 48), (16, 16, 128, 64), (32, 8, 128, 32)]
+# Tokens per sequence. No block size divides it.
+LENGTH = 301
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["later layer", "first layer"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from megatape.config.scaling import Llama3Scaling
+from megatape.config.sections.scaling import Llama3Scaling
 from megatape.hf.architecture import read_architecture
 from megatape.hf.pretrained import read_pretrained
 from tests.helpers.models.tiny_models import save_tiny
@@ -31,7 +31,7 @@ def test_settings_of_earlier_versions_are_read(tiny: Callable[..., Any], tmp_pat
     save_file(tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}, folder / "model.safetensors")
     assert len(read_pretrained(folder).weights.tensors) == len(tensors)
     save_file(tensors | {"model.norm.weight": tensors["model.norm.weight"].bfloat16()}, folder / "model.safetensors")
-    assert read_pretrained(folder).weights.dtype == torch.float32  # holds the values of both
+    assert read_pretrained(folder).weights.dtype == torch.float32  # float32 represents both tensors' values.
 
 
 def _published(**fields: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _published(**fields: Any) -> dict[str, Any]:
 
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# Published settings in config.json of well-known models: the fields that a table by model name would get wrong.
+# Published settings in well-known models' config.json, in fields where a table by model name would be wrong
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
     "Llama-2-7B": (
         _published(
@@ -155,10 +155,11 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
 def test_published_configurations(tmp_path: Path, name: str) -> None:
     fields, expected, window = PUBLISHED[name]
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    (tmp_path / "model.safetensors").touch()  # not read here
+    # This test reads no weights.
+    (tmp_path / "model.safetensors").touch()
     found = read_architecture(tmp_path)
     assert {field: getattr(found.model, field) for field in expected} == expected
-    assert found.window == window
+    assert found.model.sliding_window == window
     assert found.model.encoding == "rope"
     if name == "Llama-3.1-8B":
         assert found.model.scaling == Llama3Scaling(

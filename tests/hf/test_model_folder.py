@@ -41,7 +41,8 @@ def test_kinds(exported: Callable[..., Exported], tmp_path: Path) -> None:
 def test_folders_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="none: no such folder: give a checkpoint, an export, an import or a model"):
         open_model_folder(tmp_path / "none")
-    assert open_model_folder(tmp_path).kind is FolderKind.TRANSFORMERS  # until it is read
+    # Its content is not read yet.
+    assert open_model_folder(tmp_path).kind is FolderKind.TRANSFORMERS
     for content in ("{", "[]", '{"model_type": ["tape"]}'):
         (tmp_path / "config.json").write_text(content)
         assert open_model_folder(tmp_path).kind is FolderKind.TRANSFORMERS

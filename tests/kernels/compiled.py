@@ -26,17 +26,21 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from megatape.attention.kernels import tile_sizes
-from megatape.encodings.kernels.update import PROGRAMS
+from megatape.nn.kernels import devices
 from megatape.utils.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", int: "i32", float: "fp32"}
-# GPUs of the first table, by compute capability
+# GPUs in the first table, by compute capability
 GPUS = {80: "A100", 90: "H100, H200"}
-# Maximum shared memory of a program, by compute capability
+# Maximum shared memory per program, by compute capability
 SHARED_KIB = {80: 163, 89: 99, 90: 227, 100: 227, 120: 99}
-# Channels and head size of the 155M and 7B models
+# Multiprocessors on an H200, and warp instructions issued a second by each: four per cycle, at 1.7 GHz
+H200_MULTIPROCESSORS = 132
+H200_INSTRUCTION_RATE = 4 * 1.7e9
+# Bytes copied per second on an H200: 87% of its memory bandwidth
+H200_COPY_RATE = 4.2e12
+# Channels and head size in the 155M and 7B models
 MODELS = ((12, 64), (32, 128))
 HEAD_DIMS = (64, 128)
 DISASSEMBLER = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -49,11 +53,11 @@ JUMP = re.compile(r"\bBRA\b.*?(0x[0-9a-f]+)")
 
 
 class Loop(NamedTuple):
-    """Numbers of instructions in a loop.
+    """Instruction counts in a loop.
 
     Attributes:
         products: Products in tensor cores.
-        spills: Loads and stores of spilled registers.
+        spills: Loads and stores spilling registers.
         instructions: All instructions.
     """
 
@@ -63,11 +67,11 @@ class Loop(NamedTuple):
 
 
 class Resources(NamedTuple):
-    """Resources of a compiled kernel.
+    """Resources used by a compiled kernel.
 
     Attributes:
         registers: Registers per thread.
-        shared: Shared memory of a program in bytes.
+        shared: Shared memory per program, in bytes.
         loops: Innermost loops with products in tensor cores.
         narrow: Number of tiles located by 32-bit offsets. Only offsets within a tile may be narrow.
     """
@@ -79,12 +83,12 @@ class Resources(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Launches of a table row, before they are compiled.
+    """Launches in a table row, before being compiled.
 
     Attributes:
         precision: Data type, and whether there is a bias.
         head_dim: Head size R.
-        launches: Returns the launches with the tiles of the current compute capability.
+        launches: Returns the launches with tiles for the current compute capability.
     """
 
     precision: str
@@ -93,7 +97,7 @@ class Row(NamedTuple):
 
 
 def compile_launch(launch: Launch, architecture: int) -> Resources:
-    """Compile the kernel of a launch for its tensors and sizes."""
+    """Compile a launch's kernel for its tensors and sizes."""
     signature = {}
     constants = {}
     multiples_of_16 = {}
@@ -119,15 +123,16 @@ def compile_launch(launch: Launch, architecture: int) -> Resources:
     with TemporaryDirectory() as folder:
         binary = Path(folder, "kernel.cubin")
         binary.write_bytes(kernel.asm["cubin"])
-        usage = _disassemble(binary, "-res-usage")
-        code = _disassemble(binary, "-sass")
+        usage = disassemble(binary, "-res-usage")
+        code = disassemble(binary, "-sass")
     registers = re.search(r"REG:(\d+)", usage)
     assert registers is not None, usage
     num_narrow = len(NARROW.findall(kernel.asm["ttir"]))
     return Resources(int(registers[1]), kernel.metadata.shared, list(_loops(code)), num_narrow)
 
 
-def _disassemble(binary: Path, option: str) -> str:
+def disassemble(binary: Path, option: str) -> str:
+    """Return what cuobjdump prints about a binary."""
     return subprocess.run([DISASSEMBLER, option, binary], check=True, capture_output=True, text=True).stdout
 
 
@@ -148,22 +153,38 @@ def _loops(code: str) -> Iterator[Loop]:
 
 
 def tiles_of(architecture: int) -> AbstractContextManager[object]:
-    """Use the tiles of a compute capability in the block."""
-    return patch.object(tile_sizes, "shared_memory", lambda device: SHARED_KIB[architecture] * 1024)
+    """Use a compute capability's tiles in the block."""
+    return patch.object(devices, "shared_memory", lambda device: SHARED_KIB[architecture] * 1024)
 
 
-def attention_launches(head_dim: int, dtype: torch.dtype, biased: bool = False) -> list[Launch]:
-    """Return the launches of attention that the tables show."""
-    return launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
+def attention_launches(head_dim: int, dtype: torch.dtype, biased: bool = False, decays: bool = False) -> list[Launch]:
+    """Return the attention launches shown in the tables."""
+    return launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased, decays=decays)
 
 
 def position_launches(channels: int, head_dim: int) -> list[Launch]:
-    """Return launches of the position update, with a query head per channel and an inner size of four times the channels."""
-    return update_launches((2, 4096, channels, channels, head_dim), 4 * channels, torch.bfloat16, PROGRAMS)
+    """Return launches for the position update, with one query head per channel and an inner size of four times the channels."""
+    return update_launches((2, 4096, channels, channels, head_dim), 4 * channels, torch.bfloat16)
+
+
+def share_of_copy(launch: Launch) -> float:
+    """Return the time for issuing an update kernel's instructions on an H200, as a share of the time for copying its bytes.
+
+    Reaching a copy's speed requires a share below one, which is not sufficient: instructions also wait for each other.
+    """
+    resources = compile_launch(launch, 90)
+    (loop,) = resources.loops
+    tokens = launch.arguments["tokens"]
+    tokens_per_tile = launch.arguments["ROWS"] // launch.arguments["CHANNELS_P"]
+    num_instructions = loop.instructions * launch.tile.warps * tokens / tokens_per_tile
+    instruction_seconds = num_instructions / (H200_MULTIPROCESSORS * H200_INSTRUCTION_RATE)
+    tensors = [value for value in launch.arguments.values() if isinstance(value, torch.Tensor)]
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return instruction_seconds / (num_bytes / H200_COPY_RATE)
 
 
 def main() -> None:
-    """Print registers, shared memory and loops of all kernels on GPUS."""
+    """Print registers, shared memory and loops for all kernels on GPUS."""
     rows = []
     for row in _table_rows():
         by_gpu = []
@@ -194,7 +215,7 @@ def _cells(row: Row, launch: Launch, architecture: int) -> list[str]:
     resources = compile_launch(launch, architecture)
     sizes = f"{tile.queries} × {tile.keys}"
     if kernel.startswith("update"):
-        sizes = "a token"
+        sizes = f"{launch.arguments['ROWS'] // launch.arguments['CHANNELS_P']} tokens"
     return [
         row.precision,
         str(row.head_dim),

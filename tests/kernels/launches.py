@@ -1,4 +1,4 @@
-"""Launches of the Triton kernels for given shapes, recorded from tensors without storage."""
+"""Recording launches of the Triton kernels for given shapes, from tensors without storage."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,15 +7,16 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from megatape.attention.kernels import attention, rotation
+from megatape.attention.kernels import head_launches, rotation
 from megatape.attention.kernels.attention import fused_attention
-from megatape.attention.kernels.rotation import Rotation
+from megatape.attention.kernels.rotation import KernelRotation
 from megatape.attention.kernels.tile_sizes import Tile
 from megatape.attention.rotation import PositionState
 from megatape.distributed.mesh import SINGLE
 from megatape.encodings.kernels import update
 from megatape.encodings.kernels.update import fused_update
 from megatape.nn import loss
+from megatape.nn.kernels import devices
 from megatape.nn.kernels import loss as loss_kernel
 
 Shape = tuple[int, int, int, int, int]  # B, N, H, L, R
@@ -23,7 +24,7 @@ Shape = tuple[int, int, int, int, int]  # B, N, H, L, R
 
 @dataclass(frozen=True)
 class Launch:
-    """Launch of a kernel."""
+    """A kernel launch."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -32,7 +33,7 @@ class Launch:
 
 
 class Recorder:
-    """Stand-in for `launch` that records launches.
+    """Stand-in for `launch`, recording launches.
 
     Attributes:
         launches: Recorded launches.
@@ -42,8 +43,8 @@ class Recorder:
         """Create a recorder.
 
         Args:
-            queries: Queries of a tile, if the kernel has no argument QUERIES.
-            keys: Keys of a tile, if the kernel has no argument KEYS.
+            queries: Queries per tile, if the kernel has no argument QUERIES.
+            keys: Keys per tile, if the kernel has no argument KEYS.
         """
         self.launches: list[Launch] = []
         self._queries = queries
@@ -58,7 +59,7 @@ class Recorder:
 
 
 def _empty(*sizes: int, dtype: torch.dtype) -> Tensor:
-    """Return a tensor without storage that needs a gradient."""
+    """Return a tensor without storage, requiring a gradient."""
     return torch.empty(*sizes, dtype=dtype, device="meta", requires_grad=True)
 
 
@@ -66,14 +67,15 @@ def _run_backward(*outputs: Tensor) -> None:
     torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
 
 
-def launches(shape: Shape, dtype: torch.dtype, documents: bool, biased: bool = False) -> list[Launch]:
-    """Return the launches of attention, forward and backward.
+def launches(shape: Shape, dtype: torch.dtype, documents: bool, biased: bool = False, decays: bool = False) -> list[Launch]:
+    """Return attention's launches, forward and backward.
 
     Args:
         shape: B, N, H, L, R.
-        dtype: Data type of queries, keys, values and the second term of e.
+        dtype: Data type for queries, keys, values and the second term of e.
         documents: Whether samples are packed documents.
         biased: Whether there is a trained bias by distance, instead of e.
+        decays: Whether summed gates are a bias, besides e.
     """
     batch, length, heads, channels, size = shape
     q = _empty(batch, length, heads, size, dtype=dtype)
@@ -83,22 +85,25 @@ def launches(shape: Shape, dtype: torch.dtype, documents: bool, biased: bool = F
     if documents:
         starts = torch.empty(batch, length, dtype=torch.long, device="meta")
     recorder = Recorder()
-    with patch.object(attention, "launch", recorder):
+    with patch.object(head_launches, "launch", recorder):
         if biased:
             by_distance = _empty(heads, length, dtype=torch.float32)
-            content, _ = fused_attention(q, k, v, None, by_distance, starts, False)
+            content, _ = fused_attention(q, k, v, None, by_distance, None, starts, False)
             _run_backward(content)
         else:
             initial = torch.empty(batch, length, 1, size, device="meta")
             state = PositionState(initial, _empty(batch, length, channels, size, dtype=dtype))
-            content, attended_state = fused_attention(q, k, v, state, None, starts, True)
+            decay = None
+            if decays:
+                decay = _empty(batch, length, heads, dtype=torch.float64)
+            content, attended_state = fused_attention(q, k, v, state, None, decay, starts, True)
             assert attended_state is not None
             _run_backward(content, attended_state)
     return recorder.launches
 
 
 def rotation_launches(shape: Shape, dtype: torch.dtype) -> list[Launch]:
-    """Return the launches of a rotation by a state that attention moves. See `launches` for the arguments."""
+    """Return the launches for rotating by a state that attention moves. See `launches` for the arguments."""
     batch, length, heads, channels, size = shape
     q = _empty(batch, length, heads, size, dtype=dtype)
     k = _empty(batch, length, channels, size, dtype=dtype)
@@ -106,20 +111,24 @@ def rotation_launches(shape: Shape, dtype: torch.dtype) -> list[Launch]:
     initial = torch.empty(batch, length, 1, size, device="meta")
     recorder = Recorder(queries=rotation.ROWS)
     with patch.object(rotation, "launch", recorder):
-        rotated_q, rotated_k, e = Rotation.apply(q, k, initial, delta, True)
+        rotated_q, rotated_k, e = KernelRotation.apply(q, k, initial, delta, True)
         assert e is not None
         _run_backward(rotated_q, rotated_k, e)
+        _, values = rotation.rotated_with_values(k, k, initial, delta)
+        rotation.rotate_backward(q, k, initial, delta, q, k, None, d_values=values, d_v=k)
     return recorder.launches
 
 
-def update_launches(shape: Shape, inner: int, dtype: torch.dtype, programs: int) -> list[Launch]:
-    """Return the launches of the position update.
+def update_launches(
+    shape: Shape, inner: int, dtype: torch.dtype, processors: int = devices.H100_MULTIPROCESSORS
+) -> list[Launch]:
+    """Return the launches for updating the position state.
 
     Args:
         shape: B, N, H, L, R.
         inner: Inner size I.
-        dtype: Data type of weights and arguments.
-        programs: Number of programs, in place of update.PROGRAMS.
+        dtype: Data type for weights and arguments.
+        processors: Number of multiprocessors.
     """
     batch, length, heads, channels, size = shape
     initial = torch.empty(batch, length, 1, size, device="meta")
@@ -132,13 +141,13 @@ def update_launches(shape: Shape, inner: int, dtype: torch.dtype, programs: int)
         _empty(channels, inner, dtype=dtype),
     ]
     recorder = Recorder()
-    with patch.object(update, "launch", recorder), patch.object(update, "PROGRAMS", programs):
+    with patch.object(update, "launch", recorder), patch.object(devices, "num_multiprocessors", lambda device: processors):
         _run_backward(fused_update(initial, *arguments))
     return recorder.launches
 
 
 def loss_launches(num_tokens: int, vocab: int) -> list[Launch]:
-    """Return the launches of the loss and its gradient in one chunk, with a soft-cap, in bfloat16."""
+    """Return the launches for computing the loss and its gradient in one chunk, with a soft-cap, in bfloat16."""
     x = _empty(1, num_tokens, 64, dtype=torch.bfloat16)
     weight = _empty(vocab, 64, dtype=torch.bfloat16)
     targets = torch.empty(1, num_tokens, dtype=torch.long, device="meta")

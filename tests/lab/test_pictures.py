@@ -53,7 +53,7 @@ def test_picture_is_drawn_in_both_schemes(tmp_path: Path) -> None:
 
 
 def test_eleventh_curve_is_dashed(tmp_path: Path) -> None:
-    """It has the color of the first one."""
+    """The eleventh curve has the color of the first one."""
     drawn = []
 
     def draw(figure: Figure) -> None:

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 import megatape
-from megatape.accounting.saved_tensors import saved_bytes
+from megatape.accounting.memory.saved_tensors import saved_bytes
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import Axis
-from megatape.model.block import MLP, Attention, Block
-from megatape.model.compilation import CompiledBlock
-from megatape.model.memory import ChunkedBlock, RebuiltSumBlock, RecomputedBlock, SelectiveBlock, SelectiveMLP
-from megatape.model.sequence_parallel import SequenceParallelAttention, SequenceParallelBlock
-from megatape.model.tensor_parallel import TensorParallelAttention, TensorParallelMLP
+from megatape.model.attention import Attention
+from megatape.model.block import Block
+from megatape.model.mlp import MLP
+from megatape.model.wrappers.compilation import CompiledBlock, PartlyCompiledBlock
+from megatape.model.wrappers.memory import ChunkedBlock, RebuiltSumBlock, RecomputedBlock, SelectiveBlock, SelectiveMLP
+from megatape.model.wrappers.sequence_parallel import SequenceParallelAttention, SequenceParallelBlock
+from megatape.model.wrappers.tensor_parallel import TensorParallelAttention, TensorParallelMLP
 from megatape.nn.linear import linear
 from megatape.nn.remat.remat import Remat
 from tests.helpers.checks import bounds
@@ -25,13 +27,13 @@ from tests.helpers.checks.slow import slow_but
 from tests.helpers.models.small_models import SHAPE, model_with, random_model, tokens_and_positions
 
 
-def doubled_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
+def doubled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
     return 2 * linear(x, weight, bias, remat)
 
 
 APPLIED: dict[str, dict[str, Any]] = {
     "frozen": {"trainable": ["norms"]},
-    "fp8": {"fp8": doubled_product},
+    "linear_function": {"linear_function": doubled_linear},
     "shifted": {"num_shifted_groups": 4},
     "selective": {"activation_checkpointing": "selective"},
     "full": {"activation_checkpointing": "full"},
@@ -64,14 +66,14 @@ def test_parameters_and_evaluation_are_those_of_the_plain_model(name: str) -> No
     expected = drawn.eval()(*inputs)
     assert torch.equal(model.eval()(*inputs), expected)
     trained = model.train()(*inputs)
-    assert torch.equal(trained, expected) == (name not in ("fp8", "shifted"))
+    assert torch.equal(trained, expected) == (name not in ("linear_function", "shifted"))
 
 
 def test_everything_at_once() -> None:
-    """Loss and gradients equal those of the model that saves everything. Adapters' products are not the layer's."""
+    """Loss and gradients equal those when saving everything. Adapters do not use the layer's function."""
     lora = {"rank": 2, "alpha": 2.0, "dropout": 0.3, "targets": ["query", "output", "down"]}
     config = ModelConfig(**SHAPE | {"encoding": "rope", "lora": lora})
-    options: dict[str, Any] = APPLIED["fp8"] | APPLIED["shifted"] | {"trainable": ["adapters", "norms"]}
+    options: dict[str, Any] = APPLIED["linear_function"] | APPLIED["shifted"] | {"trainable": ["adapters", "norms"]}
     tokens, positions = tokens_and_positions()
     weights = random_model(encoding="rope", lora=lora).state_dict()
 
@@ -114,7 +116,7 @@ def test_blocks_are_recomputed_in_training_alone() -> None:
 
 
 LORA = {"rank": 2, "alpha": 2.0, "targets": ["query", "up", "down"]}
-# Name -> changes of the shape, and options beside chunks
+# Name -> changes to the shape, and options besides chunks
 CHUNKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tape": ({"num_kv_heads": 2}, {"activation_checkpointing": "offload"}),
     "rope": ({"encoding": "rope", "tie_embeddings": True}, {"activation_checkpointing": "selective"}),
@@ -125,7 +127,7 @@ CHUNKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 class TrainedStep(NamedTuple):
-    """Loss, gradients and updated weights of a step."""
+    """Return loss, gradients and updated weights after a step."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
@@ -135,7 +137,7 @@ class TrainedStep(NamedTuple):
 @pytest.mark.numerics
 @pytest.mark.parametrize("name", slow_but(CHUNKED.keys() - {"compiled"}, CHUNKED))
 def test_chunks_change_nothing(name: str) -> None:
-    """Loss, gradients and updated weights equal those of all tokens at once, with any other feature."""
+    """Loss, gradients and updated weights equal those for all tokens at once, with any other feature."""
     torch._dynamo.reset()
     changes, options = CHUNKED[name]
     drawn = random_model(**changes)
@@ -165,18 +167,21 @@ def test_chunks_change_nothing(name: str) -> None:
 
 
 def test_every_model_is_built_here() -> None:
-    """A module calling the constructor directly would skip a step of build_model."""
+    """A module calling the constructor directly would skip a step of build_model.
+
+    A learner of the suite has blocks for short sequences instead, and tests compare it with a run of `pretrain`.
+    """
     package = Path(megatape.__file__).parent
     call = re.compile(r"(?<!class )\bTransformer\(")
     callers = [path.relative_to(package).as_posix() for path in package.rglob("*.py") if call.search(path.read_text())]
-    assert callers == ["model/build.py"]
+    assert sorted(callers) == ["lab/study/execution/one_process/learner.py", "model/build.py"]
 
 
 class Wrappers(NamedTuple):
     """Expected wrappers, from the outermost one.
 
     Attributes:
-        options: Options of the model, and its encoding.
+        options: Options for the model, and its encoding.
         block: Wrappers of blocks.
         attention: Wrappers of attention.
         mlp: Wrappers of MLPs.
@@ -219,7 +224,7 @@ WRAPPERS = {
             RecomputedBlock,
             SequenceParallelBlock,
             ChunkedBlock,
-            CompiledBlock,
+            PartlyCompiledBlock,
         ),
         attention=(
             SequenceParallelAttention,
@@ -231,7 +236,7 @@ WRAPPERS = {
 
 
 def wrappers_among(module: Any, wrappers: tuple[type, ...]) -> tuple[type, ...]:
-    """Return the bases of a module that are in `wrappers`, from the outermost one."""
+    """Return the module's bases found in `wrappers`, starting with the outermost one."""
     return tuple(base for base in type(module).__mro__ if base in wrappers)
 
 

@@ -1,4 +1,4 @@
-"""Models with FP8 products: which layers use FP8, activation checkpointing, compiling, and counts of the planner."""
+"""Models with FP8 layers: choosing layers, activation checkpointing, compiling, and the planner's counts."""
 
 from typing import Any, get_args
 
@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.accounting.saved_tensors import saved_bytes
+from megatape.accounting.memory.saved_tensors import saved_bytes
 from megatape.config import ActivationCheckpointing as Mode
 from megatape.model.transformer import Transformer
-from megatape.nn.fp8 import fp8_product
+from megatape.nn.fp8 import fp8_linear_function
 from megatape.nn.linear import Linear
-from megatape.nn.product import linear
+from megatape.nn.linear_function import LinearFunction, linear
 from tests.helpers.models.small_models import model_with, random_model, tokens_and_positions
 
 pytestmark = pytest.mark.fp8
-PRODUCTS = (
+LAYERS = (
     "attention.query",
     "attention.key",
     "attention.value",
@@ -29,10 +29,12 @@ CHANGES: dict[str, Any] = {"num_kv_heads": 2, "attention_bias": "qkvo", "qk_norm
 
 def make_model(mode: Mode = "none", recipe: str | None = "tensorwise", compiler: str | None = None) -> Transformer:
     drawn = random_model(**CHANGES)
-    product = None
+    linear_function: LinearFunction = linear
     if recipe is not None:
-        product = fp8_product(recipe, torch.device("cpu"))
-    model = model_with(drawn.config, fp8=product, activation_checkpointing=mode, compiler=compiler).to(torch.bfloat16)
+        linear_function = fp8_linear_function(recipe, torch.device("cpu"))
+    model = model_with(drawn.config, linear_function=linear_function, activation_checkpointing=mode, compiler=compiler).to(
+        torch.bfloat16
+    )
     model.load_state_dict(drawn.state_dict())
     return model
 
@@ -50,12 +52,12 @@ def loss_and_gradients(model: Transformer) -> dict[str, Tensor]:
     return results
 
 
-def test_products_of_the_blocks_use_fp8() -> None:
+def test_linear_layers_of_the_blocks_use_fp8() -> None:
     names = set()
     for name, module in make_model().named_modules():
-        if isinstance(module, Linear) and module.product is not linear:
+        if isinstance(module, Linear) and module.linear_function is not linear:
             names.add(name)
-    assert names == {f"blocks.{index}.{product}" for index in range(3) for product in PRODUCTS}
+    assert names == {f"blocks.{index}.{layer}" for index in range(3) for layer in LAYERS}
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
@@ -69,7 +71,7 @@ def test_checkpointing_changes_no_gradient(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", get_args(Mode))
 def test_fp8_saves_no_further_bytes(mode: Mode) -> None:
-    """The planner, which has no torchao, counts the bytes without FP8."""
+    """Lacking torchao, the planner counts the bytes without FP8."""
     assert saved_bytes(make_model(mode), 2, 32) == saved_bytes(make_model(mode, recipe=None), 2, 32)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megatape.accounting.parameters import meta_model
+from megatape.accounting.whole_model.parameters import meta_model
 from megatape.config import LoraConfig, ModelConfig
 from megatape.distributed.mesh import SINGLE
 from megatape.model.init import ROWS, initial_block, initial_weight

@@ -1,4 +1,4 @@
-"""Names of parameters in every layout, used by checkpoints, exports and patterns of training.trainable.
+"""Parameter names in every layout, used by checkpoints, exports and patterns in training.trainable.
 
 parameter_names.json was recorded before layouts became wrappers of blocks. No layout may change a name or the order.
 """

@@ -12,9 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from megatape.config import Fp8Recipe
 from megatape.distributed.mesh import SINGLE
-from megatape.nn.fp8 import fp8_product
+from megatape.nn.fp8 import fp8_linear_function
 from megatape.nn.linear import Linear, Projection, RowLinear, SharedInputLinear
-from megatape.nn.product import LinearFunction, linear
+from megatape.nn.linear_function import LinearFunction, linear
 from megatape.nn.remat.gathered_input import GatheredInput, begin_gather
 from megatape.nn.remat.rebuilt import call_rebuilt
 from megatape.nn.remat.remat import Remat
@@ -23,7 +23,7 @@ from tests.helpers.checks import bounds
 pytestmark = [pytest.mark.fp8, pytest.mark.numerics]
 CPU = torch.device("cpu")
 RECIPES = [recipe for recipe in get_args(Fp8Recipe) if recipe != "none"]
-# Widths of two layers that share an input. A row-parallel layer follows the first one.
+# Widths of two layers sharing an input. A row-parallel layer follows the first one.
 SIZE = 32
 OUT = (48, 16)
 Layers = tuple[list[SharedInputLinear], RowLinear]
@@ -34,12 +34,12 @@ def make_layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Laye
     column = [SharedInputLinear(SIZE, size, bias=size == OUT[1]) for size in OUT]
     row = RowLinear(OUT[0], SIZE)
     generator = torch.Generator().manual_seed(0)
-    product: LinearFunction = linear
+    linear_function: LinearFunction = linear
     if recipe is not None:
-        product = fp8_product(recipe, CPU)
+        linear_function = fp8_linear_function(recipe, CPU)
     layers: list[SharedInputLinear | RowLinear] = [*column, row]
     for layer in layers:
-        layer.use_product(product)
+        layer.use_linear_function(linear_function)
         for parameter in layer.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator).to(dtype)
     return column, row
@@ -120,7 +120,7 @@ def test_rounded_as_fp8_is(recipe: str) -> None:
 
 @pytest.mark.parametrize("selective", [False, True])
 def test_arguments_are_saved_in_place_of_the_input(selective: bool) -> None:
-    """This holds for one layer, and for several sharing an input."""
+    """One layer, or several sharing an input, save their arguments in place of the input."""
     (first, second), row = make_layers("tensorwise")
     x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)
     ones = torch.ones(2, 32, OUT[0], dtype=torch.bfloat16)
@@ -150,9 +150,9 @@ def test_fp8_needs_a_gpu_and_torchao(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     with pytest.raises(ValueError, match=r"NVIDIA A100 does not multiply in FP8: that takes compute capability 8\.9 or more"):
-        fp8_product("rowwise", torch.device("cuda"))
+        fp8_linear_function("rowwise", torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
-    fp8_product("rowwise", torch.device("cuda"))
+    fp8_linear_function("rowwise", torch.device("cuda"))
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     with pytest.raises(ValueError, match=r"torchao cannot be imported \(.*\): pip install .*\[fp8\]"):
-        fp8_product("rowwise", CPU)
+        fp8_linear_function("rowwise", CPU)

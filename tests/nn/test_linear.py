@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatape.accounting.saved_tensors import record_saved
+from megatape.accounting.memory.saved_tensors import record_saved
 from megatape.distributed.asynchronous import _Exchange
 from megatape.distributed.layout import tokens_to_channels
 from megatape.distributed.mesh import Axis, make_mesh
 from megatape.distributed.topology import Topology
-from megatape.distributed.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, CountTraffic
+from megatape.distributed.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, TrafficCounter
 from megatape.nn.linear import SharedInputLinear, project
 from megatape.nn.remat.gathered_input import begin_gather
 from megatape.nn.remat.rebuilt import call_rebuilt
@@ -121,13 +121,13 @@ def measure(mode: str, layers: list[SharedInputLinear], x: Tensor, weights: list
     h, h_remat = local_x, None
     if mode == "rebuilt":
         h, h_remat = call_rebuilt(lambda half: 2 * half, local_x / 2)
-    with CountTraffic(axis) as forward, record_saved(exclude=list(local_weights)) as saved:
+    with TrafficCounter(axis) as forward, record_saved(exclude=list(local_weights)) as saved:
         if mode == "recomputed":
             outputs = recompute(outputs_of, layers, h)
         else:
             outputs = outputs_of(layers, h, h_remat)
     saved_bytes = saved.bytes  # the backward pass adds to `saved`
-    with CountTraffic(axis) as backward:
+    with TrafficCounter(axis) as backward:
         gradients = torch.autograd.grad(outputs, [local_x, *local_weights], local_gradients)
 
     outputs_equal = []

@@ -13,13 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.distributed.layout import local_tokens
-from megatape.distributed.mesh import SINGLE, Axis, make_mesh
+from megatape.distributed.mesh import SINGLE, make_mesh
 from megatape.distributed.topology import Topology
 from megatape.nn import loss
 from megatape.nn.loss import LossFormula
 from megatape.nn.targets import IGNORE_INDEX
-from megatape.tools.planner.counting import count
-from megatape.tools.planner.operations import Kernel
+from megatape.tools.planner.kernels.counting import count
+from megatape.tools.planner.kernels.operations import Kernel
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close, assert_within, relative_difference
 from tests.helpers.processes.workers import run_workers
@@ -206,15 +206,3 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
             relative_difference(grad_weight.double(), F.pad(expected_grad_weight, padding)[rows]),
         ]
     return differences
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "num_ranks", "num_real_rows"), [(9, 8, [2, 2, 2, 2, 1, 0, 0, 0]), (8, 4, [2] * 4), (5, 1, [5])]
-)
-def test_padding_rows_are_minus_infinity(vocab_size: int, num_ranks: int, num_real_rows: list[int]) -> None:
-    num_finite = []
-    for rank in range(num_ranks):
-        logits = torch.zeros(1, 3, -(-vocab_size // num_ranks))
-        masked = loss.mask_padding(logits, vocab_size, Axis("tensor", num_ranks, rank))
-        num_finite.append(int(torch.isfinite(masked[0, 0]).sum()))
-    assert num_finite == num_real_rows

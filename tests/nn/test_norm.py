@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatape.accounting.saved_tensors import record_saved
+from megatape.accounting.memory.saved_tensors import record_saved
 from megatape.nn import norm
 from megatape.nn.norm import RMSNorm
 from megatape.nn.remat.remat import Recipe, Remat

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from megatape.config import ScheduleConfig, parse_config
+from megatape.optim.learning_rate import learning_rate
 from megatape.optim.legacy_schedules import CosineRestartsOptions, InverseSqrtOptions
-from megatape.optim.schedules import learning_rate
 
 ROOT = 0.5**0.5
 

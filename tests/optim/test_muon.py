@@ -78,7 +78,7 @@ def test_three_steps_equal_those_of_torch(precision: torch.dtype, monkeypatch: p
 
 @pytest.mark.parametrize("transpose", [False, True], ids=["tall", "wide"])
 def test_an_orthogonalized_matrix_keeps_its_singular_vectors(transpose: bool) -> None:
-    """Its singular values are near 1."""
+    """Singular values of the result are near 1."""
     matrix = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
     if transpose:
         matrix = matrix.T
@@ -127,7 +127,7 @@ def _is_hidden_matrix(name: str) -> bool:
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_muon_updates_matrices_of_the_chosen_roles(encoding: str) -> None:
-    """By default those are only the matrices of attention and MLP. `orthogonalized` adds others."""
+    """Muon updates the matrices of attention and MLP, and those that `orthogonalized` adds."""
     model = random_model(encoding=encoding)
     names = [name for name, _ in model.named_parameters()]
     hidden = {name for name in names if _is_hidden_matrix(name)}
@@ -137,7 +137,8 @@ def test_muon_updates_matrices_of_the_chosen_roles(encoding: str) -> None:
     assert _updated_by_muon(model, ("matrix", "embedding")) == hidden | embeddings
 
     position = _updated_by_muon(model, ("matrix", "position")) - hidden
-    endings = ("bias.outer_weight", "bias.embedding", "gate.weight", "strength.weight", ".down", ".up")
+    projections = ("gate.weight", "strength.weight", "projection.weight", ".gate", ".content", ".down", ".up")
+    endings = ("bias.outer_weight", "bias.embedding", *projections)
     for name in position:
         assert ".position." in name or name.endswith(endings)
         assert "gain" not in name
@@ -165,7 +166,7 @@ def _updated_by_muon(model: nn.Module, roles: tuple[str, ...]) -> set[str]:
 
 
 def test_muon_without_a_matrix_is_refused() -> None:
-    """Otherwise AdamW would train under the name of Muon."""
+    """Muon without a matrix would be AdamW under another name."""
     model = random_model(encoding="rope")
     with pytest.raises(UserError, match="optimizer.kind muon has no matrix to update"):
         _updated_by_muon(model, ("position",))

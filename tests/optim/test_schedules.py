@@ -6,7 +6,9 @@ import pytest
 
 from megatape.config import ScheduleConfig, parse_config
 from megatape.errors import UserError
-from megatape.optim.schedules import WsdOptions, check_new_run, learning_rate
+from megatape.optim.learning_rate import learning_rate
+from megatape.optim.legacy_schedules import check_new_run
+from megatape.optim.schedules import WsdOptions
 from megatape.registry import SCHEDULES
 
 ROOT = 0.5**0.5

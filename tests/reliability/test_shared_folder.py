@@ -35,7 +35,7 @@ def test_never_appears(tmp_path: Path) -> None:
 
 
 def test_a_file_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its errors must not end one rank while the others wait for it in a collective."""
+    """Errors of the file server must not end one rank while the others wait for it in a collective."""
     stat = os.stat
     errors = [OSError(errno.EIO, os.strerror(errno.EIO))] * 2
 
@@ -87,7 +87,7 @@ def share(payload: list[str], topology: Topology) -> str:
 
 
 def test_all_ranks_get_the_same_secret(tmp_path: Path) -> None:
-    """Sharing neither creates the run's folder nor leaves files in its parent."""
+    """Sharing neither creates the run directory nor leaves files in its parent."""
     parent = tmp_path / "runs"
     parent.mkdir()
     folders = [str(parent / "run")] * 2
@@ -98,7 +98,8 @@ def test_all_ranks_get_the_same_secret(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_cannot_be_written(tmp_path: Path) -> None:
-    folders = ["/proc/none/run"] * 2  # no user can create files in /proc
+    # No user can create files in /proc.
+    folders = ["/proc/none/run"] * 2
     errors = run_workers("tests.reliability.test_shared_folder:share", 2, folders, tmp_path / "workers")
     for error in errors:
         assert "must be one folder that all ranks see and can write: [Errno 2]" in error

@@ -1,4 +1,4 @@
-"""Corruption of a run's checkpoints and metrics.jsonl between two starts."""
+"""Corrupting a run's checkpoints and metrics.jsonl between two starts."""
 
 import random
 import secrets
@@ -6,21 +6,21 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from megatape.checkpoint.manifest import MANIFEST
+from megatape.checkpoint.format.manifest import MANIFEST
 from megatape.run_folder import RunFolder, named_step
 
 
 def corrupt(kind: str, folder: RunFolder, valid: list[Path], draw: random.Random) -> tuple[str, set[str]]:
-    """Corrupt some files of a run.
+    """Corrupt some files in a run directory.
 
     Args:
         kind: Kind of corruption, a key of CHECKPOINTS, COPIES or LINES. Any other does nothing.
-        folder: Folder of the run.
+        folder: Run directory.
         valid: Valid checkpoints, newest first. At least one of them stays valid.
-        draw: Source of random numbers.
+        draw: Random number generator.
 
     Returns:
-        Description of what was hit, and the names of checkpoints that are not valid any more.
+        Description of what was hit, and the names of checkpoints no longer valid.
     """
     if kind in CHECKPOINTS:
         hits = []
@@ -79,7 +79,7 @@ def _remove_manifest(checkpoint: Path, draw: random.Random) -> str:
 
 
 def _later(checkpoint: Path) -> Path:
-    """Return the path of a checkpoint of a later step that does not exist."""
+    """Return a path for a later step's checkpoint, where nothing exists."""
     step = named_step(checkpoint)
     while True:
         step += 1
@@ -89,7 +89,7 @@ def _later(checkpoint: Path) -> Path:
 
 
 def _half_a_copy(checkpoint: Path, draw: random.Random) -> Path:
-    """Copy some of the files under the name of a later step, as an interrupted copy does."""
+    """Copy some files under a later step's name, like an interrupted copy."""
     files = sorted(checkpoint.iterdir())
     copy = _later(checkpoint)
     copy.mkdir()
@@ -103,7 +103,7 @@ def _copy_of_another_step(checkpoint: Path, draw: random.Random) -> Path:
 
 
 def _partial_folder(checkpoint: Path, draw: random.Random) -> Path:
-    """Leave the partial folder of a run that was killed while saving on another host."""
+    """Leave the partial checkpoint of a run killed while saving on another host."""
     copy = _half_a_copy(checkpoint, draw)
     return copy.rename(copy.with_name(f"{copy.name}.{secrets.token_hex(8)}.tmp"))
 

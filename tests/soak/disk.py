@@ -1,4 +1,4 @@
-"""A disk that can be full."""
+"""A disk that can be filled."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ MEBIBYTES = 48
 
 
 class Tmpfs:
-    """A small file system, which a file fills."""
+    """A small file system, filled by a file."""
 
     name = f"a tmpfs of {MEBIBYTES} MiB"
 
@@ -20,7 +20,7 @@ class Tmpfs:
 
     @contextmanager
     def full(self, processes: Iterable[int]) -> Iterator[None]:
-        """Nothing can be written while the block runs."""
+        """Keep the file system full while the block runs."""
         with self._filler.open("wb", buffering=0) as file:
             try:
                 with suppress(OSError):
@@ -32,13 +32,13 @@ class Tmpfs:
 
 
 class FileSizeLimit:
-    """Where no file system can be mounted: files of the ranks can't grow."""
+    """Stand-in for a full disk on machines that mount no file system: the ranks' files can't grow."""
 
     name = "RLIMIT_FSIZE of the ranks"
 
     @contextmanager
     def full(self, processes: Iterable[int]) -> Iterator[None]:
-        """No file of these processes can grow while the block runs."""
+        """Keep the files of these processes from growing while the block runs."""
         before: dict[int, tuple[int, int]] = {}
         try:
             for process in processes:
@@ -57,8 +57,9 @@ Disk = Tmpfs | FileSizeLimit
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Disk]:
-    """A disk at the new folder `folder`: a file system of its own if this process may mount one."""
-    folder.mkdir(parents=True)
+    """Create a folder with a small disk, mounting a separate file system if this process may."""
+    # An earlier call leaves the folder.
+    folder.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={MEBIBYTES}m", "tmpfs", str(folder)]
     if os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0:
         try:

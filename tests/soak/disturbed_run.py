@@ -1,4 +1,4 @@
-"""One round of a soak: a run is started, disturbed and started again until it is complete."""
+"""One soak round: starting a run, disturbing it, and starting it again until it is complete."""
 
 import json
 import random
@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from megatape.checkpoint.reader import verified_checkpoint
+from megatape.checkpoint.load.reader import verified_checkpoint
 from megatape.errors import ExitStatus
 from megatape.run_folder import CORRUPTED, RunFolder, named_step, read_metrics
 from tests.soak.corruption import corrupt
@@ -17,19 +17,20 @@ from tests.soak.launch import STARTS, Failure, Start
 from tests.soak.progress import Progress
 from tests.soak.schedule import Fault, Layout, Round
 
-LONGEST = {"start": 6.0, "resume": 0.6, "steps": 0.1, "save": 0.05}  # seconds from the moment to the fault
+# Maximum seconds between a moment and its fault.
+LONGEST = {"start": 6.0, "resume": 0.6, "steps": 0.1, "save": 0.05}
 
 
 class DisturbedRun:
-    """The run of one round.
+    """The run in one round.
 
     Attributes:
         plan: The round.
         config: Configuration file.
-        folder: Folder of the run.
-        logs: Folder that has a folder of logs for each start.
-        disk: Disk of the run's folder.
-        journal: Journal of the soak.
+        folder: Run directory.
+        logs: Folder holding a folder of logs for each start.
+        disk: Disk holding the run directory.
+        journal: The soak's journal.
     """
 
     def __init__(self, plan: Round, config: Path, folder: RunFolder, logs: Path, disk: Disk, journal: Journal) -> None:
@@ -42,7 +43,7 @@ class DisturbedRun:
         self._steps = json.loads(config.read_text())["training"]["steps"]
         self._corrupted: set[str] = set()  # names of checkpoints
         self._starts = 0
-        # Given the faults of the current start: how its ranks may exit, and whether they leave a checkpoint of their last step.
+        # After the faults of the current start: exit statuses that ranks may have, and whether they save their last step.
         self._allowed: set[int] = set()
         self._saves = False
         self._start: Start
@@ -59,7 +60,8 @@ class DisturbedRun:
             self._finish(deadline)
         except BaseException:
             if self._starts:
-                self._start.kill()  # nothing of it writes into the folder while that is copied
+                # No process may write into the folder while it is copied.
+                self._start.kill()
             raise
 
     def _finish(self, deadline: float) -> None:
@@ -77,7 +79,7 @@ class DisturbedRun:
         if running:
             self._start.wait_for_end()
             self._conclude()
-        while not self._complete():  # the one before may have met a full disk
+        while not self._complete():  # the last start may have met a full disk
             self._begin("fork server", self.plan.layout)
             self._start.wait_for_end()
             self._conclude()
@@ -96,7 +98,7 @@ class DisturbedRun:
         self.journal.write(event="start", round=self.plan.number, launcher=launcher, layout=str(layout), origin=origin)
 
     def _disturb(self, fault: Fault) -> bool:
-        """Wait for the moment and let the fault happen. Returns whether the run continues."""
+        """Wait for a fault's moment and let it happen. Returns whether the run continues."""
         start = self._start
         progress = self._progress
         moments = {
@@ -116,12 +118,12 @@ class DisturbedRun:
         hit = act(start, progress, self.disk, fault)
         took = round(time.monotonic() - began, 2)
         self.journal.write(event="fault", kind=fault.kind, moment=fault.moment, hit=hit, steps=steps, took=took)
-        # Unless its disk was full, which may just have ended it.
+        # A full disk may just have ended the run.
         self._saves = bool(kind.saves and steps and ExitStatus.NOT_SAVED not in self._allowed)
         return not kind.ends and bool(start.processes())
 
     def _conclude(self) -> None:
-        """Check the end of a start: exit statuses, processes, events and checkpoints."""
+        """Check what a start leaves behind: exit statuses, processes, events and checkpoints."""
         start = self._start
         progress = self._progress
         statuses = start.statuses()
@@ -135,15 +137,17 @@ class DisturbedRun:
             raise Failure(f"exit statuses {statuses}, of which {sorted(unexpected)} are unexpected\n{start.logs()}")
         left = start.processes()
         if left:
-            raise Failure(f"processes that were left: {left}\n{start.show()}")
+            raise Failure(f"processes are left: {left}\n{start.show()}")
         self._check_origin()
         self._check_checkpoints()
         newest = max(map(named_step, self._valid()), default=0)
         if self._saves and newest < max(read_metrics(self.folder.metrics), default=0):
-            raise Failure(f"it was asked to stop, and left a checkpoint of step {newest}, not of its last one\n{start.logs()}")
+            raise Failure(
+                f"the run was asked to stop, but its newest checkpoint is of step {newest}, not of its last one\n{start.logs()}"
+            )
 
     def _check_origin(self) -> None:
-        """Check that the start has continued from the newest valid checkpoint, or not begun."""
+        """Check that the start has continued from the newest valid checkpoint, unless it ended before."""
         progress = self._progress
         expected = "started"
         origin = ""
@@ -153,17 +157,17 @@ class DisturbedRun:
         beginnings = [event for event in progress.events if event["event"] in ("started", "resumed")]
         wrong = [event for event in beginnings if event["event"] != expected or origin not in event["detail"]]
         if len(beginnings) > 1 or wrong:
-            raise Failure(f"it should have {expected} {origin}, but did {beginnings}\n{self._start.logs()}")
+            raise Failure(f"the run should have {expected} {origin}, but its events are {beginnings}\n{self._start.logs()}")
 
     def _check_checkpoints(self) -> None:
-        """Check that only checkpoints corrupted by this soak are corrupted or were set aside."""
+        """Check that only checkpoints corrupted by this soak are corrupted or were moved aside."""
         aside = list(self.folder.checkpoints.glob(f"*{CORRUPTED}"))
         names = {path.name.removesuffix(CORRUPTED) for path in aside}
         unknown = names - self._corrupted
         if unknown:
-            raise Failure(f"checkpoints that were set aside although nothing had happened to them: {sorted(unknown)}")
+            raise Failure(f"undamaged checkpoints were moved aside: {sorted(unknown)}")
         for path in aside:
-            shutil.rmtree(path)  # as the user would: the disk is small
+            shutil.rmtree(path)  # the disk is small, so a user would remove it, too
         self._corrupted &= {path.name for path in self.folder.list_checkpoints()} - names
         for path in self.folder.list_checkpoints():
             if path.name not in self._corrupted:
@@ -184,6 +188,6 @@ class DisturbedRun:
         return [path for path in self.folder.list_checkpoints() if path.name not in self._corrupted]
 
     def _complete(self) -> bool:
-        """Whether the run has a valid checkpoint and metrics of the last step."""
+        """Whether the run has a valid checkpoint and metrics for the last step."""
         saved_steps = [named_step(path) for path in self._valid()]
         return self._steps in saved_steps and self._steps in read_metrics(self.folder.metrics)

@@ -1,4 +1,4 @@
-"""Faults in a run's processes, which are killed, stopped and signaled, and whose disk becomes full."""
+"""Faults hitting a run's processes: killing, stopping and signaling them, and filling their disk."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ class Kind:
         ends: Whether the fault ends the run.
         statuses: Exit statuses that ranks may have, besides 0 if the run is complete.
         unready: Further statuses if the fault comes before the first step.
-        saves: Whether ranks leave a checkpoint of the last step, if the fault comes after the first step.
+        saves: Whether ranks leave a checkpoint of the last step, if the fault comes after the first one.
     """
 
     act: "Callable[[Start, Progress, Disk, Fault], str]"
@@ -43,7 +43,7 @@ class Kind:
 
 
 def act(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """Let the fault happen. Returns what it hit. If it ends the run, all processes of the run have ended then."""
+    """Let a fault happen, waiting for the run to end if it does. Returns a description of what was hit."""
     return KINDS[fault.kind].act(start, progress, disk, fault)
 
 
@@ -55,7 +55,7 @@ def _send(number: signal.Signals, *processes: int) -> None:
 
 
 def _victim(start: Start, fault: Fault) -> tuple[int, int]:
-    """Return one of the ranks, and its process, 0 if no rank is running."""
+    """Return one rank, and its process, 0 if no rank is running."""
     ranks = list(start.ranks().items())
     if not ranks:
         return 0, 0
@@ -63,7 +63,7 @@ def _victim(start: Start, fault: Fault) -> tuple[int, int]:
 
 
 def _end(start: Start, progress: Progress, besides: int = 0) -> str:
-    """Wait until a run that has lost a rank ends by itself. Before the ranks have met, that is their launcher's task."""
+    """Wait until a run that has lost a rank ends. Before its ranks have met, only their launcher can end it."""
     if not progress.met(start) and (besides or isinstance(start, ForkedStart)):
         start.kill()
         return "; the ranks had not met, or have ended"
@@ -87,7 +87,7 @@ def _kill_the_launcher(start: Start, progress: Progress, disk: Disk, fault: Faul
     launchers = start.launchers() or [0]
     victim = launchers[int(fault.place * len(launchers))]
     _send(signal.SIGKILL, victim)
-    if not progress.met(start):  # a rank that has only just been started does not look yet
+    if not progress.met(start):  # A rank just started does not look yet.
         start.kill()
         return f"process {victim}; the ranks had not met, or have ended"
     start.wait_for_end()
@@ -95,7 +95,7 @@ def _kill_the_launcher(start: Start, progress: Progress, disk: Disk, fault: Faul
 
 
 def _stop_a_rank(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """Stop a rank, which looks to the other ranks as if its host were gone. In the end the launcher kills it."""
+    """Stop a rank, looking to the other ranks as if its host were gone. In the end the launcher kills it."""
     rank, process = _victim(start, fault)
     _send(signal.SIGSTOP, process)
     return f"rank {rank}" + _end(start, progress, process)
@@ -119,7 +119,7 @@ def _pause_all(start: Start, progress: Progress, disk: Disk, fault: Fault) -> st
 
 
 def _signal(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """Send a signal to all ranks or to one of them. `deepspeed` passes on the signals that it handles."""
+    """Send a signal to all ranks or to one of them. `deepspeed` passes on the signals it handles."""
     number = SIGNALS[int(fault.amount * len(SIGNALS))]
     rank, process = _victim(start, fault)
     if not isinstance(start, ForkedStart) and number in (signal.SIGTERM, signal.SIGINT):

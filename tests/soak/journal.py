@@ -1,4 +1,4 @@
-"""Journal of a soak, by which a failure can be played again."""
+"""Journal of a soak, for repeating failures."""
 
 import json
 import time
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Journal:
-    """A file with a line of JSON for each event."""
+    """File with a JSON line for each event."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._started = time.monotonic()
 
     def write(self, **facts: Any) -> None:
-        """Add and print a line, with the seconds since the start of the soak."""
+        """Add and print a line, with the seconds since the soak started."""
         line = json.dumps({"seconds": round(time.monotonic() - self._started, 2), **facts})
         with self._path.open("a") as file:
             print(line, file=file)

@@ -1,4 +1,4 @@
-"""Starts of a run by two launchers, and the exit statuses of their processes."""
+"""Starting a run by two launchers, and reading the exit statuses."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ import psutil
 
 from tests.helpers.processes.workers import ROOT, Workers, free_port
 
-# Seconds without a line of output after which a start makes no progress, many because of busy machines.
+# A start printing nothing for this number of seconds hangs. A busy machine is slow.
 LIMIT = 180.0
 
 
@@ -22,11 +22,11 @@ class Failure(AssertionError):
 
 
 class Start:
-    """Processes of one start of a run, all in one process group.
+    """One start's processes, all in one process group.
 
     Attributes:
         group: Process group.
-        folder: Folder of the logs.
+        folder: Folder for logs.
     """
 
     def __init__(self, group: int, folder: Path) -> None:
@@ -61,7 +61,7 @@ class Start:
         """Wait until the condition holds or all processes have ended. Returns whether it held.
 
         Raises:
-            Failure: There is no progress. The message has the stacks of all ranks.
+            Failure: There is no progress. The message has all ranks' stacks.
         """
         last_check = time.monotonic()
         last_progress = last_check
@@ -77,7 +77,7 @@ class Start:
                 if not self.processes():
                     return bool(condition())
                 if now - last_progress > LIMIT:
-                    raise Failure(f"{what}: waited for, without any output for {LIMIT:.0f} s\n{self.show()}")
+                    raise Failure(f"{what}: no output for {LIMIT:.0f} s\n{self.show()}")
             time.sleep(0.005)
         return True
 
@@ -100,7 +100,7 @@ class Start:
         self.wait_for_end()
 
     def show(self) -> str:
-        """End the ranks with their stacks in the logs. Returns the last lines of the logs."""
+        """End the ranks, writing their stacks to the logs. Returns the last lines logged."""
         for process in self.ranks().values():
             for number in (signal.SIGCONT, signal.SIGABRT):
                 with suppress(ProcessLookupError):
@@ -109,7 +109,7 @@ class Start:
         return self.logs()
 
     def logs(self) -> str:
-        """Return the last lines of the logs."""
+        """Return the last lines logged."""
         parts = []
         for path in sorted(self.folder.glob("*.log")):
             text = path.read_text(errors="replace")
@@ -118,12 +118,13 @@ class Start:
 
 
 class ForkedStart(Start):
-    """Ranks forked from the server in tests/helpers/processes/workers.py, which is faster than importing everything."""
+    """Ranks forked from the server in tests/helpers/processes/workers.py, saving the time for importing everything."""
 
     def __init__(self, words: list[str], num_ranks: int, folder: Path) -> None:
         self._workers = Workers(words, num_ranks, folder, "tests.soak.rank:main")
         with suppress(ProcessLookupError):
-            while os.getpgid(self._workers.group) != self._workers.group:  # the server has only just forked it
+            # Wait until the forked process has its own group.
+            while os.getpgid(self._workers.group) != self._workers.group:
                 time.sleep(0.001)
         super().__init__(self._workers.group, folder)
 
@@ -145,7 +146,7 @@ class ForkedStart(Start):
 
 
 class DeepSpeedStart(Start):
-    """Ranks of the `deepspeed` launcher."""
+    """Ranks started by the `deepspeed` launcher."""
 
     def __init__(self, words: list[str], num_ranks: int, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -180,7 +181,7 @@ class DeepSpeedStart(Start):
         return [process.pid for process in self.processes() if process.pid not in ranks]
 
     def statuses(self) -> list[int]:
-        return []  # the launcher does not report them
+        return []  # The launcher does not report its ranks' statuses.
 
 
 STARTS: dict[str, Callable[[list[str], int, Path], Start]] = {"fork server": ForkedStart, "deepspeed": DeepSpeedStart}

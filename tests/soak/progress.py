@@ -1,10 +1,10 @@
-"""Progress of one start of a run, as its folder shows it."""
+"""Reading one start's progress from the run directory."""
 
 import os
 from pathlib import Path
 from typing import Any
 
-from megatape.checkpoint.partial_folder import PARTIAL
+from megatape.checkpoint.save.partial_folder import PARTIAL
 from megatape.reliability.lease.holder import read_holder
 from megatape.run_folder import RunFolder, named_step, read_metrics
 from megatape.utils.json_lines import read_lines
@@ -12,10 +12,10 @@ from tests.soak.launch import Start
 
 
 class Progress:
-    """Progress of a start that is about to be made.
+    """Progress of the start about to be made.
 
     Attributes:
-        folder: Folder of the run.
+        folder: Run directory.
         origin: Checkpoint from which it should continue, None for a new run.
     """
 
@@ -37,7 +37,7 @@ class Progress:
 
     @property
     def steps(self) -> int:
-        """Number of steps that it has recorded. The first one replaces the file, which has steps of earlier starts before."""
+        """Number of steps recorded by this start. Its first step replaces the file with steps from earlier starts."""
         if self._state_of_metrics() == self._metrics:
             return 0
         last_step = max(read_metrics(self.folder.metrics), default=0)
@@ -45,12 +45,12 @@ class Progress:
 
     @property
     def saving(self) -> bool:
-        """Whether it is writing a checkpoint."""
+        """Whether the run is writing a checkpoint."""
         return bool(self._partial_folders() - self._partial)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Events that it has recorded."""
+        """Events recorded by this start."""
         events = [event for _, event in read_lines(self.folder.events)]
         return events[self._num_events :]
 

@@ -1,4 +1,4 @@
-"""One rank of a run in the soak: `megatape pretrain` with a watch that finds a hanging rank in seconds."""
+"""One rank in the soak: `megatape pretrain` with a watch finding hanging ranks within seconds."""
 
 import faulthandler
 import os
@@ -13,12 +13,13 @@ TIMEOUTS = WatchTimeouts(period=0.5, silence=10.0, suspicion=5.0, step=15.0, lon
 
 
 def main(words: list[str]) -> int:
-    """Run `megatape pretrain WORDS`. SIGABRT shows where all threads are.
+    """Run `megatape pretrain WORDS`. SIGABRT prints all threads' stacks.
 
     Ranks of the fork server have torchrun's variable, so that they stop when the server is gone, as they do for torchrun.
     """
     faulthandler.enable()
-    if "CROSS_RANK" not in os.environ:  # not under `deepspeed`
+    # `deepspeed` has not started this rank.
+    if "CROSS_RANK" not in os.environ:
         os.environ["TORCHELASTIC_RUN_ID"] = "soak"
     with patch("megatape.training.pretrain.timeouts_of_environment", lambda: TIMEOUTS):
         return megatape(["pretrain", *words])

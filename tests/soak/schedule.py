@@ -1,4 +1,4 @@
-"""Schedule of a soak, drawn from its seed: rounds, each a run of its own, and the faults that this run meets."""
+"""A soak's schedule, drawn from its seed: rounds, each with its own run and faults."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks of a start, by the dimension that they divide (docs/parallelism.md).
+    """A start's ranks, by mesh axis (docs/parallelism.md).
 
     Attributes:
         data: Number of data-parallel ranks.
@@ -30,7 +30,7 @@ class Layout:
 
     @property
     def settings(self) -> dict[str, int]:
-        """Keys of the section `parallel`."""
+        """Keys in the section `parallel`."""
         return {"tp": self.tensor, "sp": self.sequence, "cp": self.context}
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ LAYOUTS = (
     Layout(sequence=2, tensor=2),
     Layout(data=2, context=2),
 )
-# Sets of features of a model and its data. soak.py has their settings.
+# Sets of features for a model and its data. soak.py has their settings.
 MODELS = (("muon", "mixture"), ("ema", "masks"), ("muon", "ema"), ("mixture", "masks"), ())
 LAUNCHERS = ("fork server", "fork server", "fork server", "fork server", "deepspeed")
 KINDS = (
@@ -63,8 +63,8 @@ KINDS = (
     "full disk",
     "full disk, then kill",
 )
-# When a fault comes: some time after the start; after the run's lease was taken, so while it resumes; after some steps; in the
-# first save after some steps.
+# Moments of faults: some time after the start; while the run resumes, which begins when it has its lease; after some steps; in
+# the first save after some steps.
 MOMENTS = ("start", "resume", "steps", "steps", "save", "save")
 CORRUPTIONS = (
     "flipped bit",
@@ -78,12 +78,13 @@ CORRUPTIONS = (
     "binary line",
     "nothing",
 )
-FAULTS = 10  # of a round, unless its run is complete before
+# Maximum number of faults in a round. A complete run has fewer.
+FAULTS = 10
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of a run.
+    """One fault in a run.
 
     Attributes:
         kind: One of KINDS.
@@ -93,8 +94,8 @@ class Fault:
         delay: Fraction, 0 to 1, of the longest wait after the moment.
         place: Position, 0 to 1, among the ranks or files.
         amount: Duration or size, 0 to 1.
-        layout: Ranks of the start after this fault.
-        launcher: Launcher of the start after this fault.
+        layout: Ranks in the start following this fault.
+        launcher: Launcher for the start following this fault.
     """
 
     kind: str
@@ -110,16 +111,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Round:
-    """One run of a soak, with its faults.
+    """One run in a soak, with its faults.
 
     Attributes:
         number: Number of the round.
         resizes: Whether each start may have another number of ranks.
         stage: Stage of ZeRO.
         background: Whether to save in the background.
-        layout: Ranks of the undisturbed run, and of all starts unless the round resizes.
-        features: Features of the model and its data, one of MODELS.
-        faults: Faults of the run, in order.
+        layout: Ranks in the undisturbed run, and in all starts unless the round resizes.
+        features: Features for the model and its data, one of MODELS.
+        faults: Faults in the run, in order.
     """
 
     number: int
@@ -132,7 +133,7 @@ class Round:
 
 
 def rounds(seed: int) -> Iterator[Round]:
-    """All rounds of a soak, without an end: the same for the same seed."""
+    """Yield rounds without end, all determined by the seed."""
     draw = random.Random(seed)
     kinds, moments, corruptions = (_bag(draw, names) for names in (KINDS, MOMENTS, CORRUPTIONS))
     layouts = _bag(draw, LAYOUTS)
@@ -152,10 +153,12 @@ def rounds(seed: int) -> Iterator[Round]:
             steps = draw.randint(1, 8)
             faults.append(Fault(*names, steps, draw.random(), draw.random(), draw.random(), ranks, next(launchers)))
         yield Round(number, resizes, next(stages), background, layout, next(models), tuple(faults))
-        resizes, background = not resizes, background ^ resizes  # all four combinations in turn
+        # All four combinations of both, in turn
+        background ^= resizes
+        resizes = not resizes
 
 
 def _bag(draw: random.Random, names: Sequence[Name]) -> Iterator[Name]:
-    """All names in random order, then again: each soon, and none for long."""
+    """Yield all names in random order, again and again, so that each occurs soon and none for long."""
     while True:
         yield from draw.sample(names, len(names))

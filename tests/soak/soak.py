@@ -1,4 +1,4 @@
-"""A soak: rounds until the time is over, each compared with a run that nobody disturbed."""
+"""A soak: rounds until the time is over, each compared with an undisturbed run."""
 
 import json
 import shutil
@@ -44,11 +44,20 @@ FEATURES: dict[str, Callable[[dict[str, Any]], None]] = {"muon": _muon, "ema": _
 
 
 def soak(seconds: float, seed: int, output: Path, first: int = 1) -> None:
-    """Disturb runs for so long, beginning with round `first`. output: new folder, which keeps the logs, and the folder of a run
-    that was not finished.
+    """Disturb runs until the time is over, and finish the last one.
 
-    Raises Failure; like any other exception, it is in the journal and leaves no process of a run."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # shells let what runs in the background ignore the first
+    Args:
+        seconds: Time for disturbing runs.
+        seed: Seed for drawing rounds.
+        output: New folder for the journal, the logs, and an unfinished run's directory.
+        first: Number of the first round.
+
+    Raises:
+        Failure: A disturbed run differs from the undisturbed one. The journal has every exception, and no process of a run
+            is left.
+    """
+    # A shell lets its background jobs ignore SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     output.mkdir(parents=True, exist_ok=True)
     (output / "words").mkdir()
@@ -73,12 +82,14 @@ def soak(seconds: float, seed: int, output: Path, first: int = 1) -> None:
             except BaseException as error:
                 text = "".join(traceback.format_exception_only(error)).splitlines()[0]
                 journal.write(event="failure", kind=type(error).__name__, text=text)
-                if folder.exists():  # on the small disk, which is unmounted
+                # The folder is on the small disk, unmounted at the end.
+                if folder.exists():
                     shutil.copytree(folder, output / folder.name, symlinks=True)
                 raise
             journal.write(event="equal", round=plan.number, differences=differences)
             shutil.rmtree(folder)
-            seconds -= time.monotonic() - began  # undisturbed runs do not count: they take long on a busy machine
+            # Undisturbed runs do not count, because they take long on a busy machine.
+            seconds -= time.monotonic() - began
             if seconds <= 0:
                 return
 
@@ -97,7 +108,7 @@ def _config(plan: Round, data: Path, folder: Path) -> dict[str, Any]:
 
 
 def _undisturbed(plan: Round, data: Path, output: Path) -> RunFolder:
-    """A run of the same configuration and ranks that ends by itself; one for all rounds that have them."""
+    """Return the undisturbed run for a round, shared by rounds with the same configuration and ranks."""
     folder = RunFolder(output / "-".join(["undisturbed", str(plan.layout), str(plan.stage), *plan.features]))
     if not folder.directory.exists():
         config = folder.directory.with_suffix(".json")

@@ -1,4 +1,4 @@
-"""The soak itself: two minutes of it, and the differences that it notices."""
+"""The soak itself: running it for two minutes, and the differences it notices."""
 
 import json
 import os
@@ -27,11 +27,12 @@ from tests.soak.verdict import compare
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # on a busy machine
+# A busy machine needs this long.
+@pytest.mark.timeout(1800)
 def test_two_minutes(tmp_path: Path) -> None:
     """Killed, stopped, signaled, corrupted, on a full disk and on other ranks, runs end as undisturbed runs do.
 
-    Disturbances take one minute. Undisturbed runs and the end of the last round take the other.
+    Disturbances take one minute. Undisturbed runs and finishing the last round take the other.
     """
     soak(60.0, 7, tmp_path / "soak")
 
@@ -43,7 +44,7 @@ def test_two_minutes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def plans() -> list[Round]:
-    """The first rounds of a soak, one of each model."""
+    """Return a soak's first rounds, one for each model."""
     return list(islice(rounds(5), len(MODELS)))
 
 
@@ -76,7 +77,7 @@ def test_a_round_has_each_kind_of_fault(plans: list[Round]) -> None:
 
 
 def test_steps_of_earlier_starts_do_not_count(tmp_path: Path) -> None:
-    """A start touches the record of the steps before it makes one: a signal that comes between hits no step."""
+    """A start touches the record of steps before making one: a signal coming in between hits no step."""
     folder = RunFolder(tmp_path)
     lines = [json.dumps({"step": step}) + "\n" for step in range(1, 25)]
     folder.metrics.write_text("".join(lines))
@@ -90,7 +91,7 @@ def test_steps_of_earlier_starts_do_not_count(tmp_path: Path) -> None:
 
 
 def test_an_unexpected_error_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the soak itself is in the journal, and neither loses the run's folder nor leaves the small disk mounted."""
+    """An error in the soak itself is in the journal. The run directory stays, and the small disk is unmounted."""
     folder = tmp_path / "soak"
 
     def finish(run: DisturbedRun, deadline: float) -> None:
@@ -132,7 +133,7 @@ def lose_an_evaluation(run: RunFolder) -> None:
 
 
 def scale_step_3(name: str, factor: float) -> Callable[[RunFolder], None]:
-    """Return a function that multiplies one of the metrics of step 3."""
+    """Return a function multiplying one of step 3's metrics."""
 
     def scale(run: RunFolder) -> None:
         entries = read_entries(run.metrics)
@@ -170,9 +171,9 @@ class Change(NamedTuple):
     """A difference between a run and the undisturbed one.
 
     Attributes:
-        name: Name of the change.
-        apply: Changes the run's folder.
-        if_resized: Part of the failure if the run had changing numbers of ranks, None if the run passes.
+        name: The change's name.
+        apply: Changes the run directory.
+        if_resized: Part of the failure if the number of ranks was changing, None if the run passes.
         if_fixed: The same if the run had the same ranks at all times.
     """
 
@@ -201,7 +202,7 @@ CHANGES = [
 
 @pytest.fixture(scope="module")
 def root(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of two equal runs, "run" and "undisturbed"."""
+    """Return a folder with two equal runs, "run" and "undisturbed"."""
     folder = tmp_path_factory.mktemp("soak")
     config = small_config(data_directory, folder / "runs")
     config["checkpoint"] = {"interval": 2}

@@ -1,4 +1,4 @@
-"""Comparison of a disturbed run with an undisturbed one."""
+"""Comparing a disturbed run with an undisturbed one."""
 
 import io
 import json
@@ -8,32 +8,32 @@ from typing import Any
 
 import torch
 
-from megatape.checkpoint.manifest import STATE
-from megatape.checkpoint.partial_folder import PARTIAL
-from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.checkpoint.format.manifest import STATE
+from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
+from megatape.checkpoint.save.partial_folder import PARTIAL
 from megatape.commands.cli.main import main
 from megatape.run_folder import RunFolder, read_metrics
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_within, relative_difference
 from tests.soak.launch import Failure
 
-MEASURED = ("seconds", "peak_memory")  # metrics that differ between any two runs
-# Metrics that other numbers of ranks round differently.
+MEASURED = ("seconds", "peak_memory")  # Metrics differing between any two runs
+# Metrics rounding differently on other numbers of ranks
 ROUNDED = ("loss", "grad_norm", "validation_loss", "ema_validation_loss", "validation_losses")
 
 
 def compare(run: RunFolder, undisturbed: RunFolder, fixed: bool, all_views: bool) -> dict[str, float]:
-    """Raise Failure unless the run has the ledger, the metrics and the weights of the undisturbed one.
+    """Raise Failure unless the run has the same ledger, metrics and weights as the undisturbed one.
 
     Args:
-        run: Folder of the disturbed run.
-        undisturbed: Folder of the other run.
+        run: The disturbed run's directory.
+        undisturbed: The other run's directory.
         fixed: Whether the run had the same ranks at all times, so that everything is equal bit for bit. Otherwise losses
             differ by rounding.
         all_views: Whether no position view can have been lost to a full disk.
 
     Returns:
-        Relative differences of rounded metrics by name, none if the ranks were fixed.
+        Relative differences between rounded metrics by name, none if the ranks were fixed.
     """
     ledger = _ledger(run.directory)
     expected_ledger = _ledger(undisturbed.directory)
@@ -52,7 +52,7 @@ def compare(run: RunFolder, undisturbed: RunFolder, fixed: bool, all_views: bool
 
 
 def _ledger(directory: Path) -> str:
-    """Return the output of `megatape ledger`."""
+    """Return what `megatape ledger` prints."""
     output = io.StringIO()
     with redirect_stdout(output), redirect_stderr(output):
         status = main(["ledger", str(directory)])
@@ -96,7 +96,7 @@ def _without(entry: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _rounding(name: str, numbers: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the relative difference of a metric. Raises Failure if it is beyond the bound."""
+    """Return a metric's relative difference. Raises Failure if it exceeds the bound."""
     difference = relative_difference(numbers, expected)
     try:
         assert_within(difference, bounds.SOAK, name)
@@ -106,12 +106,12 @@ def _rounding(name: str, numbers: torch.Tensor, expected: torch.Tensor) -> float
 
 
 def _with_numbers(entries: dict[int, Any], name: str) -> list[int]:
-    """Return the steps that have a value of the field."""
+    """Return the steps having a value for the field."""
     return [step for step, entry in entries.items() if entry.get(name) is not None]
 
 
 def _numbers(value: float | dict[str, float]) -> list[float]:
-    """Return the numbers of a field: one, or one for each corpus."""
+    """Return the numbers in a field: one, or one for each corpus."""
     if isinstance(value, dict):
         return list(value.values())
     return [value]

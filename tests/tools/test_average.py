@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.checkpoint.features import FEATURES_FORMAT
-from megatape.checkpoint.manifest import load_manifest
-from megatape.checkpoint.reader import verified_checkpoint
+from megatape.checkpoint.format.features import FEATURES_FORMAT
+from megatape.checkpoint.format.manifest import load_manifest
+from megatape.checkpoint.load.reader import verified_checkpoint
 from megatape.config import load_config
 from megatape.run_folder import RunFolder
 from tests.helpers.data.data_directory import linked_snapshot
@@ -61,7 +61,7 @@ def test_weights_are_the_mean(stable: Path, command: Command, weighting: str, pa
         assert torch.equal(reader.tensor(name), total.float()), name
 
 
-def test_other_state_is_the_newest_checkpoints(stable: Path, command: Command, tmp_path: Path) -> None:
+def test_average_keeps_the_newest_checkpoints_state(stable: Path, command: Command, tmp_path: Path) -> None:
     """The average has no moving average of its own."""
     checkpoints = [RunFolder(stable).checkpoint(step) for step in (4, 2, 3)]
     assert command("average", *checkpoints, "--output", tmp_path / "average")[0] == 0
@@ -86,7 +86,7 @@ def average(stable: Path, command: Command, tmp_path: Path) -> Path:
 def test_continues_like_any_other(average: Path, command: Command, tmp_path: Path) -> None:
     """An average can be branched, a branch trains, and a new run starts from it."""
     branch = tmp_path / "branch"
-    status, _, errors = command("branch", average, "--decay-tokens", 2 * 8 * 32, "--out", branch)
+    status, _, errors = command("branch", average, "--decay-tokens", 2 * 8 * 32, "--output", branch)
     assert status == 0, errors
     assert len((branch / "metrics.jsonl").read_text().splitlines()) == 2
     raw = load_config(branch / "config.json").model_dump() | {"run": {"directory": str(tmp_path)}}

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import load_config
 from megatape.run_folder import RunFolder
 from tests.helpers.data.data_directory import linked_snapshot
@@ -122,7 +122,7 @@ def test_checkpoints_outside_the_stable_part_are_refused(
     stable: Path, command: Command, tmp_path: Path, run: str, step: int, message: str
 ) -> None:
     checkpoint = RunFolder(stable.with_name(run)).checkpoint(step)
-    status, _, errors = command("branch", checkpoint, "--decay-tokens", 100, "--out", tmp_path / "new")
+    status, _, errors = command("branch", checkpoint, "--decay-tokens", 100, "--output", tmp_path / "new")
     assert (status, errors.count("\n")) == (2, 1), errors
     assert message in errors, errors
     assert list(tmp_path.iterdir()) == []
@@ -135,7 +135,7 @@ def test_a_decay_without_tokens_is_refused(stable: Path, command: Command) -> No
 
 
 def test_an_existing_folder_is_refused(stable: Path, command: Command) -> None:
-    status, _, errors = command("branch", RunFolder(stable).checkpoint(6), "--decay-tokens", 9, "--out", stable)
+    status, _, errors = command("branch", RunFolder(stable).checkpoint(6), "--decay-tokens", 9, "--output", stable)
     assert status == 2
     assert f"{stable} exists" in errors
 
@@ -144,7 +144,7 @@ def test_a_checkpoint_outside_its_run_needs_a_folder(stable: Path, command: Comm
     copied = shutil.copytree(RunFolder(stable).checkpoint(6), tmp_path / "copied" / "step")
     status, _, errors = command("branch", copied, "--decay-tokens", STEP_TOKENS)
     assert status == 2
-    assert f"is not in the folder of its run (no {tmp_path}/config.json): give --out" in errors
+    assert f"is not in the folder of its run (no {tmp_path}/config.json): give --output" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["copied"]
 
 
@@ -160,7 +160,7 @@ def test_copies_if_links_are_not_supported(
     stable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_links(monkeypatch)
-    status, _, errors = command("branch", RunFolder(stable).checkpoint(6), "--decay-tokens", 9, "--out", tmp_path / "new")
+    status, _, errors = command("branch", RunFolder(stable).checkpoint(6), "--decay-tokens", 9, "--output", tmp_path / "new")
     assert status == 0, errors
     CheckpointReader(RunFolder(tmp_path / "new").checkpoint(6)).verify()
     assert load_config(tmp_path / "new" / "config.json").training.steps == 7
@@ -180,7 +180,7 @@ def test_a_snapshot_of_relative_links(
     snapshot = linked_snapshot(Path(shutil.copytree(checkpoint, tmp_path / "step-00000006")))
     (snapshot / "more").symlink_to(secrets)
     out = tmp_path / "deep" / "branch"
-    status, _, errors = command("branch", snapshot, "--decay-tokens", 9, "--out", out)
+    status, _, errors = command("branch", snapshot, "--decay-tokens", 9, "--output", out)
     assert status == 0, errors
     branched = RunFolder(out).checkpoint(6)
     CheckpointReader(branched).verify()
@@ -194,7 +194,7 @@ def test_link_to_a_device(stable: Path, command: Command, tmp_path: Path) -> Non
     shutil.copytree(RunFolder(stable).checkpoint(6), copied)
     (copied / "rng.safetensors").unlink()
     (copied / "rng.safetensors").symlink_to("/dev/zero")
-    status, _, errors = command("branch", copied, "--decay-tokens", 9, "--out", tmp_path / "new")
+    status, _, errors = command("branch", copied, "--decay-tokens", 9, "--output", tmp_path / "new")
     assert status == 2
     assert f"{copied}/rng.safetensors: a folder, a pipe or a device, no file" in errors
     assert not (tmp_path / "new").exists()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.compatibility import check_order
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.compatibility import check_order
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder
 from megatape.tools.ledger import CorpusUsage

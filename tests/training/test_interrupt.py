@@ -1,4 +1,4 @@
-"""Requests to stop: from a signal on one rank to an agreement of all."""
+"""Requests to stop, from a signal on one rank to all ranks agreeing."""
 
 import signal
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from megatape.training.interrupt import Interrupt
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Restore the handler of SIGINT."""
+    """Restore SIGINT's handler."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def interrupt_of_two(other_requests: float = 0.0) -> Interrupt:
-    """Return the interrupt of one rank of two. The other rank adds `other_requests` to each sum."""
+    """Return the interrupt on one of two ranks, with the other one adding `other_requests` to each sum."""
     return Interrupt(lambda *numbers: [number + other_requests for number in numbers])
 
 
@@ -30,7 +30,7 @@ def test_a_signal_is_a_request_until_ranks_agree() -> None:
     assert not interrupt.is_agreed
     interrupt.poll()
     assert interrupt.is_agreed
-    assert not interrupt.is_from_user()
+    assert not interrupt.ask_if_from_user()
 
 
 def test_a_request_of_another_rank_stops_this_one() -> None:
@@ -43,7 +43,7 @@ def test_a_request_of_another_rank_stops_this_one() -> None:
 def test_a_users_second_signal_ends_the_process() -> None:
     interrupt = interrupt_of_two()
     interrupt.request(signal.SIGINT, None)
-    assert interrupt.is_from_user()
+    assert interrupt.ask_if_from_user()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -1,4 +1,4 @@
-"""Exit status and message of every end of training (docs/faults.md)."""
+"""Exit status and message for every way of ending (docs/faults.md)."""
 
 import errno
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.training import pretrain
 
 EIO = OSError(errno.EIO, "Input/output error", "run/metrics.jsonl")
-# Case -> error or result of training, and the exit status.
+# Case -> error or result of training, and the exit status
 IN_TRAINING: dict[str, tuple[Any, ExitStatus]] = {
     "all steps are made": ([False], ExitStatus.DONE),
     "a scheduler asked for the end": ([True], ExitStatus.UNFINISHED),
@@ -35,7 +35,7 @@ BEFORE_TRAINING: dict[str, tuple[str, Exception]] = {
     "data do not fit": ("start", UserError("other data")),
     "no port": ("meet", DistNetworkError("in use")),
 }
-# Errors of the program or the machine, of which the traceback is all the user sees.
+# Program or machine errors, for which the user only sees the traceback
 DEATHS = {
     "a disk fails": EIO,
     "an error of ours": ValueError("not enough values to unpack"),
@@ -49,14 +49,14 @@ def end(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **ends: Any
 
     Args:
         raw_config: Configuration.
-        monkeypatch: Fixture that replaces the parts.
+        monkeypatch: Fixture for replacing the parts.
         ends: Errors to raise, or results to return in turn, by part.
     """
     stubs: dict[str, Any] = {"set_up_ranks": lambda: Topology(0, 1, 0), "hold": lambda *_: nullcontext()}
     for name in ("open_together", "shut_down"):
         stubs[name] = Mock()
     stubs["initialize_distributed"] = Mock(side_effect=ends.get("meet"))
-    trainer = Mock(train=Mock(side_effect=ends.get("train")), state=Mock(step=ends.get("step", 1)))
+    trainer = Mock(train=Mock(side_effect=ends.get("train")), progress=Mock(step=ends.get("step", 1)))
     stubs["build_trainer"] = Mock(return_value=trainer, side_effect=ends.get("start"))
     for name, stub in stubs.items():
         monkeypatch.setattr(pretrain, name, stub)
@@ -74,7 +74,7 @@ def test_exit_statuses_in_training(
     assert end(raw_config, monkeypatch, train=outcome, step=step) is status
     errors = capfd.readouterr().err
     if isinstance(outcome, RankFailed):
-        # The other rank has printed an error of the user's.
+        # The other rank has printed the user's error.
         expected = ""
         if outcome.status != ExitStatus.USER_ERROR:
             expected = f"error on rank 0: {outcome}\n"

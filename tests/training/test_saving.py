@@ -1,4 +1,4 @@
-"""When a run is saved."""
+"""Scheduling saves."""
 
 from pathlib import Path
 from typing import Any
@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from megatape.errors import DataError, NotSaved
+from megatape.reliability.goodput.process_clock import ProcessClock
+from megatape.training.progress import Progress
 from megatape.training.saving import SaveSchedule
-from megatape.training.state import TrainState
 from megatape.training.steps.output import StepOutput
 from tests.helpers.runs.step_outputs import make_output
 
 
 class Checkpoints:
-    """Stand-in of the manager that lists its saves. `answers` are the results of `save`, True after them."""
+    """Stand-in for the manager, listing its saves. `save` returns `answers` in turn, then True."""
 
     def __init__(self, answers: tuple[bool, ...] = ()) -> None:
         self.saves: list[str] = []
@@ -36,7 +37,7 @@ class Checkpoints:
 
 
 class FullDisk(Checkpoints):
-    """Manager that cannot save the last step."""
+    """Manager unable to save the last step."""
 
     def ensure_saved(self) -> Path:
         raise NotSaved("no space")
@@ -48,7 +49,7 @@ def output_of(step: int, fault: str | None = None) -> StepOutput:
 
 def schedule_of(checkpoints: Checkpoints, interval: int = 3) -> SaveSchedule:
     manager: Any = checkpoints
-    return SaveSchedule(manager, interval)
+    return SaveSchedule(manager, interval, ProcessClock())
 
 
 def test_save_at_interval() -> None:
@@ -89,12 +90,12 @@ def test_lost_data_leaves_a_checkpoint(step: int, saved: str) -> None:
     checkpoints = Checkpoints()
     schedule = schedule_of(checkpoints)
     message = f"shard not found; {saved}; once the data can be read"
-    with pytest.raises(DataError, match=message), schedule.saving_on_data_error(TrainState(8, step=step)):
+    with pytest.raises(DataError, match=message), schedule.saving_on_data_error(Progress(8, step=step)):
         raise DataError("shard not found")
     assert len(checkpoints.saves) == bool(step)
 
 
 def test_lost_data_and_a_full_disk() -> None:
     schedule = schedule_of(FullDisk())
-    with pytest.raises(NotSaved, match="shard not found; no space"), schedule.saving_on_data_error(TrainState(8, step=2)):
+    with pytest.raises(NotSaved, match="shard not found; no space"), schedule.saving_on_data_error(Progress(8, step=2)):
         raise DataError("shard not found")

@@ -1,4 +1,4 @@
-"""Starting points of a run."""
+"""A run's starting points."""
 
 from pathlib import Path
 

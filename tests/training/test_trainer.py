@@ -1,4 +1,4 @@
-"""Synchronization of a training step: numbers that the host reads from the device, and collectives.
+"""Synchronization in a training step: numbers read from the device by the host, and collectives.
 
 On a GPU each such read drains the queue of kernels. On a CPU there is nothing to drain, but the reads are the same.
 """
@@ -19,24 +19,25 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.zero import compiler
+from megatape.zero.setup import compiler_import
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 
 # Operators whose result the host waits for.
 READS = {"_local_scalar_dense", "nonzero", "equal"}
-# Reads that call no operator on a CPU.
+# Reads calling no operator on a CPU
 PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}
 OURS, THEIRS = (str(Path(package.__file__ or "").parent) for package in (megatape, deepspeed))
-WRAPPERS = (compiler.__file__, f"{THEIRS}/comm/", f"{THEIRS}/utils/")
-# Exchanges of activations, which are not checked here, and sums of gradients, which are.
+WRAPPERS = (compiler_import.__file__, f"{THEIRS}/comm/", f"{THEIRS}/utils/")
+# Exchanging activations, not checked here, and summing gradients, checked here
 TENSOR_PARALLEL = (f"{OURS}/distributed/collectives.py", f"{OURS}/distributed/asynchronous.py")
 
-# One sum of the gradients of replicated weights, for any number of weights and micro-batches, and one of the status.
+# Our code sums replicated weights' gradients once, for any number of weights and micro-batches, and the status once.
 EXCHANGE = {"sum_parts allreduce_": 1, "sum_over_ranks allreduce_": 1, "sum_over_ranks tolist": 1}
-# Of DeepSpeed 0.19.8: gradients, and the norm, which it reads to clip by it, once for each parameter group at stage 2.
+# DeepSpeed 0.19.8 sums gradients and the norm, and reads the norm to clip by it, once per parameter group at stage 2.
 NORM = {"get_grad_norm_direct allreduce_", "_model_parallel_all_reduce allreduce_", "is_invalid_grad_norm _local_scalar_dense"}
-STEPS: dict[int, tuple[dict[str, int], set[str]]] = {  # by stage, ours and DeepSpeed's
+# Stage -> waits in our code with their counts, and waits in DeepSpeed's code
+STEPS: dict[int, tuple[dict[str, int], set[str]]] = {
     0: (EXCHANGE, {"allreduce_bucket allreduce_"}),
     1: (EXCHANGE | {"gradient_norm _local_scalar_dense": 1}, NORM | {"allreduce_bucket allreduce_"}),
     2: (EXCHANGE | {"gradient_norm _local_scalar_dense": 1}, NORM | {"allreduce_bucket allreduce_"}),
@@ -69,7 +70,7 @@ class Waits(TorchFunctionMode):
 
 
 class Operators(TorchDispatchMode):
-    """Counts reads and collectives that are operators."""
+    """Counts operators reading values or running collectives."""
 
     def __init__(self, waits: Waits) -> None:
         super().__init__()
@@ -83,15 +84,15 @@ class Operators(TorchDispatchMode):
 
 
 def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
-    """Return, for each of STEPS, the reads and collectives of a step: ours with their numbers, and the names of DeepSpeed's."""
+    """Return the reads and collectives in each of STEPS: ours with their numbers, and the names of DeepSpeed's."""
     counts = []
     for stage in STEPS:
         config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{stage}"}}, "")
         run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
         if stage:
             held = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in run.engine.state.parameters.values())
-            assert run.engine.deepspeed.optimizer.reduce_bucket_size == held, "buckets fit the model"
-        run.train_step()  # the counts of the first step have their own exchange
+            assert run.engine.deepspeed_engine.optimizer.reduce_bucket_size == held, "buckets fit the model"
+        run.train_step()  # In the first step, counts have their own exchange.
         with Waits() as waits, Operators(waits):
             run.train_step()
         counts.append([waits.ours, sorted(waits.theirs)])
@@ -101,7 +102,7 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
 def test_a_step_has_one_exchange_and_reads_two_numbers(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """A step reads the loss, to decide whether to skip, and the norm, which DeepSpeed has already waited for.
 
-    The four micro-batches of a step share one sum of replicated weights' gradients over tensor-parallel ranks.
+    A step's four micro-batches share one sum of replicated weights' gradients over tensor-parallel ranks.
     """
     raw_config["parallel"] = {"tp": 2}
     raw_config["training"]["micro_batch_size"] = 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.checkpoint.hashed_files import write_file
+from megatape.checkpoint.format.hashed_files import write_file
 from megatape.utils.atomic import write_atomically
 from megatape.utils.files import link_file
 from megatape.utils.json_lines import append_lines

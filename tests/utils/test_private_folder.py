@@ -67,6 +67,6 @@ def test_another_folder_is_used(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_nothing_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_temporary_folder_there_is_no_private_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     assert private_folder() is None

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from megatape.lab.processes import child, finish
 from megatape.model.smoke_test import BackendTrial
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.run_folder import RunFolder
+from megatape.tools.cluster.supervise.supervised_command import SupervisedCommand
 from megatape.tools.cluster.supervise.supervisor import supervise
 from megatape.utils.python_process import child_environment, launcher_environment, python_command
 from tests.helpers.checks.import_graph import ROOT
@@ -44,7 +46,7 @@ def test_a_child_of_a_benchmark_or_study() -> None:
 
 def test_a_supervised_command(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import json, megatape"]
-    assert supervise(command, RunFolder(tmp_path / "run"), restarts=0) == 0
+    assert supervise(partial(SupervisedCommand, command), RunFolder(tmp_path / "run"), restarts=0) == 0
 
 
 def test_children_find_what_the_parent_was_given(own_modules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from megatape.utils.terminal import print_at_once, show_lines
+from megatape.utils.terminal import print_at_once, show_log
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ def test_lines_of_ranks(
     logger.error("failed")
     logger.debug("raised here")
     assert capsys.readouterr() == (output, errors)
-    show_lines(verbose=True)
+    show_log(verbose=True)
     logger.debug("raised here")
-    show_lines()
+    show_log()
     assert capsys.readouterr() == ("", "raised here\n")
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from megatape.utils.units import format_bytes, format_count, format_duration, format_number, plural
+from megatape.utils.units import format_bytes, format_count, format_duration, format_number, format_range, plural
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,7 @@ from megatape.utils.units import format_bytes, format_count, format_duration, fo
         (1.23456, "1.235"),
         (1e-5, "1e-05"),
         (-9999.4, "-9999"),
+        (9999.7, "10,000"),
         (12345.6, "12,346"),
         (math.nan, ""),
         (math.inf, "inf"),
@@ -23,8 +24,30 @@ def test_numbers(value: float, text: str) -> None:
     assert format_number(value) == text
 
 
-def test_digits() -> None:
-    assert format_number(0.012345, 2) == "0.012"
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.012345, 2, "0.012"),
+        (99.4, 2, "99"),
+        (99.7, 2, "100"),
+        (-150.0, 2, "-150"),
+        (1234.0, 3, "1234"),
+        (9999.7, 3, "10,000"),
+        (1234.56, 6, "1234.56"),
+        (9999.7, 6, "10,000"),
+    ],
+)
+def test_digits(value: float, digits: int, text: str) -> None:
+    """Integers have no exponent: this notices a limit that ignores the number of digits, or rounding."""
+    assert format_number(value, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(5.981, 14.52, "5.98 to 14.5"), (999.4, 999.7, "999 to 1,000"), (1200.4, 54321.0, "1,200 to 54,321")],
+)
+def test_ranges(low: float, high: float, text: str) -> None:
+    assert format_range(low, high) == text
 
 
 @pytest.mark.parametrize(

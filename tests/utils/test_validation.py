@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.data.shards.legacy import LegacyShard
+from megatape.data.shards.index_formats.legacy import LegacyShard
 from megatape.utils.validation import as_type
 
 

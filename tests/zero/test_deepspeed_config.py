@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.gathered_weights import gathered
-from megatape.accounting.trace import trace_micro_batch
+from megatape.accounting.shapes.trace import trace_micro_batch
+from megatape.accounting.sharding.gathered_weights import gathered
 from megatape.accounting.workload import Workload
 from megatape.config import Config, parse_config
 from megatape.nn.linear import Linear
@@ -20,10 +20,10 @@ from tests.helpers.processes.workers import ROOT
 def test_deepspeed_gets_the_planned_limits(raw_config: dict[str, Any]) -> None:
     config = parse_config(raw_config | {"zero": {"stage": 3}}, "test")
     limits = stage3_limits(config.model, config.zero, tensor_size=1)
-    section = engine_options(config, 1).deepspeed["zero_optimization"]
+    section = engine_options(config, 1).deepspeed_config["zero_optimization"]
     assert section["stage3_prefetch_bucket_size"] == limits.prefetch
     assert section["stage3_max_live_parameters"] == limits.max_live_parameters
-    # accounting/gathered_weights.py simulates DeepSpeed with this distance.
+    # accounting/sharding/gathered_weights.py simulates DeepSpeed with this distance.
     assert section["stage3_max_reuse_distance"] == 0
     assert limits.persistence_threshold == config.model.hidden_size
     assert section["stage3_param_persistence_threshold"] == limits.persistence_threshold
@@ -64,7 +64,7 @@ def test_configuration_needs_no_deepspeed() -> None:
 def test_docs_list_all_deepspeed_keys(raw_config: dict[str, Any]) -> None:
     """The DeepSpeed section of docs/architecture.md names each key of the ZeRO settings."""
     raw_config["zero"] = {"stage": 3, "offload_optimizer": True, "offload_parameters": True}
-    keys = set(engine_options(parse_config(raw_config, "test"), 1).deepspeed["zero_optimization"])
+    keys = set(engine_options(parse_config(raw_config, "test"), 1).deepspeed_config["zero_optimization"])
     _, section = (ROOT / "docs/architecture.md").read_text().split("\n## DeepSpeed\n")
     section, *_ = section.split("\n## ")
     missing = [key for key in keys - {"stage"} if f"`{key}`" not in section]

@@ -1,5 +1,6 @@
 """If a loss or gradient is not finite on one rank, no rank takes the step, and the run continues as without it."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,7 @@ class Result(NamedTuple):
     ],
 )
 def test_no_rank_takes_a_nonfinite_step(raw_config: dict[str, Any], tmp_path: Path, stages: list[str]) -> None:
-    # Steps have two micro-batches, the first of which has the fault.
+    # Steps have two micro-batches. The first one has the fault.
     raw_config["training"] |= {"steps": NUM_STEPS, "micro_batch_size": 2}
     raw_config["parallel"] = {"tp": 2}
     payload = {"config": raw_config, "stages": stages}
@@ -101,12 +102,12 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Result]:
     for stage in payload["stages"]:
         run = _make_run(raw, stage, topology, "faults")
         reasons, unchanged = _train_with_faults(run, topology.rank)
-        assert run.state.step == NUM_STEPS
-        assert run.state.updates == NUM_STEPS - len(FAULTS)
+        assert run.progress.step == NUM_STEPS
+        assert run.progress.updates == NUM_STEPS - len(FAULTS)
 
         clean = _make_run(raw, stage, topology, "clean")
         clean.train_step()
-        clean.state.samples += len(FAULTS) * raw["training"]["global_batch_size"]
+        clean.progress.samples += len(FAULTS) * raw["training"]["global_batch_size"]
         clean.stepper.forget_next_batch()
         clean.train_step()
         results.append(Result(reasons, unchanged, _equal(_numbers(run), _numbers(clean))))
@@ -130,7 +131,7 @@ def _train_with_faults(run: Trainer, rank: int) -> tuple[list[str | None], list[
             place = fault.place
         with _inject(run, place):
             output = run.train_step()
-        reasons.append(output.skipped)
+        reasons.append(output.skip_reason)
         unchanged.append(_equal(before, _numbers(run)))
     return reasons, unchanged
 
@@ -158,7 +159,7 @@ def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) ->
 
 @contextmanager
 def _inject(run: Trainer, place: str | None) -> Iterator[None]:
-    """Make the first loss, or the first gradient of a parameter, NaN.
+    """Make the loss of the first micro-batch, or its gradient of a parameter, NaN, each time that a step is computed.
 
     Args:
         run: Run.
@@ -167,10 +168,10 @@ def _inject(run: Trainer, place: str | None) -> Iterator[None]:
     if place is None:
         yield
         return
-    spoil = _multiply_once(torch.nan)
+    spoil = _multiply_first_of_two(torch.nan)
     parameter = run.engine.state.parameters.get(place)
     if parameter is None:
-        module = run.engine.deepspeed.module
+        module = run.engine.deepspeed_engine.module
         handle = module.register_forward_hook(lambda module, inputs, output: spoil(output))
     else:
         # The fault comes after the sum over tensor-parallel ranks, and before the engine's watch, which therefore moves to the
@@ -184,14 +185,12 @@ def _inject(run: Trainer, place: str | None) -> Iterator[None]:
         yield
 
 
-def _multiply_once(factor: float) -> Callable[[Tensor], Tensor]:
-    """Return a function that multiplies only the first tensor."""
-    factors = [factor]
+def _multiply_first_of_two(factor: float) -> Callable[[Tensor], Tensor]:
+    """Return a function that multiplies every second tensor, beginning with the first: a step is computed twice."""
+    factors = itertools.cycle([factor, 1.0])
 
     def multiply(tensor: Tensor) -> Tensor:
-        if not factors:
-            return tensor
-        return tensor * factors.pop()
+        return tensor * next(factors)
 
     return multiply
 

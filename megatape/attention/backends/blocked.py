@@ -3,6 +3,9 @@
 The computation is in attention/blocked/. Shapes as in model/transformer.py.
 """
 
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
 from megatape.attention.backend import AttentionRequirements, Backend, DocumentStarts
@@ -16,12 +19,14 @@ from megatape.distributed.mesh import SINGLE, Axis
 class Blocked(Backend):
     """Attention by blocks of query rows, computing in float32 for arguments of any dtype.
 
-    The only backend for several context-parallel ranks, where it supports no bias.
+    The only backend for several context-parallel ranks, where it supports no bias. Its time and memory grow with the window.
 
     Args:
         context_axis: Context-parallel ranks splitting each sample.
         min_block_rows: Minimum number of query rows per block.
     """
+
+    has_windows = True
 
     def __init__(self, context_axis: Axis = SINGLE, min_block_rows: int = BLOCK) -> None:
         self.row_blocks = RowBlocks(context_axis, min_block_rows)
@@ -37,11 +42,16 @@ class Blocked(Backend):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        moves_state: bool,
+        averages_state: bool,
+        window: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        if not moves_state:
+        if not averages_state:
             q, k = rotate_qk(q, k, state)
             state = None
         initial, delta = state or (None, None)
         weights = () if bias is None else bias.weights
-        return BlockedAttention.apply(q, k, v, initial, delta, document_starts, self.row_blocks, bias, *weights)
+        if torch.compiler.is_compiling():
+            # torch.compile takes no tensor twice, and CoPE's weights include the queries.
+            weights = tuple(weight.view_as(weight) for weight in weights)
+        row_blocks = replace(self.row_blocks, window=window)
+        return BlockedAttention.apply(q, k, v, initial, delta, document_starts, row_blocks, bias, *weights)

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend
 
 from megatape.attention.backend import AttentionRequirements, DocumentStarts
 from megatape.attention.bias import ScoreBias
-from megatape.attention.fused_rotation import RotatingBackend, rotated_heads
+from megatape.attention.rotating_backend import RotatingBackend, rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import MAX_VALUE_WIDTH, attend_v_and_e
 from megatape.utils.torch_internals import attention_kernel, prefer_attention_kernels
@@ -39,11 +39,15 @@ class Sdpa(RotatingBackend):
         on_gpu = requirements.device_type == "cuda"
         if requirements.bias != "none":
             return "would materialize the bias of all pairs of tokens"
-        if requirements.moves_state and on_cpu and head_dim > MAX_PADDED_HEAD_DIM:
+        if requirements.averages_state and on_cpu and head_dim > MAX_PADDED_HEAD_DIM:
             return (
                 "pads heads to the width of [v | e] on a CPU, which is slower than `blocked` beyond "
                 f"{MAX_PADDED_HEAD_DIM} channels"
             )
+        if requirements.compiled and requirements.masked:
+            return "reads the lengths of documents, which a compiled block cannot"
+        if on_gpu and requirements.deterministic:
+            return "adds gradients in any order on a GPU, which training.deterministic excludes"
         if on_gpu and requirements.masked:
             return "would materialize the mask of all pairs of tokens, which data.mask_documents needs"
         if on_gpu and head_dim * requirements.dtype.itemsize % ALIGNMENT_BYTES:
@@ -56,7 +60,7 @@ class Sdpa(RotatingBackend):
     def kernel_name(self, requirements: AttentionRequirements, device: torch.device) -> str:
         head_dim = requirements.head_dim
         value_width = head_dim
-        if requirements.moves_state and 2 * head_dim <= MAX_VALUE_WIDTH:
+        if requirements.averages_state and 2 * head_dim <= MAX_VALUE_WIDTH:
             value_width = 2 * head_dim
         q = torch.empty(1, 1, 128, head_dim, dtype=requirements.dtype, device=device).requires_grad_()
         v = torch.empty(1, 1, 128, value_width, dtype=requirements.dtype, device=device).requires_grad_()
@@ -70,15 +74,16 @@ class Sdpa(RotatingBackend):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        moves_state: bool,
+        averages_state: bool,
+        window: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute causal attention, see Backend. A state takes one call over [v | e], or several."""
-        assert bias is None
+        assert bias is None and window is None
         # A compiled layer need not set the order of kernels: the smoke test ran the backend before.
         if q.is_cuda and not torch.compiler.is_compiling():
             prefer_fast_kernels(q.device)
 
-        q, k, e = rotated_heads(q, k, state, moves_state, self.rotation_by_kernel)
+        q, k, e = rotated_heads(q, k, state, averages_state, self.rotation_by_kernel)
         scale = q.shape[-1] ** -0.5
         q = _padded(q, e)
         k = _padded(k, e)
@@ -86,22 +91,13 @@ class Sdpa(RotatingBackend):
         queries = q.transpose(1, 2)  # [B, H, N, R]
         keys = _for_each_query_head(k, num_heads)  # [B, H, N, R]
 
-        if document_starts is None:
+        lengths = _document_lengths(document_starts) if document_starts is not None else None
 
-            def attend_to(values: Tensor) -> Tensor:
-                return _sdpa(queries, keys, _for_each_query_head(values, num_heads), scale)
-
-        else:
-            lengths = _document_lengths(document_starts)
-
-            def attend_to(values: Tensor) -> Tensor:
-                return _attend_by_document(
-                    queries,
-                    keys,
-                    _for_each_query_head(values, num_heads),
-                    scale,
-                    lengths,
-                )
+        def attend_to(values: Tensor) -> Tensor:
+            by_head = _for_each_query_head(values, num_heads)  # [B, H, N, width]
+            if lengths is None:
+                return _sdpa(queries, keys, by_head, scale)
+            return _attend_by_document(queries, keys, by_head, scale, lengths)
 
         return attend_v_and_e(v, e, attend_to)
 
@@ -124,14 +120,6 @@ def prefer_fast_kernels(device: torch.device) -> None:
     prefer_attention_kernels(kernel_order(torch.cuda.get_device_capability(device)))
 
 
-def visible(document_starts: Tensor) -> Tensor:
-    """Return whether a query (row) sees a key (column) in its document, [B, N, N]. It sees no later keys."""
-    index = torch.arange(document_starts.shape[1], device=document_starts.device)
-    not_later = index <= index[:, None]
-    in_document = index >= document_starts[..., None]
-    return not_later & in_document
-
-
 def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
     """Compute causal attention, [B, H, N, ...] -> [B, N, H, ...]."""
     return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scale).transpose(1, 2)
@@ -144,16 +132,9 @@ def _attend_by_document(
     scale: float,
     lengths: list[list[int]],
 ) -> Tensor:
-    """Compute causal attention in one call per document, [B, H, N, ...] -> [B, N, H, ...].
+    """Compute causal attention in one call per document, [B, H, N, ...] -> [B, N, H, ...]. lengths: Tokens of each document.
 
     A mask would have N x N elements, and computing with it takes the time of all pairs of tokens.
-
-    Args:
-        queries: Queries [B, H, N, R].
-        keys: Keys [B, H, N, R].
-        values: Values [B, H, N, width].
-        scale: Factor on the scores.
-        lengths: Tokens per document, for each sample.
     """
     samples = []
     for q, k, v, sizes in zip(queries.split(1), keys.split(1), values.split(1), lengths, strict=True):

@@ -4,6 +4,8 @@ Shapes as in model/transformer.py; W is the width of the position tensor e. G = 
 batch has S = B * L sequences of keys.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,21 @@ def split_v_and_e(values: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
     return values[..., :width], values[..., width:]
 
 
-def fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+class Folded(NamedTuple):
+    """Arguments of attention after their rotation, in float32.
+
+    Attributes:
+        queries: Scaled queries, [G, S, N, R].
+        keys: Keys, [S, N, R].
+        values: [v | e], [S, N, R + W], or v without e.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+def fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> Folded:
     """Rotate queries and keys by e, and fold them with the values.
 
     Args:
@@ -43,9 +59,6 @@ def fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> tuple[Ten
         k: Keys [B, N, L, R].
         v: Values [B, N, L, R].
         e: Position tensor [B, N, L, W]. None to rotate nothing.
-
-    Returns:
-        Scaled queries [G, S, N, R], keys [S, N, R], and values [v | e] [S, N, R + W], or v [S, N, R] without e.
     """
     num_groups = q.shape[2] // k.shape[2]
     q = q.float()
@@ -60,4 +73,4 @@ def fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> tuple[Ten
         values = torch.cat([values, state_values], dim=-1)
         queries = fold(q, num_groups).mul_(score_scale(q))
     (keys,) = fold(k, 1)
-    return queries, keys, values
+    return Folded(queries, keys, values)

@@ -24,10 +24,12 @@ class RowBlocks:
     Attributes:
         context_axis: Context-parallel ranks splitting each sample.
         min_rows: Minimum number of rows in a block.
+        window: Number of tokens that a token attends to, or None for all earlier ones.
     """
 
     context_axis: Axis
     min_rows: int = BLOCK
+    window: int | None = None
 
     def rows_of(self, length: int) -> int:
         """Return the number of rows per block, for `length` tokens on each rank."""
@@ -50,7 +52,8 @@ class RowBlocks:
         way, half of the scores are computed.
 
         On a CPU, keys begin at the block's first document, unless ranks split samples. On a GPU, the host would have to wait
-        for the values of `document_starts`.
+        for the values of `document_starts`. With a window, keys begin at the window of the block's first row, and blocks that
+        see no key of the rank are left out.
 
         Args:
             length: Number of tokens on each rank.
@@ -58,9 +61,7 @@ class RowBlocks:
             key_rank: Context-parallel rank of the keys.
         """
         own_rank = self.context_axis.rank
-        first_row = 0
-        if key_rank > own_rank:
-            first_row = length // 2
+        first_row = length // 2 if key_rank > own_rank else 0
         size = self.rows_of(length)
         blocks = [slice(start, min(start + size, length)) for start in range(first_row, length, size)]
 
@@ -77,8 +78,40 @@ class RowBlocks:
                 end = length // 2
             else:
                 end = length
-            pairs.append((rows, slice(first_key, end)))
+            if self.window is not None:
+                first_key = max(first_key, self._first_key_in_window(rows.start, length, key_rank))
+            if first_key < end:
+                pairs.append((rows, slice(first_key, end)))
         return pairs
+
+    def _first_key_in_window(self, row: int, length: int, key_rank: int) -> int:
+        """Return the index of a rank's first key in a row's window, or `length` if there is none.
+
+        Args:
+            row: Index of the row among this rank's.
+            length: Number of tokens on each rank.
+            key_rank: Context-parallel rank of the keys.
+        """
+        assert self.window is not None
+        num_ranks = self.context_axis.size
+        first_token = self._token(row, length, self.context_axis.rank) - self.window + 1
+        if num_ranks == 1:
+            return max(first_token, 0)
+        chunk = length // 2
+        for start in (0, chunk):
+            token = self._token(start, length, key_rank)
+            if first_token < token + chunk:
+                return start + max(first_token - token, 0)
+        return length
+
+    def _token(self, index: int, length: int, rank: int) -> int:
+        """Return the index in the sample of a rank's token, see `zigzag` in distributed/layout.py."""
+        num_ranks = self.context_axis.size
+        if num_ranks == 1:
+            return index
+        chunk = length // 2
+        number = rank if index < chunk else 2 * num_ranks - 1 - rank
+        return number * chunk + index % chunk
 
 
 def _has_values_on_cpu(document_starts: DocumentStarts) -> bool:
@@ -86,8 +119,38 @@ def _has_values_on_cpu(document_starts: DocumentStarts) -> bool:
     return type(document_starts) is Tensor and document_starts.device.type == "cpu"
 
 
+def _hide_earlier_keys(scores: Tensor, last_hidden: int) -> None:
+    """Set the scores of keys before the window to minus infinity.
+
+    Args:
+        scores: Scores of a block, [S, rows, columns].
+        last_hidden: Column of the last key that the first row does not see. Each row hides one more. May be negative.
+    """
+    num_rows, num_columns = scores.shape[1:]
+    num_partly_hidden = min(last_hidden + num_rows, num_columns)
+    if num_partly_hidden > 0:
+        earlier_keys = scores.new_full((num_rows, num_partly_hidden), -math.inf).tril_(last_hidden)
+        scores[:, :, :num_partly_hidden].add_(earlier_keys)
+
+
+def _later_starts(document_starts: DocumentStarts, window: int, queries: Tensor, context_axis: Axis) -> Tensor:
+    """Return the first token that each of a rank's rows sees within its document and its window, [B or 1, N].
+
+    Args:
+        document_starts: Index of the first token of each token's document, [B, N], or None.
+        window: Number of tokens that a token attends to.
+        queries: Folded queries [G, S, N, R], for length and device.
+        context_axis: Context-parallel ranks.
+    """
+    tokens = torch.arange(queries.shape[2] * context_axis.size, device=queries.device)
+    window_starts = (zigzag(tokens[None], context_axis) - window + 1).clamp(min=0)
+    if document_starts is None:
+        return window_starts
+    return torch.maximum(document_starts, window_starts)
+
+
 class CausalMask:
-    """Masks scores of later tokens and other documents in place, for the keys of one context-parallel rank.
+    """Masks scores of later tokens, other documents, and tokens before the window, for the keys of one context-parallel rank.
 
     Args:
         document_starts: Index of the first token of each token's document, [B, N], or None.
@@ -105,6 +168,11 @@ class CausalMask:
     ) -> None:
         context_axis = row_blocks.context_axis
         size = row_blocks.rows_of(queries.shape[2])
+        self.window = row_blocks.window
+        if self.window is not None and context_axis.size > 1:
+            # The tokens of a rank's rows do not follow each other, so the window becomes a part of the starts.
+            document_starts = _later_starts(document_starts, self.window, queries, context_axis)
+            self.window = None
         self.document_starts = document_starts
         self.has_own_keys = key_rank == context_axis.rank
         self.later_keys = queries.new_full((size, size), -math.inf).triu_(1)
@@ -128,6 +196,8 @@ class CausalMask:
             # The last keys are those of the rows themselves.
             size = rows.stop - rows.start
             scores[:, :, -size:].add_(self.later_keys[:size, :size])
+        if self.window is not None:
+            _hide_earlier_keys(scores, rows.start - self.window - columns.start)
         if self.document_starts is not None:
             hidden = self.key_tokens[:, None, columns] < self.document_starts[:, rows, None]  # [B, rows, columns]
             by_sample = scores.unflatten(0, (len(self.document_starts), -1))  # [B, L, rows, columns]

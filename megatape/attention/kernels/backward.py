@@ -6,6 +6,7 @@ With A the weights, S the scores before softmax, O = A v, U = A e, and q~, k~ th
     dq~  = dS k~ / sqrt(R)                          dk~   = dS^T q~ / sqrt(R)
     dq   = dq~ conj(e)                              dk    = dk~ conj(e)         by planes, as complex numbers
     dv   = A^T dO                                   de    = A^T dU + dk~ conj(k) + dq~ conj(q)
+    dc_j = - sum over i of dS_ij                    if c_i - c_j is added to the scores
 
 Sums over queries include the query heads of a group. A is recomputed from the scores and the saved logarithms. Shapes as in
 forward.py.
@@ -14,7 +15,7 @@ forward.py.
 import triton
 import triton.language as tl
 
-from megatape.attention.kernels.forward import LOG2_E, PRECISION, add_bias, seen_keys, state_channel, visible
+from megatape.attention.kernels.forward import LOG2_E, PRECISION, add_bias, add_decay, seen_keys, state_channel, visible
 from megatape.attention.kernels.tiles import (
     halves,
     head_columns,
@@ -32,12 +33,13 @@ def queries_kernel(
     # Inputs
     q,
     rotated_q,
-    k,
+    rotated_k,
     v,
     e,
     initial,
     delta,
     bias,
+    decay,
     starts,
     content,
     attended_state,
@@ -65,7 +67,7 @@ def queries_kernel(
     Programs as in the forward pass.
 
     rotated_q: Rotated queries [B, N, H, R]. Equal to q if initial is None.
-    k: Rotated keys [B, N, L, R].
+    rotated_k: Rotated keys [B, N, L, R].
     d_q: Gradient of the queries, [B, N, H, R].
     d_state: dq~ conj(q), [B, N, H, R]. None without delta.
     row_sum: d_i, float32 [B, H, N].
@@ -113,11 +115,12 @@ def queries_kernel(
             start = step + tl.where(step >= gap, skipped, 0)
 
             # A, [QUERIES, KEYS]
-            keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
+            keys = load(rotated_k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             values = load(v, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
             tokens = start + tl.arange(0, KEYS)
             scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
+            scores = add_decay(scores, decay, batch, head, rows[:, None], tokens[None, :], length, heads)
             weights = tl.exp2(scores - log_sums[:, None])
             if masked:
                 weights = tl.where(visible(tokens, rows, row_starts, starts), weights, 0.0)
@@ -157,6 +160,7 @@ def keys_kernel(
     initial,
     delta,
     bias,
+    decay,
     ends,
     log_sum,
     row_sum,
@@ -168,6 +172,7 @@ def keys_kernel(
     d_k,
     d_v,
     d_delta,
+    d_decay,
     # Sizes
     length,
     heads,
@@ -179,13 +184,17 @@ def keys_kernel(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Compute dk, dv and de.
+    """Compute dk, dv, de, and dc of a bias c_i - c_j.
+
+    dc_j is minus the sum of dS_ij over the queries i. A token's c as a query has no gradient, because softmax ignores a number
+    that is added to all scores of a query.
 
     Each program computes KEYS keys of one channel and sample. Programs with the most queries come first.
 
     ends: Token after the last one seeing each token, [B, N], or None.
     row_sum, d_state: Outputs of queries_kernel.
     d_k, d_v, d_delta: Gradients, [B, N, L, R]. d_delta is None without delta.
+    d_decay: dc, float32 [B, H, N], or None without decay.
     """
     first = tl.program_id(0) * KEYS
     channel = tl.program_id(1)
@@ -214,6 +223,9 @@ def keys_kernel(
     d_keys = tl.zeros((KEYS, WIDTH), tl.float32)
     d_values = tl.zeros((KEYS, WIDTH), tl.float32)
     d_states = tl.zeros((KEYS, WIDTH), tl.float32)
+    GROUP_P: tl.constexpr = triton.next_power_of_2(GROUP)
+    members = tl.arange(0, GROUP_P)
+    d_decays = tl.zeros((KEYS, GROUP_P), tl.float32)
     # First the queries that see all of the keys, then, with masking, the queries before and after them.
     for masked in tl.static_range(2):
         if masked:
@@ -227,7 +239,7 @@ def keys_kernel(
             gap = whole
             skipped = 0
         count = tl.cdiv(end - begin, QUERIES)
-        # One head of the group after the other
+        # The heads of the group follow each other.
         for step in range(count * GROUP):
             head = channel * GROUP + step // count
             start = begin + step % count * QUERIES
@@ -246,6 +258,7 @@ def keys_kernel(
             d_contents = load(d_content, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
             scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2_E)
             scores = add_bias(scores, bias, head, rows[None, :], tokens[:, None], length)
+            scores = add_decay(scores, decay, batch, head, rows[None, :], tokens[:, None], length, heads)
             weights = tl.exp2(scores - log_sums[None, :])
             if masked:
                 seen = (tokens[:, None] <= rows[None, :]) & (rows[None, :] < token_ends[:, None])
@@ -265,8 +278,14 @@ def keys_kernel(
             # dS^T, [KEYS, QUERIES], and dk~, [KEYS, WIDTH]
             d_scores = weights * (d_weights - row_sums[None, :])
             d_keys = tl.dot(d_scores.to(queries.dtype), queries, d_keys, input_precision=PRECISION)
+            if decay is not None:
+                d_decays -= tl.where(members[None, :] == step // count, tl.sum(d_scores, 1)[:, None], 0.0)
     d_keys *= scale
 
+    if decay is not None:
+        member_heads = channel * GROUP + members[None, :]
+        pointers = d_decay + (batch.to(tl.int64) * heads + member_heads) * length + tokens[:, None]
+        tl.store(pointers, d_decays, mask=(members < GROUP)[None, :] & (tokens < length)[:, None])
     store(d_v, d_values, batch, first, channel, length, channels, columns, KEYS, SIZE)
     if initial is None:
         store(d_k, d_keys, batch, first, channel, length, channels, columns, KEYS, SIZE)

@@ -14,8 +14,8 @@ from megatape.attention.kernels.tiles import head_columns, load
 @triton.jit
 def distances_kernel(
     # Inputs
-    q,
-    k,
+    rotated_q,
+    rotated_k,
     v,
     bias,
     starts,
@@ -40,6 +40,7 @@ def distances_kernel(
     Each program computes one diagonal of one head and sample: square tiles program_id(0) tiles below the main diagonal.
     Programs with the longest diagonals come first.
 
+    rotated_q, rotated_k: Queries and keys, rotated if there is a state.
     bias, row_sum: As in the backward pass.
     parts: Float32 [2, B, H, N], initially zero. The gradient is the sum over the first two dimensions.
     """
@@ -56,8 +57,8 @@ def distances_kernel(
             hidden = tl.load(starts + (batch.to(tl.int64) * length + diagonal + start)) >= start + KEYS
         if not hidden:
             total += _d_scores(
-                q,
-                k,
+                rotated_q,
+                rotated_k,
                 v,
                 bias,
                 starts,
@@ -94,8 +95,8 @@ def distances_kernel(
 @triton.jit
 def _d_scores(
     # Inputs
-    q,
-    k,
+    rotated_q,
+    rotated_k,
     v,
     bias,
     starts,
@@ -135,8 +136,8 @@ def _d_scores(
         row_starts = tl.load(pointers, mask=rows < length, other=0).to(tl.int32)
 
     # A, [QUERIES, KEYS]
-    queries = load(q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
-    keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, True)
+    queries = load(rotated_q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
+    keys = load(rotated_k, batch, start, channel, length, channels, columns, KEYS, SIZE, True)
     scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
     scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
     weights = tl.exp2(scores - log_sums[:, None])

@@ -20,12 +20,13 @@ HIDDEN = tl.constexpr(-1e30)
 def forward_kernel(
     # Inputs
     q,
-    k,
+    rotated_k,
     v,
     e,
     initial,
     delta,
     bias,
+    decay,
     starts,
     # Outputs
     content,
@@ -47,11 +48,12 @@ def forward_kernel(
     Each program computes QUERIES queries of one head and sample. Programs seeing the most keys come first.
 
     q: Queries [B, N, H, R]. Rotated here by initial + delta, unless initial is None.
-    k: Rotated keys [B, N, L, R].
+    rotated_k: Rotated keys [B, N, L, R].
     v: Values [B, N, L, R].
     e: Position tensor as a value, [B, N, L, R], or [B, N, 1, R] if delta is None. None to compute A v only.
     initial, delta: Terms of the rotation, see tiles.load_state.
-    bias: Bias on the scores, see add_bias.
+    bias: Bias on the scores by distance, see add_bias.
+    decay: Bias on the scores by sums of gates, see add_decay.
     starts: First token that each token sees, [B, N], or None.
     content, attended_state: [B, N, H, R].
     log_sum: Float32 [B, H, N].
@@ -96,10 +98,11 @@ def forward_kernel(
             start = step + tl.where(step >= gap, skipped, 0)
 
             # Scores, [QUERIES, KEYS]
-            keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
+            keys = load(rotated_k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
             tokens = start + tl.arange(0, KEYS)
             scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
+            scores = add_decay(scores, decay, batch, head, rows[:, None], tokens[None, :], length, heads)
             if masked:
                 scores = tl.where(visible(tokens, rows, row_starts, starts), scores, HIDDEN)
 
@@ -178,6 +181,29 @@ def add_bias(scores, bias, head, rows, tokens, length):
     else:
         distance = tl.minimum(tl.maximum(rows - tokens, 0), length - 1)
         return scores + tl.load(bias + head.to(tl.int64) * length + distance)
+
+
+@triton.jit
+def add_decay(scores, decay, batch, head, rows, tokens, length, heads):
+    """Add the bias c_i - c_j to a tile of scores of queries i and keys j.
+
+    Each c is the sum of two float32 numbers, because neighboring sums are large compared with their difference. As in add_bias,
+    any number will do for pairs without a score.
+
+    scores: Scores times log2(e).
+    decay: c times log2(e) of each token, float32 [2, B, H, N], or None. The first half is c rounded to float32, the second half
+        the rounding error.
+    rows, tokens: Queries and keys, which broadcast to the tile.
+    """
+    if decay is None:
+        return scores
+    else:
+        rounded = decay + (batch.to(tl.int64) * heads + head) * length
+        error = rounded + tl.num_programs(2).to(tl.int64) * heads * length
+        row = tl.minimum(rows, length - 1)
+        token = tl.minimum(tokens, length - 1)
+        difference = tl.load(rounded + row) - tl.load(rounded + token)
+        return scores + (difference + (tl.load(error + row) - tl.load(error + token)))
 
 
 @triton.jit

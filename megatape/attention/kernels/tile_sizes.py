@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +11,10 @@ from megatape.attention.kernels.backward import keys_kernel, queries_kernel
 from megatape.attention.kernels.distances import distances_kernel
 from megatape.attention.kernels.forward import forward_kernel
 from megatape.attention.kernels.tiles import width
+from megatape.nn.kernels import devices
 from megatape.nn.kernels.launch import Kernel
 
 # Maximum shared memory per program
-H100_SHARED_BYTES = 227 * 1024
 A100_SHARED_BYTES = 163 * 1024
 
 
@@ -89,19 +87,9 @@ def select_tile(kernel: Kernel, x: Tensor) -> Tile:
     if x.dtype == torch.float32:
         return FLOAT_TILE
     key = kernel, max(width(x.shape[-1]), 64)
-    available_bytes = shared_memory(x.device)
+    available_bytes = devices.shared_memory(x.device)
     if available_bytes < A100_SHARED_BYTES and key in TILES_BELOW_A100:
         return TILES_BELOW_A100[key]
-    if available_bytes < H100_SHARED_BYTES and key in TILES_BELOW_H100:
+    if available_bytes < devices.H100_SHARED_BYTES and key in TILES_BELOW_H100:
         return TILES_BELOW_H100[key]
     return TILES[key]
-
-
-@cache
-def shared_memory(device: torch.device) -> int:
-    """Return the shared memory available to a program, in bytes. The meta device stands in for an H100."""
-    if device.type != "cuda":
-        return H100_SHARED_BYTES
-    # The stub of the properties lacks the field.
-    properties: Any = torch.cuda.get_device_properties(device)
-    return int(properties.shared_memory_per_block_optin)

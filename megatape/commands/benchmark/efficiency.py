@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from megatape.commands.cli.output import print_paragraphs
+from megatape.commands.cli.output import ParagraphPrinter
 from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.lab.paper import COST_LENGTH
@@ -37,7 +37,7 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Measure."""
+    """Print parameters, FLOPs, times and memory of each encoding, as they are measured."""
     # Report errors before importing torch.
     configured = None
     length = options.length or COST_LENGTH
@@ -49,10 +49,11 @@ def run(options: Options) -> None:
     if options.encodings is not None:
         encodings = parse_encodings(options.encodings)
     from megatape.lab.benchmark.efficiency import report
-    from megatape.lab.benchmark.models import Shape, configured_model
-    from megatape.lab.benchmark.timing import default_device
+    from megatape.lab.benchmark.figures.timing import default_device
+    from megatape.lab.benchmark.models.shapes import ModelShape, configured_model
 
     model = configured_model(configured, options.layers, length)
-    shape = Shape(model, options.batch, length)
+    shape = ModelShape(model, options.batch, length)
     device = default_device()
-    print_paragraphs(report(shape, encodings, options.rounds, device, options.checkpointing, options.llama))
+    show = ParagraphPrinter().print
+    report(shape, encodings, options.rounds, device, show, options.checkpointing, options.llama)

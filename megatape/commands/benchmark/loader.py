@@ -21,7 +21,7 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Measure."""
-    from megatape.lab.benchmark.loader import report
+    """Measure the speed of reading samples with our loader and with webdataset, and print a table."""
+    from megatape.lab.benchmark.data.loader import report
 
     print_paragraphs(report(options.data, options.length))

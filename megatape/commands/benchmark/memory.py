@@ -1,13 +1,13 @@
 """Measures host memory per rank, by ZeRO stage and tensor-parallel ranks."""
 
-from megatape.commands.cli.output import print_paragraphs
+from megatape.commands.cli.output import ParagraphPrinter
 from megatape.utils.options import CommandOptions as Options
 
 EXAMPLE = "megatape benchmark memory"
 
 
 def run(options: Options) -> None:
-    """Measure."""
-    from megatape.lab.benchmark.memory import report
+    """Measure the memory of training processes, and print it beside the planned memory."""
+    from megatape.lab.benchmark.ranks.memory import report
 
-    print_paragraphs(report())
+    report(ParagraphPrinter().print)

@@ -29,11 +29,9 @@ class Options(SourceOptions):
 
 
 def run(options: Options) -> None:
-    """Measure."""
-    from megatape.lab.benchmark.preparation import report
+    """Measure the CPU time of preparing text and of tokenizing alone, and print tables."""
+    from megatape.lab.benchmark.data.preparation import report
 
-    tokenizer = None
-    if options.tokenizer:
-        tokenizer = read_tokenizer(options.tokenizer)
+    tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
     source = options.read_source()
     print_paragraphs(report(source, tokenizer, options.vocab_size, options.megabytes, options.rounds))

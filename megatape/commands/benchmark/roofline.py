@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.accounting.gpus import GPUS
-from megatape.commands.cli.output import print_paragraphs
+from megatape.commands.cli.output import ParagraphPrinter
 from megatape.utils.options import CommandOptions, option
 
 EXAMPLE = "megatape benchmark roofline --gpu h200 --measured measured/results.jsonl"
@@ -29,6 +29,6 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Estimate."""
-    from megatape.lab.benchmark.roofline import report
+    from megatape.lab.benchmark.roofline.roofline import report
 
-    print_paragraphs(report(options.gpu, options.measured, options.tiny))
+    report(options.gpu, options.measured, ParagraphPrinter().print, options.tiny)

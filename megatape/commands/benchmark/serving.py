@@ -4,7 +4,7 @@ import time
 from itertools import product
 from typing import Literal
 
-from megatape.commands.cli.output import print_paragraphs
+from megatape.commands.cli.output import ParagraphPrinter
 from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.registry import ENCODINGS
@@ -40,30 +40,26 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Measure."""
+    """Print times of exported models and of a Llama for every workload, as they are measured."""
     # Report errors before importing torch.
-    configured = None
-    if options.config:
-        configured = load_config(options.config).model
+    configured = load_config(options.config).model if options.config else None
     encodings = parse_encodings(options.encodings)
     import torch
 
-    from megatape.lab.benchmark.exported import build
-    from megatape.lab.benchmark.models import configured_model
+    from megatape.lab.benchmark.figures.timing import Timer, default_device
+    from megatape.lab.benchmark.models.exported import build
+    from megatape.lab.benchmark.models.sessions import PromptBatch
+    from megatape.lab.benchmark.models.shapes import configured_model
     from megatape.lab.benchmark.serving import report
-    from megatape.lab.benchmark.sessions import Workload
-    from megatape.lab.benchmark.timing import Timer, default_device
 
-    paddings = [options.padding]
-    if options.padding == "both":
-        paddings = ["none", "left"]
+    paddings = ["none", "left"] if options.padding == "both" else [options.padding]
     workloads = []
     for batch, padding, length in product(options.batches, paddings, options.lengths):
-        workloads.append(Workload(batch, padding, length))
+        workloads.append(PromptBatch(batch, padding, length))
     torch.set_num_threads(options.threads)
     device = default_device()
     dtype = getattr(torch, options.dtype)
     model = configured_model(configured, options.layers)
     models = build(model, encodings, max(options.lengths), device, dtype)
     timer = Timer(device, options.rounds, clock=time.process_time)
-    print_paragraphs(report(models, workloads, options.dtype, timer))
+    report(models, workloads, options.dtype, timer, ParagraphPrinter().print)

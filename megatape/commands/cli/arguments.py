@@ -7,7 +7,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from megatape.commands.cli.parser import Parser
-from megatape.config.annotations import choices, unwrapped
+from megatape.config.fields.annotations import choices, unwrapped
 from megatape.utils.options import CommandOptions, form_of
 
 

@@ -26,9 +26,7 @@ def command_line(words: Sequence[str] | None = None) -> Parser:
     groups = {"": root.add_commands()}
     for name, description in COMMANDS.items():
         group, _, word = name.rpartition(" ")
-        listing = None
-        if is_group(name):
-            listing = _list_group(name)
+        listing = _list_group(name) if is_group(name) else None
         parser = groups[group].add_parser(word, help=description, description=sentence(description), listing=listing)
         if is_group(name):
             groups[name] = parser.add_commands()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from megatape.commands.cli.command_line import command_line
 from megatape.commands.cli.running import fail
 from megatape.errors import ExitStatus, UserError
-from megatape.utils.terminal import show_lines
+from megatape.utils.terminal import show_log
 
 
 def main(words: list[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitStatus.INTERRUPTED
-    show_lines(getattr(args, "verbose", False))
+    show_log(getattr(args, "verbose", False))
     return args.run(args)
 
 

@@ -58,9 +58,7 @@ class Parser(argparse.ArgumentParser):
         Args:
             message: Message of argparse, used if neither a word is unknown nor a flag is missing.
         """
-        names: list[str] = []
-        if self.commands is not None:
-            names = list(self.commands.choices)
+        names: list[str] = list(self.commands.choices) if self.commands is not None else []
         if names and not self._words:
             self.print_help(sys.stderr)
             self.exit(ExitStatus.USER_ERROR)

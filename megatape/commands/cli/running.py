@@ -12,16 +12,16 @@ Training has further statuses (docs/faults.md).
 import argparse
 import logging
 import os
-import re
 import select
 import sys
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 from megatape.commands.cli.arguments import flag_of
 from megatape.commands.cli.extras import EXTRAS
 from megatape.distributed.launch.launchers import launcher_of_environment
-from megatape.errors import ExitStatus, UserError
+from megatape.errors import ExitStatus, UserError, marked_message
+from megatape.errors.flags import show_options
 from megatape.imports import import_given
 from megatape.utils.options import CommandOptions, Options, read_options
 from megatape.utils.project_files import install_command
@@ -77,7 +77,7 @@ def run_command(kind: type[Options], run: Callable[[Options], int | None], args:
         return fail(f"{error.object!r} is not UTF-8, as a library needs it: rename it", ExitStatus.USER_ERROR)
     except UserError as error:
         LOG.debug("raised here:", exc_info=True)
-        return fail(name_flags(kind, str(error), vars(args)), error.status)
+        return fail(show_flags(kind, error), error.status)
 
 
 def _run(kind: type[Options], run: Callable[[Options], int | None], args: argparse.Namespace) -> int:
@@ -104,43 +104,30 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_OUTPUT)
 
 
-def name_flags(kind: type[CommandOptions], message: str, given: Container[str]) -> str:
-    """Replace option names by flags, at the beginning of a message and in backquotes.
-
-    The first word may also be something else: in "data runs/x holds prompts", it can be the data of a checkpoint instead of an
-    option. It is taken for an option if the option was given or has a default, or if the message says that it is missing.
+def show_flags(kind: type[CommandOptions], error: UserError) -> str:
+    """Return the message of an error with the flags of a command's options.
 
     Args:
         kind: Type of the options.
-        message: Error message, such as "max_documents is 0: give at least 1, or `dry_run`".
-        given: Names of the options that were given.
+        error: Error that the command raised.
     """
 
-    def flag_or_name(match: re.Match[str]) -> str:
-        first_word, quoted_word = match.groups()
-        name = first_word or quoted_word
+    def flag_or_none(name: str) -> str | None:
         field = kind.model_fields.get(name)
         if field is None:
-            return match[0]
-        if first_word:
-            has_value = name in given or field.default not in (None, ())
-            is_missing = message.startswith((f"{name}:", f"{name} is missing"))
-            if not has_value and not is_missing:
-                return match[0]
-        return flag_of(name, field) or match[0]
+            return None
+        return flag_of(name, field)
 
-    return re.sub(r"^(\w+)(?=[ :,])|`(\w+)`", flag_or_name, message)
+    return show_options(marked_message(error), flag_or_none)
 
 
 def fail(text: str, status: int) -> int:
     """Print an error, and return the status. Ranks other than the first one on a host wait before printing."""
     launcher = launcher_of_environment()
     if launcher is not None:
-        local_rank = os.environ.get(launcher.variables[2], "0")
+        local_rank = os.environ.get(launcher.variables.local_rank, "0")
         if local_rank != "0":
             time.sleep(FIRST_RANK_LEAD)
-    label = "error:"
-    if has_color(sys.stderr):
-        label = f"{RED}error:{RESET}"
+    label = f"{RED}error:{RESET}" if has_color(sys.stderr) else "error:"
     print(f"{label} {mask_secrets(text)}", file=sys.stderr, flush=True)
     return status

@@ -32,10 +32,11 @@ COMMANDS_BY_USE = {
     "watch": {
         "monitor": "show runs live in a terminal: loss, speed, memory, ranks, events",
         "report": "write a page about runs: curves, events, evaluations",
-        "ledger": "verify which samples a run trained on, and list skipped ones",
+        "ledger": "verify which samples a run trained on, or where its time went",
     },
     "use": {
         "export": "export a checkpoint to a folder that transformers can load",
+        "push": "upload an exported model to the Hugging Face hub",
         "generate": "generate text with a trained model, or chat with it",
     },
     "evaluate": {
@@ -56,6 +57,8 @@ COMMANDS_BY_USE = {
         "benchmark serving": "compare exported models with a Llama: speed, memory, cache",
         "benchmark loader": "compare the speed of reading samples with webdataset's",
         "benchmark memory": "measure host memory per rank, by ZeRO stage and tp ranks",
+        "benchmark saves": "measure how long training waits for saves, and restoring",
+        "benchmark duplicates": "compare the speed of finding duplicates with numpy's sort",
         "benchmark preparation": "compare the speed of data preparation with its tokenizer's",
     },
     "tools": {

@@ -40,7 +40,7 @@ def run(options: Options) -> None:
         print(columns(rows, table.header))
         print()
     for sample in contents.samples:
-        titles = [sample.split, printable(sample.place), printable(sample.url)]
+        titles = [sample.split, printable(sample.location), printable(sample.url)]
         print(", ".join(title for title in titles if title))
         print(printable_lines(sample.text))
         print()
@@ -56,8 +56,8 @@ def run(options: Options) -> None:
 
 def _verify(directory: Path, index: "Index") -> None:
     """Read all members of all shards and all document tables, which verifies their hashes."""
-    from megatape.data.shards.document_tables import DocumentTables
-    from megatape.data.shards.reader import SplitReader
+    from megatape.data.shards.reading.reader import SplitReader
+    from megatape.data.shards.tables.document_tables import DocumentTables
 
     for name in index.splits:
         num_members = 0

@@ -16,7 +16,7 @@ class Options(NewDataOptions, DataDirectoryOptions):
 
     Attributes:
         domain: select documents from these domains, as listed by `megatape data report`
-        place: select documents whose place in the source begins with PREFIX
+        place: select documents whose location in the source begins with PREFIX
         min_tokens: select documents with at least N tokens, including control tokens
         max_tokens: select documents with at most N tokens
         score: cleaning rule whose score --min-score compares

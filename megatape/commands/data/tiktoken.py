@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.errors.suggestions import choose_one
 from megatape.utils.options import CommandOptions, option
 
@@ -32,7 +32,7 @@ def run(options: Options) -> None:
     name = options.encoding or options.file.stem
     if name not in ENCODINGS:
         raise UserError(
-            f"`encoding` {name!r} is unknown, and {options.file} does not say how it splits texts: "
+            f"{flag('encoding')} {name!r} is unknown, and {options.file} does not say how it splits texts: "
             f"{choose_one(name, ENCODINGS)}, or use the tokenizer.json of the model"
         )
     with new_folder(options.output) as folder:

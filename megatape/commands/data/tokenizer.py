@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.data.options import SourceOptions
-from megatape.errors import MissingPath, path_errors
+from megatape.errors import MissingPath, flag, path_errors
 from megatape.utils.atomic import check_absent, write_atomically
 from megatape.utils.options import Count, option
 
@@ -27,12 +27,12 @@ class Options(SourceOptions):
 @path_errors()
 def run(options: Options) -> None:
     """Train the tokenizer, and write its file."""
-    from megatape.data.prepare.training_sample import sample_texts
+    from megatape.data.prepare.planning.training_sample import sample_texts
     from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 
     check_absent(options.output)
     if not options.output.parent.is_dir():
-        raise MissingPath(f"output {options.output}: no folder {options.output.parent}: create it or choose another")
+        raise MissingPath(f"{flag('output')} {options.output}: no folder {options.output.parent}: create it or choose another")
     limit = options.max_training_bytes or MAX_TRAINING_BYTES
     texts = sample_texts(options.read_source(), limit)
     model = train_tokenizer(texts, options.vocab_size, limit)

@@ -47,7 +47,7 @@ def run(options: Options) -> None:
     token_id = split.stream(token, token + 1)
     length = f"{document.bytes:,} bytes, {document.tokens:,} tokens from {document.first:,} on"
     print(f"document:  {document.number:,} of {options.split}, {length}")
-    print(f"place:     {printable(document.place)}")
+    print(f"location:  {printable(document.location)}")
     print(f"url:       {printable(document.url) or 'unknown'}")
     if document.scores:
         print(f"scores:    {printable(document.scores)}")

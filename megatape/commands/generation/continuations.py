@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatape.commands.cli.terminal import show, visible_json
 from megatape.commands.generation.prompts import checked_conversation
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 
 if TYPE_CHECKING:
     from megatape.hf.generation.prompts import Prompt
@@ -64,7 +64,7 @@ def write_continuations(
     check_room(loaded, max(lengths), sampling)
     opened: Any = nullcontext(sys.stdout)
     if output is not None:
-        # In JSON, lone surrogates from `records` can only be written as escapes.
+        # Lone surrogates from `records` can only be written to JSON as escapes.
         opened = output.open("x", encoding="utf-8", errors="backslashreplace")
     with opened as file:
         # A terminal's encoding may lack characters, which are then written as escapes, too.
@@ -96,7 +96,7 @@ def _prompts(loaded: "LoadedModel", file: Path, records: list[dict[str, Any]]) -
             else:
                 prompt = read_prompt(loaded, record["prompt"])
         except UserError as error:
-            raise UserError(f"prompts {file}:{number}: {error}") from None
+            raise UserError(f"{flag('prompts')} {file}:{number}: {error}") from None
         prompts.append(prompt)
     return prompts
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatape.errors import MissingPath, UserError, content_errors, path_errors
+from megatape.errors import MissingPath, UserError, content_errors, flag, path_errors
 from megatape.errors.text_checks import check_text
 from megatape.utils.json_files import parse_json, read_json
 from megatape.utils.validation import as_type
@@ -26,22 +26,20 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
         UserError: A line has no valid prompt. The message names the line.
     """
     if path.suffix not in (".jsonl", ".txt"):
-        raise UserError(f"prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
+        raise UserError(f"{flag('prompts')} {path}: give a .jsonl file, or a .txt file with one prompt per line")
     if not path.exists():
-        raise MissingPath(f"prompts {path}: no such file: give a .jsonl or .txt file")
-    with content_errors(f"prompts {path} is not UTF-8 text", "convert it"):
+        raise MissingPath(f"{flag('prompts')} {path}: no such file: give a .jsonl or .txt file")
+    with content_errors(f"{flag('prompts')} {path} is not UTF-8 text", "convert it"):
         text = path.read_text(encoding="utf-8").rstrip("\n")
     if not text:
-        raise UserError(f"prompts {path} is empty: give at least one prompt")
+        raise UserError(f"{flag('prompts')} {path} is empty: give at least one prompt")
     records = []
     for number, line in enumerate(text.split("\n"), start=1):
         try:
-            record = {"prompt": line}
-            if path.suffix == ".jsonl":
-                record = _parse_record(line)
+            record = _parse_record(line) if path.suffix == ".jsonl" else {"prompt": line}
             _check_record(record)
         except UserError as error:
-            raise UserError(f"prompts {path}:{number}: {error}") from None
+            raise UserError(f"{flag('prompts')} {path}:{number}: {error}") from None
         records.append(record)
     return records
 
@@ -95,16 +93,20 @@ def read_conversation(path: Path) -> "list[Message]":
         UserError: The file is not a conversation, or ends without an answer.
     """
     if not path.parent.is_dir():
-        raise MissingPath(f"conversation {path}: {path.parent} is not a folder: create it, or give another file")
+        raise MissingPath(f"{flag('conversation')} {path}: {path.parent} is not a folder: create it, or give another file")
     if not path.exists():
         return []
     with content_errors(f'{path} is not a conversation {{"messages": [...]}}', "give another file"):
         conversation = checked_conversation(as_type(read_json(path), dict[str, Any]))
         messages = conversation.messages
         if conversation.tools or conversation.not_learned:
-            raise UserError("it has tools or weights, which would be lost when the chat is saved: give it to `prompts` instead")
+            raise UserError(
+                f"it has tools or weights, which would be lost when the chat is saved: give it to {flag('prompts')} instead"
+            )
         if messages[-1]["role"] == "user":
-            raise UserError("its last message is from the user and has no answer yet: answer it with `prompts`, or remove it")
+            raise UserError(
+                f"its last message is from the user and has no answer yet: answer it with {flag('prompts')}, or remove it"
+            )
     return messages
 
 

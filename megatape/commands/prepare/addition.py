@@ -2,9 +2,8 @@
 
 from megatape.commands.data.messages import token_bar
 from megatape.commands.data.options import NewDataOptions
-from megatape.utils.options import option
+from megatape.utils.options import option, settings_from
 from megatape.utils.units import plural
-from megatape.utils.validation import as_type
 
 EXAMPLE = "megatape prepare addition --digits 5 --output runs/data/addition_5"
 
@@ -27,7 +26,7 @@ def run(options: Options) -> None:
     """Write the data directory."""
     from megatape.data.synthetic.addition_problems import AdditionTask, longest_document, prepare_addition
 
-    task = as_type(options.model_dump(include={"digits", "per_cell", "seed"}), AdditionTask)
+    task = settings_from(options, AdditionTask)
     with token_bar("generated") as bar:
         index = prepare_addition(task, options.output, bar.update)
     for name, split in index.splits.items():

@@ -4,12 +4,14 @@ import os
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn
+
+from pydantic import Field
 
 from megatape.commands.cli.shared_options import descriptions
 from megatape.commands.data.messages import read_tokenizer, report_skipped, report_written
 from megatape.commands.data.options import HeldOutOptions, SourceOptions
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.registry import RULES
 from megatape.utils.options import Count, option
 from megatape.utils.units import plural
@@ -43,11 +45,15 @@ class Options(HeldOutOptions, SourceOptions):
         keep_documents: also write the texts after cleaning, and dropped texts with the reasons, to
             read them with --source documents
         dry_run: write nothing; show the effect of cleaning on the first N documents (1000 if N is
-            not given)
+            not given), and the speed of each rule
+        core_hour_price: price of a core hour in any currency, to print what cleaning the whole
+            input would cost, with --dry-run
         workers: number of processes (default: one per core); other machines help if you run the
             same command there
         unit_bytes: size of the units of the input, which are distributed over processes and have
             separate shards (default: by the size of the input and --workers, at most 64 MiB)
+        comparison_bytes: memory of each process for comparing documents with those of other units;
+            does not change the result
         redo: file that has changed since an unfinished preparation read it: prepare its units
             again; repeatable
         task: on several machines: the share that this machine starts with, counted from 0 (default:
@@ -72,8 +78,10 @@ class Options(HeldOutOptions, SourceOptions):
         repeatable=True,
     )
     dry_run: Count | None = option(None, metavar="N", nargs="?", const="1000")
+    core_hour_price: float | None = option(None, ge=0, metavar="PRICE")
     workers: Count | None = option(None, metavar="N")
     unit_bytes: Count | None = option(None, metavar="N")
+    comparison_bytes: Annotated[int, Field(ge=2**20)] = option(4 * 2**30, metavar="N")
     redo: tuple[str, ...] = option((), metavar="NAME", repeatable=True)
     task: str | None = option(None, metavar="I/N")
 
@@ -92,10 +100,12 @@ def run(options: Options) -> None:
         fields=cleaning.needs,
     )
     if options.dry_run is not None:
-        print(*dry_run(source, cleaning, options.dry_run), sep="\n")
+        print(*dry_run(source, cleaning, options.dry_run, options.core_hour_price), sep="\n")
         return
+    if options.core_hour_price is not None:
+        raise UserError(f"{flag('core_hour_price')} {options.core_hour_price} belongs to {flag('dry_run')}: add it")
     if options.output is None:
-        raise UserError("output is missing: name the data directory to write, or give `dry_run`")
+        raise UserError(f"{flag('output')} is missing: name the data directory to write, or give {flag('dry_run')}")
     _prepare(options, options.output, source, cleaning)
 
 
@@ -105,11 +115,9 @@ def _prepare(options: Options, output: Path, source: "Source", cleaning: "Cleani
 
     from megatape.data.prepare.command import prepare
     from megatape.data.prepare.options import PreparationOptions
-    from megatape.data.prepare.task import parse_task, task_of_environment
+    from megatape.data.prepare.queue.task import parse_task, task_of_environment
 
-    tokenizer = None
-    if options.tokenizer is not None:
-        tokenizer = read_tokenizer(options.tokenizer)
+    tokenizer = None if options.tokenizer is None else read_tokenizer(options.tokenizer)
     corpus = PreparationOptions(
         source=source,
         validation_share=options.validation_share,
@@ -117,6 +125,7 @@ def _prepare(options: Options, output: Path, source: "Source", cleaning: "Cleani
         vocab_size=options.vocab_size,
         cleaning=cleaning,
         keep_documents=options.keep_documents,
+        comparison_bytes=options.comparison_bytes,
     )
     if options.task:
         task = parse_task(options.task)

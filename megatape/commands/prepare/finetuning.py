@@ -10,7 +10,7 @@ from megatape.commands.cli.shared_options import descriptions
 from megatape.commands.data.messages import read_tokenizer, report_skipped, report_skipped_files
 from megatape.commands.data.options import HeldOutOptions, HubOptions, RecordLimitOptions
 from megatape.config.kinds import Registered
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.registry import FORMATS
 from megatape.utils.options import Count, option
 
@@ -77,7 +77,7 @@ def run(options: Options) -> None:
         _dry_run(source, tokenizer, options.dry_run)
         return
     if options.output is None:
-        raise UserError("output is missing: name the data directory to write, or give `dry_run`")
+        raise UserError(f"{flag('output')} is missing: name the data directory to write, or give {flag('dry_run')}")
     with tqdm(desc="examples", unit_scale=True, delay=0.5) as bar:
 
         def show(counts: ExampleCounts, num_tokens: int) -> None:
@@ -129,9 +129,9 @@ def _dry_run(source: "ExampleSource", tokenizer: "Tokenizer", num_examples: int)
     counts = ExampleCounts()
     for line in (*form.notes, LEGEND):
         print(line)
-    for place, split, example in islice(read_examples(source, form, counts), num_examples):
+    for location, split, example in islice(read_examples(source, form, counts), num_examples):
         num_learned = sum(end - begin for begin, end in example.answers)
-        print(f"\n{place}: {len(example.ids):,} tokens, {num_learned:,} learned, {split}")
+        print(f"\n{location}: {len(example.ids):,} tokens, {num_learned:,} learned, {split}")
         for line in show_example(example, tokenizer):
             print(line)
     _report_dropped(counts)
@@ -140,5 +140,5 @@ def _dry_run(source: "ExampleSource", tokenizer: "Tokenizer", num_examples: int)
 
 def _report_dropped(counts: "ExampleCounts") -> None:
     """Print the first record dropped for each reason."""
-    for reason, place in counts.first_dropped.items():
-        print(f"the first record dropped ({reason}): {place}")
+    for reason, location in counts.first_dropped.items():
+        print(f"the first record dropped ({reason}): {location}")

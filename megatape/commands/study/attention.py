@@ -6,17 +6,17 @@ from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.study.options import ExaminedModelOptions
 from megatape.utils.options import option
 
-EXAMPLE = "megatape study attention runs/tape/checkpoints/step-00000500 --out patterns.png"
+EXAMPLE = "megatape study attention runs/tape/checkpoints/step-00000500 --output patterns.png"
 
 
 class Options(ExaminedModelOptions):
     """Models to draw, and the plot.
 
     Attributes:
-        out: PNG file to write
+        output: PNG file to write
     """
 
-    out: Path = option(metavar="FILE.png")
+    output: Path = option(metavar="FILE.png")
 
 
 def run(options: Options) -> None:
@@ -24,4 +24,4 @@ def run(options: Options) -> None:
     models = options.load()
     from megatape.lab.study.attention.patterns import draw
 
-    print_paragraphs(draw(models, options.out))
+    print_paragraphs(draw(models, options.output))

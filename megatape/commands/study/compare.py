@@ -1,12 +1,12 @@
 """Trains encodings with several seeds, and compares them in a table and a plot."""
 
-from megatape.commands.cli.output import print_paragraphs
+from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.commands.study.options import RunsOptions
 from megatape.registry import ENCODINGS
 from megatape.utils.options import Count, option
 
-EXAMPLE = "megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compare"
+EXAMPLE = "megatape study compare --config configs/tape_tiny.json --encodings rope,tape --output runs/compare"
 
 
 class Options(RunsOptions, ConfigOptions):
@@ -30,11 +30,10 @@ def run(options: Options) -> None:
     from megatape.lab.study.execution.pool import RunPool
     from megatape.lab.study.execution.study import Study
 
-    paragraphs = compare(
+    compare(
         file=options.config,
         overrides=options.set,
         encodings=options.encodings,
         seeds=options.seeds,
-        study=Study(options.out, RunPool(options.jobs, options.launcher), options.typed),
+        study=Study(options.output, RunPool(options.jobs, options.launcher), options.typed, ParagraphPrinter().print),
     )
-    print_paragraphs(paragraphs)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from megatape.commands.cli.output import print_paragraphs
+from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.cli.shared_options import ImportOptions, OverrideOptions
 from megatape.commands.study.options import RunsOptions
 from megatape.utils.options import Count, option
 
-EXAMPLE = "megatape study finetune --base Llama-2-7b-hf --data runs/data/books --out runs/extended"
+EXAMPLE = "megatape study finetune --base Llama-2-7b-hf --data runs/data/books --output runs/extended"
 
 
 class Options(RunsOptions, OverrideOptions, ImportOptions):
@@ -45,5 +45,5 @@ def run(options: Options) -> None:
         steps=options.steps,
         overrides=options.set,
     )
-    study = Study(options.out, RunPool(options.jobs, options.launcher), options.typed)
-    print_paragraphs(finetune(request, study))
+    study = Study(options.output, RunPool(options.jobs, options.launcher), options.typed, ParagraphPrinter().print)
+    finetune(request, study)

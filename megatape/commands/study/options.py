@@ -41,14 +41,14 @@ class RunsOptions(CommandOptions):
     """Options of studies that train.
 
     Attributes:
-        out: folder for the runs, the table and the plot
+        output: folder for the runs, the table and the plot
         jobs: parallel runs
         launcher: launcher for each run, such as "deepspeed --num_accelerators 8"
     """
 
     resumable = True
 
-    out: Path = option(metavar="FOLDER")
+    output: Path = option(metavar="FOLDER")
     jobs: Count = option(1, metavar="J")
     launcher: Words | None = option(None, metavar="COMMAND")
     # Command line, recorded in the tables.

@@ -1,6 +1,6 @@
 """Measures how added tokens and shifted position ids change attention."""
 
-from megatape.commands.cli.output import print_paragraphs
+from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.study.options import ExaminedModelOptions
 from megatape.utils.options import option
 
@@ -22,4 +22,4 @@ def run(options: Options) -> None:
     models = options.load()
     from megatape.lab.study.attention.shift import report
 
-    print_paragraphs(report(models, options.shift))
+    report(models, options.shift, ParagraphPrinter().print)

@@ -1,180 +1,191 @@
-"""Compares the documents of all units, by the hashes and keys stored in the first pass."""
+"""Compares the documents of all units, one range of their hashes or keys at a time.
+
+Processes share the ranges. Each reads its range of every unit, and nothing else (sorted_keys.py). Documents with equal hashes
+are duplicates. Documents with equal keys are candidates, and their shingles (stored_shingles.py) say which are similar. Which
+of the similar ones to drop is decided afterwards, in the order of the source (near_decision.py).
+"""
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
-from pathlib import Path
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from megatape.data.cleaning.arrays import CORRUPTED_ARRAYS, pack_arrays
-from megatape.data.cleaning.first_pass import CODES, KEYS, SHINGLE_ENDS, SHINGLES
-from megatape.data.cleaning.near_duplicates import Bucket, NearDuplicates
-from megatape.errors import UserError
+from megatape.data.cleaning.near_duplicates.near_duplicates import Bucket, NearDuplicates
+from megatape.data.cleaning.near_duplicates.stored_shingles import StoredShingles
+from megatape.data.cleaning.stored.sorted_keys import NUM_BUCKETS, BucketRange, SortedKeys
+from megatape.data.cleaning.stored.unit_items import PAIR, ROW, pack_items, split_by_unit
+from megatape.errors import UserError, flag
+from megatape.utils.units import format_bytes
 
-# Array name in results of `compare`.
-PAIRS = "pairs"
-# Hashes compared at a time. Each takes about 50 bytes.
-HASHES_AT_ONCE = 2**25
-# Units whose shingles are mapped into memory.
-NUM_MAPPED_UNITS = 1024
-
-
-def compare(folders: Sequence[Path], name: str, near: NearDuplicates | None, heartbeat: Callable[[], None]) -> bytes:
-    """Compare all documents by one array of FirstPass.
-
-    Memory: about 50 bytes for each of up to HASHES_AT_ONCE hashes, 2 bytes per document, and 16 bytes per pair of similar
-    documents.
-
-    Args:
-        folders: First-pass folder of each unit, in order.
-        name: Array name, one of `Cleaning.comparisons`.
-        near: Rule deciding whether documents with equal keys are similar. None: documents with equal hashes are equal.
-        heartbeat: Called repeatedly, to renew the lease.
-
-    Returns:
-        Content of an .npz file: flags for `FirstPassUnit`, set for exact duplicates. With `near`, pairs of similar documents
-        for `near_duplicate_flags`.
-    """
-    ends = _document_ends(folders)
-    groups = equal_groups([partial(_load, folder, name) for folder in folders], heartbeat=heartbeat)
-    if near is None:
-        is_duplicate = np.zeros(ends[-1], bool)
-        for group in groups:
-            is_duplicate[group[1:]] = True
-        return _flags_by_unit(is_duplicate, ends)
-
-    shingles = _Shingles(folders, ends)
-    pairs = array("Q")
-    for group in groups:
-        bucket: Bucket = []
-        for number in group.tolist():
-            heartbeat()
-            for earlier in near.matches_bucket(number, shingles.of(number), bucket):
-                pairs.extend((number, earlier))
-    return pack_arrays({PAIRS: np.array(pairs, np.uint64).reshape(-1, 2)})
+# Bits of a row, see ROW.
+ROW_BITS = 32
+# Memory for each compared hash or key, if all of them are equal. Without duplicates it is about half.
+BYTES_PER_HASH = 80
+# Number of ranges of a column even if the memory allows fewer, so that many processes can share them.
+NUM_RANGES = 64
+# Minimum size of these ranges.
+LEAST_HASHES = 2**22
 
 
-def near_duplicate_flags(folders: Sequence[Path], comparisons: Sequence[Path], heartbeat: Callable[[], None]) -> bytes:
-    """Decide which documents are near duplicates of kept documents.
-
-    Memory: about 100 bytes per pair of similar documents, and 2 bytes per document.
+def divide_buckets(counts: np.ndarray, memory_bytes: int) -> list[BucketRange]:
+    """Divide all columns into ranges that can be compared in this memory.
 
     Args:
-        folders: First-pass folder of each unit, in order.
-        comparisons: Results of `compare` for all bands.
-        heartbeat: Called repeatedly, to renew the lease.
+        counts: Records in each bucket of each column, in all units, int64 [columns, NUM_BUCKETS].
+        memory_bytes: Memory of a process.
 
-    Returns:
-        Content of an .npz file: flags for `FirstPassUnit`, set for near duplicates.
+    Raises:
+        UserError: The memory is too small for a bucket.
     """
-    ends = _document_ends(folders)
-    pairs = [np.empty((0, 2), np.uint64)]
-    for file in comparisons:
-        heartbeat()
-        pairs.append(read_comparison(file, PAIRS))
-    # Sorted by the later document of each pair, so that the decision about the earlier one is final.
-    in_order = np.unique(np.concatenate(pairs), axis=0).tolist()
-    is_dropped = np.zeros(ends[-1], bool)
-    for number, earlier in in_order:
-        heartbeat()
-        if not is_dropped[earlier]:
-            is_dropped[number] = True
-    return _flags_by_unit(is_dropped, ends)
-
-
-def read_comparison(file: Path, name: str) -> np.ndarray:
-    """Read an array from the result of `compare` or `near_duplicate_flags`. Raises UserError if the file is corrupted."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            loaded: np.ndarray = arrays[name]
-    except CORRUPTED_ARRAYS as error:
+    needed_bytes = int(counts.max()) * BYTES_PER_HASH
+    if needed_bytes > memory_bytes:
+        num_documents = int(counts[0].sum())
+        needed = format_bytes(needed_bytes)
         raise UserError(
-            f"{file}: corrupted ({error!r}): remove it, and the same command compares the documents again"
-        ) from error
-    return loaded
+            f"{flag('comparison_bytes')} {memory_bytes}: {num_documents:,} documents need at least {needed} in each process: "
+            "give more"
+        )
+    ranges = []
+    for column, bucket_counts in enumerate(counts):
+        wanted = max(LEAST_HASHES, int(bucket_counts.sum()) // NUM_RANGES)
+        most = min(wanted, memory_bytes // BYTES_PER_HASH)
+        first = 0
+        size = 0
+        for bucket, count in enumerate(bucket_counts.tolist()):
+            if bucket > first and size + count > most:
+                ranges.append(BucketRange(column, first, bucket))
+                first = bucket
+                size = 0
+            size += count
+        ranges.append(BucketRange(column, first, NUM_BUCKETS))
+    return ranges
 
 
-def equal_groups(
-    units: Sequence[Callable[[], np.ndarray]],
-    at_once: int = HASHES_AT_ONCE,
-    heartbeat: Callable[[], None] = lambda: None,
-) -> Iterator[np.ndarray]:
-    """Yield groups of documents with the same hash, as document numbers in order.
+class _Group(NamedTuple):
+    """Documents with the same hash or key, in the order of the source."""
 
-    Args:
-        units: Functions loading the hashes of each unit, uint64 [n, k], in order.
-        at_once: Hashes to compare at a time, which bounds memory. Hashes are split into parts by their remainder.
-        heartbeat: Called for every unit in every part.
+    units: np.ndarray
+    rows: np.ndarray
+
+
+class _Matches:
+    """Documents that share their hash or key with another one, grouped.
+
+    Attributes:
+        units: Unit of each document.
+        rows: Row of each document in its unit.
+        is_later: Whether the document before has the same hash or key, bool.
     """
-    unit_starts = np.cumsum([0, *(len(load()) for load in units)])
-    num_documents = int(unit_starts[-1])
-    num_parts = 1 << max(0, num_documents // at_once).bit_length()
-    for part in range(num_parts):
-        numbers_by_unit = []
-        hashes_by_unit = []
-        for load, start in zip(units, unit_starts, strict=False):
+
+    def __init__(self, units: Sequence[SortedKeys], buckets: BucketRange, heartbeat: Callable[[], None]) -> None:
+        parts = []
+        for unit in units:
             heartbeat()
-            unit_hashes = load()
-            rows = np.flatnonzero(unit_hashes[:, 0] % np.uint64(num_parts) == np.uint64(part))
-            numbers_by_unit.append(rows + start)
-            hashes_by_unit.append(unit_hashes[rows])
-        numbers = np.concatenate(numbers_by_unit)
-        hashes = np.concatenate(hashes_by_unit)
+            parts.append(unit.read(buckets))
+        ends = np.cumsum([part.size for part in parts])
+        keys = np.concatenate([part["key"] for part in parts])
+        rows = np.concatenate([part["row"] for part in parts])
+        rest = None
+        if "rest" in (parts[0].dtype.names or ()):
+            rest = np.concatenate([part["rest"] for part in parts])
+        del parts
+        # Every unit is sorted, so this merges them. It is stable: equal keys stay in the order of the source.
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        equals_previous = keys[1:] == keys[:-1]
+        is_match = np.zeros(keys.size, bool)
+        is_match[1:] |= equals_previous
+        is_match[:-1] |= equals_previous
+        matches = order[is_match]
+        keys = keys[is_match]
+        del order, equals_previous, is_match
 
-        # The sort is stable, so documents with equal hashes stay in the order of the source.
-        order = np.lexsort(hashes.T)
-        numbers = numbers[order]
-        hashes = hashes[order]
-        equals_previous = (hashes[1:] == hashes[:-1]).all(axis=1)
-        is_same = np.concatenate([[False], equals_previous, [False]])
-        for begin, last in np.flatnonzero(is_same[1:] != is_same[:-1]).reshape(-1, 2):
-            yield numbers[begin : last + 1]
+        self.units = np.searchsorted(ends, matches, side="right")
+        self.rows = rows[matches]
+        self.is_later = _equals_previous(keys)
+        if rest is not None:
+            self._split_by_rest(keys, rest[matches])
+
+    def _split_by_rest(self, keys: np.ndarray, rest: np.ndarray) -> None:
+        """Compare the second halves of the hashes as well."""
+        equals_previous = _equals_previous(rest)
+        if not equals_previous[self.is_later].all():
+            # Different hashes agree in the first half.
+            order = np.lexsort((rest, keys))
+            self.units = self.units[order]
+            self.rows = self.rows[order]
+            self.is_later = _equals_previous(keys[order])
+            equals_previous = _equals_previous(rest[order])
+        self.is_later = self.is_later & equals_previous
+
+    def groups(self) -> Iterator[_Group]:
+        """Yield the documents of each hash or key that several documents have."""
+        # Empty if no documents match.
+        bounds = np.append(np.flatnonzero(~self.is_later), self.rows.size).tolist()
+        for begin, end in pairwise(bounds):
+            if end > begin + 1:
+                yield _Group(self.units[begin:end], self.rows[begin:end])
 
 
-class _Shingles:
-    """Shingles of all documents, in mapped files. The kernel keeps as much of them in memory as fits.
+def _equals_previous(values: np.ndarray) -> np.ndarray:
+    equal = np.zeros(values.size, bool)
+    equal[1:] = values[1:] == values[:-1]
+    return equal
+
+
+def find_duplicates(units: Sequence[SortedKeys], buckets: BucketRange, heartbeat: Callable[[], None]) -> bytes:
+    """Find the documents in a range of hashes that equal an earlier one.
 
     Args:
-        folders: First-pass folder of each unit, in order.
-        unit_ends: Result of `_document_ends`.
+        units: Sorted hashes of each unit, in order.
+        buckets: The range.
+        heartbeat: Called for each unit, to renew the lease.
+
+    Returns:
+        Content of a file of UnitItems: the rows of the duplicates.
     """
-
-    def __init__(self, folders: Sequence[Path], unit_ends: np.ndarray) -> None:
-        self._folders = folders
-        self._unit_starts = [0, *unit_ends.tolist()]
-        self._ends_of_unit = lru_cache(NUM_MAPPED_UNITS)(self._map_ends)
-        self._shingles_of_unit = lru_cache(NUM_MAPPED_UNITS)(self._map_shingles)
-
-    def of(self, number: int) -> np.ndarray:
-        """Return the shingles of a document, uint32."""
-        unit = bisect_right(self._unit_starts, number) - 1
-        row = number - self._unit_starts[unit]
-        begin, end = self._ends_of_unit(unit)[row : row + 2].tolist()
-        if begin == end:
-            # An empty file cannot be mapped.
-            return np.empty(0, np.uint32)
-        return self._shingles_of_unit(unit)[begin:end]
-
-    def _map_ends(self, unit: int) -> np.ndarray:
-        return np.load(self._folders[unit] / SHINGLE_ENDS, mmap_mode="r")
-
-    def _map_shingles(self, unit: int) -> np.ndarray:
-        return np.memmap(self._folders[unit] / SHINGLES, np.uint32, "r")
+    matches = _Matches(units, buckets, heartbeat)
+    # Unit and row as one number, which sorts fast.
+    duplicates = matches.units[matches.is_later] << ROW_BITS | matches.rows[matches.is_later]
+    duplicates.sort()
+    return pack_items(split_by_unit(duplicates >> ROW_BITS, duplicates.astype(ROW), len(units)))
 
 
-def _document_ends(folders: Sequence[Path]) -> np.ndarray:
-    """Return, for each unit, the number of documents up to its end."""
-    return np.cumsum([_load(folder, CODES).size for folder in folders])
+def find_similar(
+    units: Sequence[SortedKeys],
+    buckets: BucketRange,
+    near: NearDuplicates,
+    shingles: StoredShingles,
+    heartbeat: Callable[[], None],
+) -> bytes:
+    """Find pairs of similar documents in a range of keys. Candidates are chosen in the order of the source.
 
+    Args:
+        units: Sorted keys of each unit, in order.
+        buckets: The range.
+        near: Rule deciding whether documents with equal keys are similar.
+        shingles: Shingles of all documents.
+        heartbeat: Called for each unit and document, to renew the lease.
 
-def _flags_by_unit(flags: np.ndarray, ends: np.ndarray) -> bytes:
-    """Return an .npz file with an array of bits per unit. flags: bool [documents], in unit order."""
-    parts = np.split(flags, ends[:-1])
-    return pack_arrays({str(number): np.packbits(part) for number, part in enumerate(parts)})
-
-
-def _load(folder: Path, name: str) -> np.ndarray:
-    with np.load(folder / KEYS, allow_pickle=False) as arrays:
-        return arrays[name]
+    Returns:
+        Content of a file of UnitItems: a PAIR for each document and similar earlier one.
+    """
+    pair_units = array("Q")
+    pair_rows = array("Q")
+    earlier_numbers = array("Q")
+    for group in _Matches(units, buckets, heartbeat).groups():
+        bucket: Bucket = []
+        for unit, row in zip(group.units.tolist(), group.rows.tolist(), strict=True):
+            heartbeat()
+            number = shingles.number(unit, row)
+            for earlier in near.matches_bucket(number, shingles.of(unit, row), bucket):
+                pair_units.append(unit)
+                pair_rows.append(row)
+                earlier_numbers.append(earlier)
+    order = np.lexsort((earlier_numbers, pair_rows, pair_units))
+    pairs = np.empty(order.size, PAIR)
+    pairs["row"] = np.asarray(pair_rows)[order]
+    pairs["earlier"] = np.asarray(earlier_numbers)[order]
+    return pack_items(split_by_unit(np.asarray(pair_units)[order], pairs, len(units)))

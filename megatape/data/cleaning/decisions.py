@@ -3,20 +3,20 @@
 Rules about single texts apply first, in the user's order, each to the text returned by the rule before it. Exact duplicates are
 dropped next, then near duplicates of kept documents.
 
-With a single unit, one process keeps hashes and keys in memory (`OnePass`). With several units, the first pass over each stores
-its hashes and keys (first_pass.py), and the decision pass compares those of all units (comparison.py) before any document is
-written.
+With a single unit, one process keeps hashes and keys in memory (`OnePass`). With several units, or other folders to compare
+with, the first pass over each unit stores its hashes and keys (first_pass.py). The decision pass then compares those of all
+units (comparison.py) before any document is written.
 """
 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from megatape.data.cleaning.near_duplicates import Bucket, NearDuplicates
+from megatape.data.cleaning.near_duplicates.near_duplicates import Bucket, NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, Rule, ScoreRule, UnitRule
 from megatape.data.printable import printable
 from megatape.data.shards.hashes import document_hash
@@ -26,34 +26,20 @@ LOG = logging.getLogger(__name__)
 
 DUPLICATES = "duplicates"
 NEAR_DUPLICATES = "near_duplicates"
-# Names of arrays: hashes of texts, and keys of band n with the prefix BAND.
-HASHES = "hashes"
-BAND = "band"
 # Processor seconds for one document above which a warning names the rule and the document.
 SLOW_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Comparison of all documents by one hash or key.
-
-    Attributes:
-        array: Array of FirstPass with the hashes or keys.
-        rule: Rule comparing them.
-    """
-
-    array: str
-    rule: str
-
-
-def compares_units(drop_duplicates: bool, rules: Collection[str], num_units: int) -> bool:
-    """Whether documents are compared with those of other units. Each unit then takes a first and a write pass.
+def compares_units(drop_duplicates: bool, rules: Mapping[str, Mapping[str, Any]], num_units: int) -> bool:
+    """Whether documents are compared with other units or folders. Each unit then takes a first and a write pass.
 
     Args:
         drop_duplicates: Whether to drop exact duplicates.
-        rules: Names of the other cleaning rules.
+        rules: Name -> options of each other cleaning rule.
         num_units: Number of units.
     """
+    if rules.get(NEAR_DUPLICATES, {}).get("folders"):
+        return True
     return (drop_duplicates or NEAR_DUPLICATES in rules) and num_units > 1
 
 
@@ -65,11 +51,13 @@ class Cleaning:
         rules: Rules by name. Near duplicates are dropped last, wherever the rule stands.
         drop_duplicates: Whether to drop exact duplicates.
         slow_seconds: Processor seconds for one document above which a warning names the rule and the document.
+        on_seconds: Called with the name of a rule and its processor seconds for a document, or None.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
     drop_duplicates: bool = True
     slow_seconds: float = SLOW_SECONDS
+    on_seconds: Callable[[str, float], None] | None = None
 
     @property
     def near_duplicates(self) -> NearDuplicates | None:
@@ -97,29 +85,29 @@ class Cleaning:
         return replace(self, rules=rules)
 
     def compares_units(self, num_units: int) -> bool:
-        """Whether documents are compared with those of other units. Each unit then takes a first and a write pass."""
-        return compares_units(self.drop_duplicates, self.rules, num_units)
+        """Whether documents are compared with other units or folders. Each unit then takes a first and a write pass."""
+        rules = {name: rule.__getstate__() for name, rule in self.rules.items()}
+        return compares_units(self.drop_duplicates, rules, num_units)
 
     @property
-    def comparisons(self) -> list[Comparison]:
-        """Comparisons of all documents, in order."""
-        comparisons = []
+    def compared_columns(self) -> list[str]:
+        """The rule comparing each column of a unit's sorted keys: a column for each band, and one for hashes."""
+        columns = []
         if self.near_duplicates is not None:
-            num_bands = self.near_duplicates.banding.bands
-            comparisons += [Comparison(f"{BAND}{number}", NEAR_DUPLICATES) for number in range(num_bands)]
+            columns += [NEAR_DUPLICATES] * self.near_duplicates.banding.bands
         if self.drop_duplicates:
-            comparisons.append(Comparison(HASHES, DUPLICATES))
-        return comparisons
+            columns.append(DUPLICATES)
+        return columns
 
     @property
     def comparing_rules(self) -> list[str]:
         """Rules comparing documents. A document dropped by two rules counts for the last one."""
-        return list(dict.fromkeys(comparison.rule for comparison in self.comparisons))
+        return list(dict.fromkeys(self.compared_columns))
 
     def decide(self, document: Document) -> Decision:
         """Decide about a document by the rules about single documents."""
         edits: tuple[Edit, ...] = ()
-        scores = dict(document.scores)
+        scores = document.scores
         for name, rule in self.rules.items():
             if not isinstance(rule, DocumentRule | ScoreRule):
                 continue
@@ -127,8 +115,9 @@ class Cleaning:
             try:
                 with self.watch(name, document):
                     if isinstance(rule, ScoreRule):
-                        scores[name] = rule.score(text)
-                        if scores[name] < rule.minimum:
+                        score = rule.score(text)
+                        scores = {**scores, name: score}
+                        if score < rule.minimum:
                             raise DocumentDropped(f"below {rule.minimum}")
                     else:
                         text = rule.clean(document)
@@ -140,25 +129,27 @@ class Cleaning:
                 edits += (Edit(name, text),)
                 document = document._replace(text=text)
         content = document.text.encode()
-        return Decision(document.text, edits=edits, scores=scores, content=content, digest=document_hash(content))
+        return Decision(document.text, "", "", edits, scores, content, document_hash(content))
 
     @contextmanager
     def watch(self, rule: str, document: Document) -> Iterator[None]:
-        """Name the document for which a rule is slow or fails. Slow rules only cause a warning: no decision depends on time."""
+        """Measure a rule, and name the document for which it is slow or fails. No decision depends on time."""
         start = time.thread_time()
         try:
             yield
         except DocumentDropped:
             raise
         except Exception as error:
-            error.add_note(f"rule {rule} was applied to {printable(document.place)}")
+            error.add_note(f"rule {rule} was applied to {printable(document.location)}")
             raise
         finally:
             seconds = time.thread_time() - start
+            if self.on_seconds is not None:
+                self.on_seconds(rule, seconds)
             if seconds > self.slow_seconds:
-                place = printable(document.place)
+                location = printable(document.location)
                 length = len(document.text)
-                LOG.warning(f"rule {rule} took {seconds:.0f} s for {place}, a document of {length:,} characters")
+                LOG.warning(f"rule {rule} took {seconds:.0f} s for {location}, a document of {length:,} characters")
 
     def describe(self) -> list[dict[str, Any]]:
         """Return everything that affects the rules' results, as JSON.

@@ -2,21 +2,18 @@
 
 from array import array
 from collections.abc import Callable
-from io import BytesIO
-from typing import Any
 
 import numpy as np
 
-from megatape.data.cleaning.arrays import pack_arrays
-from megatape.data.cleaning.decisions import BAND, DUPLICATES, HASHES, NEAR_DUPLICATES, Cleaning
+from megatape.data.cleaning.decisions import DUPLICATES, NEAR_DUPLICATES, Cleaning
+from megatape.data.cleaning.near_duplicates.stored_shingles import SHINGLE_ENDS, SHINGLES, shingle_checksum
+from megatape.data.cleaning.stored.sorted_keys import pack_columns
 from megatape.data.sources.document import Decision, Document
 
-# File names.
-KEYS = "keys.npz"
-SHINGLES = "runs.u4"
-SHINGLE_ENDS = "run_ends.npy"
-# Array with a code for each document that the rules keep. REPEATED: an earlier document in the unit is equal.
-CODES = "codes"
+# File with the sorted keys and hashes.
+KEYS = "keys.bin"
+# File with a code for each document that the rules keep. REPEATED: an earlier document in the unit is equal.
+CODES = "codes.u1"
 KEEP = 0
 REPEATED = 1
 # Appends content to the file with this name.
@@ -38,7 +35,8 @@ class FirstPass:
         self._hashes = bytearray()
         self._keys: list[np.ndarray] = []
         self._shingles: list[np.ndarray] = []
-        self._shingle_ends = array("Q", [0])
+        # Entries of SHINGLE_ENTRY.
+        self._shingle_ends = array("Q", [0, 0])
 
     def decide(self, document: Document) -> Decision:
         """Decide about the next document, regardless of other units."""
@@ -57,7 +55,9 @@ class FirstPass:
                 signature = self._near.signature(decision.text)
             self._keys.append(signature.keys)
             self._shingles.append(signature.shingles)
-            self._shingle_ends.append(self._shingle_ends[-1] + signature.shingles.size)
+            end = self._shingle_ends[-2] + signature.shingles.size
+            row = len(self._codes) - 1
+            self._shingle_ends.extend((end, shingle_checksum(signature.shingles, row)))
         if code == REPEATED:
             return decision._replace(text=None, rule=DUPLICATES)
         return decision
@@ -69,17 +69,15 @@ class FirstPass:
         self._shingles.clear()
 
     def save(self, append: Append) -> None:
-        """Write the input of `compare`: codes, hashes and keys of kept documents, duplicates within the unit included."""
+        """Write codes, hashes and keys of the documents that the rules keep, duplicates within the unit included."""
         self.save_shingles(append)
-        ends_file = BytesIO()
-        np.save(ends_file, np.array(self._shingle_ends))
-        append(SHINGLE_ENDS, ends_file.getvalue())
-        arrays: dict[str, Any] = {CODES: np.array(self._codes, np.uint8)}
-        if self._cleaning.drop_duplicates:
-            arrays[HASHES] = np.frombuffer(self._hashes, "<u8").reshape(-1, 2)
+        append(SHINGLE_ENDS, self._shingle_ends.tobytes())
+        append(CODES, self._codes.tobytes())
+        columns = []
         if self._near is not None:
             num_bands = self._near.banding.bands
             keys = np.array(self._keys, np.uint64).reshape(-1, num_bands)
-            for number in range(num_bands):
-                arrays[f"{BAND}{number}"] = keys[:, number : number + 1]
-        append(KEYS, pack_arrays(arrays))
+            columns += np.split(keys, num_bands, axis=1)
+        if self._cleaning.drop_duplicates:
+            columns.append(np.frombuffer(self._hashes, "<u8").reshape(-1, 2))
+        append(KEYS, pack_columns(columns))

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from megatape.data.shards.hashes import content_hash, file_sha256
 from megatape.data.sources.document import Document
-from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors import MissingPath, UserError, flag, marked_message, path_errors
 from megatape.errors.suggestions import choose_one
 from megatape.registry import RULES
 from megatape.utils.validation import describe_mismatch
@@ -142,9 +142,9 @@ def parse_rules(texts: Iterable[str]) -> dict[str, Rule]:
     for text in texts:
         name, _, options = text.partition(":")
         if name not in RULES:
-            raise UserError(f"rule {name!r} is unknown: {choose_one(name, RULES)}")
+            raise UserError(f"{flag('rule')} {name!r} is unknown: {choose_one(name, RULES)}")
         if name in rules:
-            raise UserError(f"rule {name} is given twice: give it once, with all of its options")
+            raise UserError(f"{flag('rule')} {name} is given twice: give it once, with all of its options")
         rules[name] = _parse(name, options)
     return dict(sorted(rules.items(), key=lambda item: item[1].is_last))
 
@@ -165,7 +165,7 @@ def _parse(name: str, text: str) -> Rule:
     values: dict[str, Any] = {}
     for option, parts in _split_options(name, text, option_names).items():
         if option not in options:
-            raise UserError(f"rule {name} has no option {option!r}; its options: {option_names}")
+            raise UserError(f"{flag('rule')} {name} has no option {option!r}; its options: {option_names}")
         if get_origin(types[option]) is tuple:
             values[option] = parts
         else:
@@ -179,7 +179,7 @@ def _parse(name: str, text: str) -> Rule:
         rule.describe()
         rule.check()
     except UserError as error:
-        raise type(error)(f"rule {name}: {error}") from None
+        raise type(error)(f"{flag('rule')} {name}: {marked_message(error)}") from None
     return rule
 
 
@@ -190,8 +190,8 @@ def _invalid_option(name: str, errors: ValidationError) -> UserError:
     if details["loc"]:
         option = str(details["loc"][0])
     if details["type"] == "missing":
-        return UserError(f"rule {name} needs {option}: write {name}:{option}=...")
-    return UserError(f"rule {name}: {describe_mismatch(details, option)}")
+        return UserError(f"{flag('rule')} {name} needs {option}: write {name}:{option}=...")
+    return UserError(f"{flag('rule')} {name}: {describe_mismatch(details, option)}")
 
 
 def _split_options(name: str, text: str, option_names: str) -> dict[str, list[str]]:
@@ -208,10 +208,10 @@ def _split_options(name: str, text: str, option_names: str) -> dict[str, list[st
         if equals:
             option = before
             if option in values:
-                raise UserError(f"rule {name}: {option} is given twice: give it once")
+                raise UserError(f"{flag('rule')} {name}: {option} is given twice: give it once")
             values[option] = [after]
         elif not values:
-            raise UserError(f"rule {name}: {part!r} is not option=value; its options: {option_names}")
+            raise UserError(f"{flag('rule')} {name}: {part!r} is not option=value; its options: {option_names}")
         else:
             values[option].append(part)
     return values

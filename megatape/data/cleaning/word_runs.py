@@ -43,5 +43,5 @@ def contains(sorted_hashes: np.ndarray, hashes: np.ndarray) -> bool:
     """Whether a sorted array contains one of some hashes."""
     if not sorted_hashes.size:
         return False
-    places = np.searchsorted(sorted_hashes, hashes).clip(max=sorted_hashes.size - 1)
-    return bool((sorted_hashes[places] == hashes).any())
+    indices = np.searchsorted(sorted_hashes, hashes).clip(max=sorted_hashes.size - 1)
+    return bool((sorted_hashes[indices] == hashes).any())

@@ -15,7 +15,7 @@ from megatape.data.document_entries import INDEX_FILE
 from megatape.data.shards.entries import Index
 from megatape.data.shards.hashes import file_sha256
 from megatape.data.shards.index import load_index, save_index
-from megatape.data.shards.reader import OnTokens
+from megatape.data.shards.reading.reader import OnTokens
 from megatape.errors import UserError, content_errors, path_errors
 from megatape.utils.atomic import write_atomically
 from megatape.utils.files import sync

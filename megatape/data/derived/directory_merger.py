@@ -17,7 +17,7 @@ from megatape.data.document_entries import DocumentTable, MergedFolder
 from megatape.data.prepare.part_summary import Part, PartSummary, PartTotals
 from megatape.data.shards.entries import SPLITS, Index, Shard
 from megatape.data.shards.ledger import check_ledger
-from megatape.data.shards.reader import OnTokens, SplitReader
+from megatape.data.shards.reading.reader import OnTokens, SplitReader
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.utils.files import link_file
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from megatape.data.cleaning.word_runs import FACTOR
-from megatape.data.shards.document_tables import DOMAIN
-from megatape.errors import UserError, content_errors
+from megatape.data.shards.tables.document_tables import DOMAIN
+from megatape.errors import UserError, content_errors, flag
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class DocumentFilter:
 
     Attributes:
         domain: Domains as named by `megatape data report`; empty: any.
-        place: Prefix of the place in the source.
+        place: Prefix of the location in the source, the column `place` of the tables.
         min_tokens: Minimum number of tokens, including control tokens.
         max_tokens: Maximum number of tokens. None: unlimited.
         score: Cleaning rule giving the score; empty: none.
@@ -38,7 +38,7 @@ class DocumentFilter:
 
     def __post_init__(self) -> None:
         if self.min_score and not self.score:
-            raise UserError(f"min_score {self.min_score} needs `score`, the rule whose score it bounds")
+            raise UserError(f"{flag('min_score')} {self.min_score} needs {flag('score')}, the rule whose score it bounds")
 
     def describe(self) -> dict[str, Any]:
         """Return the conditions as JSON."""
@@ -67,7 +67,7 @@ class DocumentFilter:
             match = compute.extract_regex(compute.utf8_lower(rows["url"]), DOMAIN)
             domains = compute.struct_field(match, "domain")
             matches &= compute.is_in(domains, value_set=array(self.domain)).to_numpy()
-        lack = f"{split}: its tables lack what `score` or `share` reads"
+        lack = f"{split}: its tables lack what {flag('score')} or {flag('share')} reads"
         with content_errors(lack, "name another rule, or prepare it again", (KeyError, TypeError, ValueError)):
             if self.score:
                 scores = [json.loads(text)[self.score] for text in rows["scores"].to_pylist()]

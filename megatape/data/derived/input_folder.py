@@ -64,17 +64,17 @@ class InputFolder:
         hashes = StoredSplit(self.path, split).tables.hashes()
         return np.concatenate([np.empty(0, np.uint64), *hashes])
 
-    def places(self, split: str, hashes: np.ndarray) -> set[tuple[int, str]]:
-        """Return (hash, place) for the documents of a split whose hash is in `hashes`.
+    def locations(self, split: str, hashes: np.ndarray) -> set[tuple[int, str]]:
+        """Return (hash, location) for the documents of a split whose hash is in `hashes`.
 
         Args:
             split: Split name.
             hashes: Text hashes, uint64 [n].
         """
-        places: set[tuple[int, str]] = set()
+        locations: set[tuple[int, str]] = set()
         for rows, _ in StoredSplit(self.path, split).tables.each():
             row_hashes = rows["hash"].to_numpy()
             is_match = np.isin(row_hashes, hashes)
-            row_places = rows["place"].filter(is_match).to_pylist()
-            places.update(zip(row_hashes[is_match].tolist(), row_places, strict=True))
-        return places
+            row_locations = rows["place"].filter(is_match).to_pylist()
+            locations.update(zip(row_hashes[is_match].tolist(), row_locations, strict=True))
+        return locations

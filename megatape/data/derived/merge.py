@@ -9,7 +9,7 @@ from megatape.data.derived.merge_checks import check_inputs
 from megatape.data.shards.entries import Index
 from megatape.data.shards.hashes import check_file
 from megatape.data.shards.index import save_index
-from megatape.data.shards.reader import OnTokens
+from megatape.data.shards.reading.reader import OnTokens
 from megatape.data.shards.writer import SplitWriter
 from megatape.errors import path_errors
 from megatape.utils.atomic import new_folder

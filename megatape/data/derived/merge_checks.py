@@ -6,7 +6,7 @@ import numpy as np
 
 from megatape.data.derived.input_folder import InputFolder
 from megatape.data.shards.entries import SPLITS
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 
 
 def check_inputs(folders: Sequence[InputFolder], links_shards: bool) -> None:
@@ -28,7 +28,9 @@ def _check_fits(folder: InputFolder, first: InputFolder, links_shards: bool) -> 
     if index.answers:
         raise UserError(f"{folder.path} holds prompts and answers, which are not merged: train on both by `data.mixture`")
     if index.earlier and links_shards:
-        raise UserError(f"{folder.path} is of an earlier version of the format: give `shard_tokens`, by which shards are new")
+        raise UserError(
+            f"{folder.path} is of an earlier version of the format: give {flag('shard_tokens')}, by which shards are new"
+        )
     if tokenizer != first_tokenizer:
         raise UserError(
             f"{folder.path} has another tokenizer (sha256 {tokenizer.sha256[:12]}) or other special tokens than {first.path} "
@@ -61,8 +63,8 @@ def _check_given_once(folders: Sequence[InputFolder]) -> None:
 def _overlap(one: InputFolder, other: InputFolder) -> bool:
     """Whether two folders originating from the same directory, such as two subsets of it, share a document.
 
-    Documents are identified by text and place, so duplicates in the directory count as different documents. Folders are assumed
-    to overlap if tables are missing or have no hashes.
+    Documents are identified by text and location, so duplicates in the directory count as different documents. Folders are
+    assumed to overlap if tables are missing or have no hashes.
     """
     if not (one.index.merged and other.index.merged):
         # One folder is the whole directory.
@@ -73,6 +75,6 @@ def _overlap(one: InputFolder, other: InputFolder) -> bool:
         except UserError:
             # Without tables or hashes, the folders may overlap.
             return True
-        if common.size and not one.places(split, common).isdisjoint(other.places(split, common)):
+        if common.size and not one.locations(split, common).isdisjoint(other.locations(split, common)):
             return True
     return False

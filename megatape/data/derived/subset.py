@@ -13,9 +13,9 @@ from megatape.data.document_entries import DocumentTable
 from megatape.data.shards.entries import SPLITS, Index, Split, check_filled
 from megatape.data.shards.hashes import file_sha256
 from megatape.data.shards.index import build_index
-from megatape.data.shards.reader import OnTokens
+from megatape.data.shards.reading.reader import OnTokens
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.shards.table_writer import ROWS
+from megatape.data.shards.tables.table_writer import ROWS
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.errors import path_errors
 from megatape.utils.atomic import new_folder

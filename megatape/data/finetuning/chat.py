@@ -13,7 +13,7 @@ from megatape.data.finetuning.format import Example, Format, Limits, RecordDropp
 from megatape.data.finetuning.rendered_conversation import Spans
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import RecordError, UserError
+from megatape.errors import RecordError, UserError, flag
 
 
 class Chat(Format):
@@ -26,7 +26,7 @@ class Chat(Format):
         self.reads = (self.fields.messages, "system", "tools")
         for option, value in limits.options.items():
             if option != "sequence_length":
-                raise UserError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
+                raise UserError(f"{flag(option)} is {value}, but conversations are cut after whole messages only: remove it")
         self._template = None
         if isinstance(tokenizer, JsonTokenizer) and tokenizer.chat_template is not None:
             self._template = ChatTemplate(tokenizer, tokenizer.chat_template)

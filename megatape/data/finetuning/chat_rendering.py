@@ -113,7 +113,7 @@ def _render_in_child(
     from jinja2 import TemplateSyntaxError
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    # Only now, because the imports take a second or two of CPU time.
+    # Limits start after the imports, which take a second or two of CPU time.
     _limit_resources(limits)
     render = partial(render_jinja_template, chat_template=template.text, tools=conversation.tools or None, **template.variables)
     is_marked = not is_prompt and GENERATION.search(template.text) is not None

@@ -208,8 +208,8 @@ class ChatTemplate:
         prefix = self._tokenizer.encode_rendered(text)
         if ids[: len(prefix)] != prefix:
             raise RecordError(
-                f"a token of the conversation lies across the place behind {text[-20:]!r}, where an answer begins or ends: "
-                "remove spaces or newlines at that place from the message, or from the chat template"
+                f"a token of the conversation lies across the position behind {text[-20:]!r}, where an answer begins or ends: "
+                "remove spaces or newlines at that position from the message, or from the chat template"
             )
         return len(prefix)
 

@@ -143,23 +143,23 @@ def _read_message(value: dict[str, Any], number: int, fields: MessageFields) -> 
     return message
 
 
-def _read_calls(value: Any, place: str) -> list[dict[str, Any]]:
+def _read_calls(value: Any, path: str) -> list[dict[str, Any]]:
     """Return tool calls in the form expected by templates: arguments as an object, where OpenAI has JSON text."""
     if not isinstance(value, list):
-        raise RecordError(f"{place} is {value!r:.40}, not a list of calls")
+        raise RecordError(f"{path} is {value!r:.40}, not a list of calls")
     calls = []
     for call in value:
         function = None
         if isinstance(call, dict):
             function = call.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise RecordError(f'{place} has the call {call!r:.40}, without {{"function": {{"name": "...", "arguments": ...}}}}')
+            raise RecordError(f'{path} has the call {call!r:.40}, without {{"function": {{"name": "...", "arguments": ...}}}}')
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             with suppress(ValueError):
                 arguments = json.loads(arguments)
         if not isinstance(arguments, dict | None):
-            raise RecordError(f"{place} calls {function['name']} with {arguments!r:.40}, not an object")
+            raise RecordError(f"{path} calls {function['name']} with {arguments!r:.40}, not an object")
         read = {"type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
         if isinstance(call.get("id"), str):
             read["id"] = call["id"]
@@ -167,16 +167,16 @@ def _read_calls(value: Any, place: str) -> list[dict[str, Any]]:
     return calls
 
 
-def _read_content(value: Any, place: str) -> str:
+def _read_content(value: Any, path: str) -> str:
     """Return the text of a message, joining OpenAI's text parts."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise RecordError(f"{place} is {value!r:.40}, not a string")
+        raise RecordError(f"{path} is {value!r:.40}, not a string")
     texts = []
     for part in value:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise RecordError(f'{place} has the part {part!r:.40}: only parts {{"type": "text", "text": "..."}} are known')
+            raise RecordError(f'{path} has the part {part!r:.40}: only parts {{"type": "text", "text": "..."}} are known')
         texts.append(part["text"])
     return "".join(texts)
 

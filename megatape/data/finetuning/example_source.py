@@ -16,7 +16,7 @@ from megatape.data.sources.hub import stream_records
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError, flag, path_errors
 
 KIND = "finetuning"
 
@@ -25,12 +25,12 @@ class SourceRecord(NamedTuple):
     """Record read from a source.
 
     Attributes:
-        place: Place in the source.
+        location: Location in the source.
         value: The record.
         split: Split of the record, or None to let the prompt decide.
     """
 
-    place: str
+    location: str
     value: Any
     split: str | None
 
@@ -73,9 +73,12 @@ class ExampleSource:
     def __post_init__(self) -> None:
         FieldMapping(self.fields)
         if self.kind == "hub" and len(self.validation) > 1:
-            raise UserError(f"validation {' '.join(self.validation)}: give the name of one split of the data set")
+            raise UserError(f"{flag('validation')} {' '.join(self.validation)}: give the name of one split of the data set")
         if self.kind == "hub" and self.split in self.validation:
-            raise UserError(f"validation {self.split}: `split` has the same name: give another one, or `validation_share`")
+            raise UserError(
+                f"{flag('validation')} {self.split}: {flag('split')} has the same name: give another one, or "
+                f"{flag('validation_share')}"
+            )
         # Creating a source checks the options of each kind.
         Source(self.kind, self.inputs, self.subset, split=self.split)
 
@@ -116,8 +119,8 @@ class ExampleSource:
             yield from self._hub_records()
             return
         for path, split in self._files():
-            for place, record in read_json(path, self.max_record_bytes, counts):
-                yield SourceRecord(place, record, split)
+            for location, record in read_json(path, self.max_record_bytes, counts):
+                yield SourceRecord(location, record, split)
 
     @property
     def _default_split(self) -> str | None:
@@ -132,8 +135,8 @@ class ExampleSource:
             splits[name] = "validation"
         for name, split in splits.items():
             hub = Source("hub", self.inputs, self.subset, split=name)
-            for place, record in stream_records(hub, Unit((f"{self.inputs[0]} {name}",), 0)):
-                yield SourceRecord(place, record, split)
+            for location, record in stream_records(hub, Unit((f"{self.inputs[0]} {name}",), 0)):
+                yield SourceRecord(location, record, split)
 
     def _files(self) -> list[tuple[str, str | None]]:
         """Return the files, each with the split of its records."""
@@ -158,7 +161,7 @@ class ExampleCounts(RecordCounts):
         examples: Number of examples.
         cut: Sums of `Example.counts`.
         dropped: Number of dropped records by reason.
-        first_dropped: Place of the first record dropped for each reason.
+        first_dropped: Location of the first record dropped for each reason.
     """
 
     examples: int = 0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from megatape.errors import RecordError, UserError
+from megatape.errors import RecordError, UserError, flag
 from megatape.errors.suggestions import did_you_mean
 
 
@@ -16,24 +16,24 @@ def text_of(record: dict[str, Any], name: str) -> str:
     return str(record[name])
 
 
-def missing_field(name: str, value: Any, place: str = "") -> RecordError:
+def missing_field(name: str, value: Any, path: str = "") -> RecordError:
     """Return the error about a missing field, listing the fields present.
 
     Args:
         name: Missing field.
         value: Value that should contain it.
-        place: Path of the value in the record; empty for the record itself.
+        path: Path of the value in the record; empty for the record itself.
     """
-    place = place or "the record"
+    path = path or "the record"
     if isinstance(value, list):
-        return RecordError(f"{name!r} is missing; {place} is a list of {len(value)}")
+        return RecordError(f"{name!r} is missing; {path} is a list of {len(value)}")
     if not isinstance(value, dict):
-        return RecordError(f"{name!r} is missing; {place} is {value!r:.40}")
+        return RecordError(f"{name!r} is missing; {path} is {value!r:.40}")
     names = ", ".join(map(repr, value)) or "no fields"
     question = did_you_mean(name, map(str, value)).strip()
     if question:
         names += f" ({question})"
-    return RecordError(f"{name!r} is missing; {place} has {names}")
+    return RecordError(f"{name!r} is missing; {path} has {names}")
 
 
 class FieldMapping:
@@ -53,9 +53,9 @@ class FieldMapping:
         for text in texts:
             name, _, path = text.partition("=")
             if not name or not path or name in self._paths:
-                raise UserError(f"fields {text!r}: give each field of the format once, such as answer=response")
+                raise UserError(f"{flag('fields')} {text!r}: give each field of the format once, such as answer=response")
             if fields and name not in fields:
-                raise UserError(f"fields {text!r}: {did_you_mean(name, fields)}the format reads {', '.join(fields)}")
+                raise UserError(f"{flag('fields')} {text!r}: {did_you_mean(name, fields)}the format reads {', '.join(fields)}")
             self._paths[name] = path
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Limits:
         sequence_length: N. An example has at most N + 1 tokens, because its last token is only a target.
         max_prompt: Maximum prompt length.
         max_answer: Maximum answer length without the end token.
-        truncation: Which part of a long prompt to cut.
+        truncation: Part of a long prompt to cut.
     """
 
     sequence_length: int

@@ -11,9 +11,9 @@ from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource
 from megatape.data.finetuning.fields import FieldMapping
 from megatape.data.finetuning.format import Example, Format, RecordDropped
 from megatape.data.shards.entries import Index
-from megatape.data.shards.hashes import document_hash, splits_of, table_hashes
+from megatape.data.shards.hashes import are_held_out, document_hash, table_hashes
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import RecordError, UserError, path_errors
+from megatape.errors import RecordError, UserError, flag, marked_message, path_errors
 from megatape.registry import FORMATS
 from megatape.utils.atomic import new_folder
 from megatape.utils.units import plural
@@ -30,12 +30,12 @@ class SplitExample(NamedTuple):
     """Example assigned to a split.
 
     Attributes:
-        place: Place of the record in the source.
+        location: Location of the record in the source.
         split: Split name.
         example: The example.
     """
 
-    place: str
+    location: str
     split: str
     example: Example
 
@@ -61,14 +61,15 @@ class PromptHashes:
 
     def split(self, prompt: str, validation_share: float) -> str:
         """Return the split of a prompt."""
-        (number,) = table_hashes([document_hash(prompt.encode())])
+        hashes = table_hashes([document_hash(prompt.encode())])
+        number = hashes.item()
         if self.lowest is None or number < self.lowest:
             self.lowest = number
         if self.highest is None or number > self.highest:
             self.highest = number
-        if number == self.held_out:
+        if number == self.held_out or are_held_out(hashes, validation_share).item():
             return "validation"
-        return splits_of([number], validation_share)[0]
+        return "train"
 
 
 @path_errors()
@@ -149,25 +150,25 @@ def read_examples(
     """
     mapping = FieldMapping(source.fields, form.reads)
     prompts = prompts or PromptHashes()
-    for place, value, split in source.records(counts):
+    for location, value, split in source.records(counts):
         try:
             if not isinstance(value, dict):
                 raise RecordError(f"{value!r:.40} is not an object")
             example = form.example(mapping.apply(value))
         except RecordDropped as reason:
             counts.dropped[str(reason)] += 1
-            counts.first_dropped.setdefault(str(reason), place)
+            counts.first_dropped.setdefault(str(reason), location)
         except RecordError as error:
-            counts.add_bad(place, str(error))
+            counts.add_bad(location, str(error))
         except UserError as error:
             # The error concerns more than this record.
-            raise UserError(f"{place}: {error}") from None
+            raise UserError(f"{location}: {marked_message(error)}") from None
         else:
             counts.examples += 1
             counts.cut += example.counts
             if split is None:
                 split = prompts.split(example.prompt, source.validation_share)
-            yield SplitExample(place, split, example)
+            yield SplitExample(location, split, example)
     num_read = counts.examples + counts.dropped.total() + counts.skipped
     check_bad_records(counts, num_read, source.max_bad_fraction)
 
@@ -176,12 +177,12 @@ def _empty_split(split: str, source: ExampleSource, counts: ExampleCounts) -> st
     """Return the message about a split without examples."""
     seen = f"{plural(counts.examples, 'example')}, {plural(counts.dropped.total(), 'record')} dropped, {counts.bad} bad"
     examples = counts.bad_examples[:1]
-    for reason, place in counts.first_dropped.items():
-        examples.append(f"{place}: {reason}")
+    for reason, location in counts.first_dropped.items():
+        examples.append(f"{location}: {reason}")
         break
     if examples:
         seen += f"; the first: {'; '.join(examples)}"
     remedy = "give more or other records"
     if not source.validation:
-        remedy += f", or change --validation-share {source.validation_share}"
+        remedy += f", or change {flag('validation_share')} {source.validation_share}"
     return f"the {split} split got no example ({seen}): {remedy}"

@@ -7,7 +7,7 @@ from megatape.data.finetuning.format import Example
 from megatape.data.shards.entries import Index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.example_dataset import ExampleDataset
+from megatape.data.training.datasets.example_dataset import ExampleDataset
 from megatape.nn.targets import target_mask
 from megatape.utils.units import plural
 
@@ -25,13 +25,13 @@ def show_example(example: Example, tokenizer: Tokenizer) -> Iterator[str]:
     before = tokenizer.encode("a")
     start = tokenizer.decode(before)
     cells = list[str]()
-    for place, token in enumerate(example.ids):
+    for index, token in enumerate(example.ids):
         # Decoding drops special tokens.
         text = tokenizer.decode([*before, token]).removeprefix(start) or str(tokenizer.piece(token))
         cells.append(f"{token} {text!r}")
-        is_learned = place in learned
-        next_is_learned = place + 1 in learned
-        is_last = place + 1 == len(example.ids)
+        is_learned = index in learned
+        next_is_learned = index + 1 in learned
+        is_last = index + 1 == len(example.ids)
         if "\n" in text or len(cells) == LINE_TOKENS or is_learned != next_is_learned or is_last:
             mark = " "
             if is_learned:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from megatape.data.finetuning.fields import text_of
 from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped, Truncation
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import RecordError, UserError
+from megatape.errors import RecordError, UserError, flag
 
 # Parts of Alpaca's prompts.
 TASK = "Below is an instruction that describes a task"
@@ -20,12 +20,12 @@ class PromptFormat(Format):
     The prompt has the same tokens as when generating (without `<s>` if the tokenizer has none). The answer is tokenized
     separately.
 
-    Answers are cut to `max_answer` at the end. Prompts are cut to `max_prompt` and to the room left by the answer, at the place
-    named by `truncation`. `middle` keeps the first and the last tokens, half of the room each; with an `instruction`, the last
+    Answers are cut to `max_answer` at the end. Prompts are cut to `max_prompt` and to the room left by the answer. `truncation`
+    decides which part: `middle` keeps the first and the last tokens, half of the room each; with an `instruction`, the last
     tokens are those of the instruction.
 
     Attributes:
-        truncation: Which part of a long prompt to cut.
+        truncation: Part of a long prompt to cut.
         max_answer: Maximum answer length without the end token.
         instruction: Text at the end of every prompt.
     """
@@ -45,14 +45,15 @@ class PromptFormat(Format):
         self._min_prompt = len(tokenizer.begin) + max(1, self._instruction_tokens)
         self._max_prompt = limits.max_prompt
         if self._max_prompt is not None and self._max_prompt < self._min_prompt:
-            raise UserError(f"max_prompt_tokens is {self._max_prompt}: a prompt needs at least {self._min_prompt}")
+            raise UserError(f"{flag('max_prompt_tokens')} is {self._max_prompt}: a prompt needs at least {self._min_prompt}")
         if self._max_answer is None:
             return
         room = limits.sequence_length - len(self._separator) - self._max_answer
         if room < self._min_prompt:
             raise UserError(
-                f"sequence_length {limits.sequence_length} leaves {max(room, 0)} tokens for prompts before answers of "
-                f"{self._max_answer}, and they need at least {self._min_prompt}: raise it, or lower `max_answer_tokens`"
+                f"{flag('sequence_length')} {limits.sequence_length} leaves {max(room, 0)} tokens for prompts before answers "
+                f"of {self._max_answer}, and they need at least {self._min_prompt}: raise it, or lower "
+                f"{flag('max_answer_tokens')}"
             )
         if self.max_answer is not None and self._max_prompt is None:
             # In a recipe limiting answers, prompts leave room for the longest one.
@@ -116,7 +117,7 @@ class Alpaca(PromptFormat):
     """The prompt is an instruction with an optional input, the answer an output.
 
     Attributes:
-        unsupported: Fields of LLaMA-Factory's records that have no place in Stanford's prompt.
+        unsupported: Fields of LLaMA-Factory's records that do not occur in Stanford's prompt.
     """
 
     reads = ("instruction", "input", "output")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 
 # Maximum tokens per document, because it is held in memory. More tokens without an end token are treated as corrupted.
 MAX_TOKENS = 2**26
@@ -45,7 +45,7 @@ def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path, max_tokens:
         return
     if size > max_tokens or not has_ends:
         raise UserError(
-            f"{origin}: {size:,} tokens without the end token, {eos_id}: give the tokenizer that made them, or `append_eos` if "
-            "documents (samples of mds) were made without"
+            f"{origin}: {size:,} tokens without the end token, {eos_id}: give the tokenizer that made them, or "
+            f"{flag('append_eos')} if documents (samples of mds) were made without"
         )
     yield np.concatenate(begun)

@@ -6,7 +6,7 @@ from megatape.data.formats.documents import divided
 from megatape.data.formats.token_format import TokenFormat
 from megatape.data.shards.entries import SPLITS, Index, token_dtype
 from megatape.data.shards.index import load_index, store_tokenizer
-from megatape.data.shards.reader import OnTokens, SplitReader
+from megatape.data.shards.reading.reader import OnTokens, SplitReader
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.registry import TOKEN_FORMATS

@@ -13,10 +13,10 @@ from megatape.data.formats.token_format import TokenFormat
 from megatape.data.shards.entries import SPLITS, Index, check_filled, token_dtype
 from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import build_index
-from megatape.data.shards.reader import OnTokens
+from megatape.data.shards.reading.reader import OnTokens
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError, flag, path_errors
 from megatape.registry import TOKEN_FORMATS
 from megatape.utils.atomic import new_folder
 
@@ -46,7 +46,7 @@ class TokenFiles:
 
     def __post_init__(self) -> None:
         if self.append_eos and self.reader.piece == "block":
-            raise UserError(f"append_eos: files of format {self.format} do not say where documents end: leave it out")
+            raise UserError(f"{flag('append_eos')}: files of format {self.format} do not say where documents end: leave it out")
 
     @property
     def reader(self) -> TokenFormat:
@@ -106,7 +106,7 @@ def import_data(
             progress(ids.size)
         splits = {split: writer.close() for split, writer in writers.items()}
         validation_share = files.validation_share
-        remedy = "change `validation_share`, or give `validation`"
+        remedy = f"change {flag('validation_share')}, or give {flag('validation')}"
         if files.validation:
             validation_share = 0.0
             remedy = "its files are empty"
@@ -170,10 +170,10 @@ def _check_end(ids: np.ndarray, number: int, path: Path, tokenizer: Tokenizer) -
     ends = np.flatnonzero(ids == tokenizer.eos_id)
     if ends.tolist() == [ids.size - 1]:
         return
-    place = "nowhere"
+    position = "nowhere"
     if ends.size:
-        place = f"at {ends[0]:,} of {ids.size:,} tokens"
+        position = f"at {ends[0]:,} of {ids.size:,} tokens"
     raise UserError(
-        f"{path}: document {number:,} has the end token of {tokenizer.origin}, {tokenizer.eos_id}, {place}, not "
-        "only at its end: give the tokenizer that made it, or `append_eos` if it was made without end tokens"
+        f"{path}: document {number:,} has the end token of {tokenizer.origin}, {tokenizer.eos_id}, {position}, not "
+        f"only at its end: give the tokenizer that made it, or {flag('append_eos')} if it was made without end tokens"
     )

@@ -43,7 +43,7 @@ DTYPES: dict[int, np.dtype] = {
 UINT16_CODE = 8
 INT32_CODE = 4
 LENGTH = np.dtype("<i4")
-PLACE = np.dtype("<i8")
+OFFSET = np.dtype("<i8")
 
 
 class MegatronIndex(NamedTuple):
@@ -52,13 +52,13 @@ class MegatronIndex(NamedTuple):
     Attributes:
         dtype: Token id type.
         lengths: Tokens in each sequence, [S].
-        places: Each sequence's byte offset in PATH.bin, [S].
+        offsets: Each sequence's byte offset in PATH.bin, [S].
         ends: Each document's first sequence, and S, [D].
     """
 
     dtype: np.dtype
     lengths: np.ndarray
-    places: np.ndarray
+    offsets: np.ndarray
     ends: np.ndarray
 
 
@@ -73,9 +73,9 @@ class Megatron(TokenFormat):
             prefix = path.with_suffix("")
         ids_path = _beside(prefix, "bin")
         index = _beside(prefix, "idx")
-        stored, lengths, places, ends = _read_index(index)
+        stored, lengths, offsets, ends = _read_index(index)
         # Byte offset of the next document.
-        place = 0
+        offset = 0
         with open_regular(ids_path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
             if ends[0] != 0:
@@ -85,18 +85,19 @@ class Megatron(TokenFormat):
                     raise _corrupted(index, f"a document ends with sequence {end:,} of {lengths.size:,}, after {first:,}")
                 size = 0
                 for sequence in range(first, end):
-                    if places[sequence] != place + size or lengths[sequence] < 0:
+                    if offsets[sequence] != offset + size or lengths[sequence] < 0:
                         raise _corrupted(index, f"sequence {sequence:,} does not begin where the one before it ends")
                     size += int(lengths[sequence]) * stored.itemsize
                 content = b""
-                if place + size <= num_bytes:
+                if offset + size <= num_bytes:
                     content = file.read(size)
                 if len(content) < size:
-                    raise UserError(f"{ids_path}: truncated, {index.name} has {place + size:,} bytes and more: copy both again")
-                place += size
+                    end_offset = offset + size
+                    raise UserError(f"{ids_path}: truncated, {index.name} has {end_offset:,} bytes and more: copy both again")
+                offset += size
                 yield np.frombuffer(content, stored)
             if ends[-1] < lengths.size or file.read(1):
-                raise _corrupted(index, f"its documents end after {ends[-1]:,} of {lengths.size:,} sequences, {place:,} bytes")
+                raise _corrupted(index, f"its documents end after {ends[-1]:,} of {lengths.size:,} sequences, {offset:,} bytes")
 
     def write(self, path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) -> None:
         # The format has no uint32.
@@ -109,10 +110,10 @@ class Megatron(TokenFormat):
                 file.write(np.ascontiguousarray(ids, DTYPES[code]).data)
                 lengths.append(ids.size)
         sizes = np.array(lengths, LENGTH)
-        places = (np.cumsum(sizes, dtype=PLACE) - sizes) * DTYPES[code].itemsize
+        offsets = (np.cumsum(sizes, dtype=OFFSET) - sizes) * DTYPES[code].itemsize
         with create_file(_beside(path, "idx")) as index:
             index.write(HEADER.pack(MAGIC, VERSION, code, sizes.size, sizes.size + 1))
-            for numbers in (sizes, places, np.arange(sizes.size + 1, dtype=PLACE)):
+            for numbers in (sizes, offsets, np.arange(sizes.size + 1, dtype=OFFSET)):
                 index.write(numbers.data)
 
 
@@ -131,18 +132,18 @@ def _read_index(path: Path) -> MegatronIndex:
             f"{path}: version {version} with ids of type {code}: what is read is version {VERSION} with integers, types "
             f"{', '.join(map(str, DTYPES))}"
         )
-    places = HEADER.size + LENGTH.itemsize * num_sequences
-    ends = places + PLACE.itemsize * num_sequences
-    size = ends + PLACE.itemsize * num_ends
+    offsets = HEADER.size + LENGTH.itemsize * num_sequences
+    ends = offsets + OFFSET.itemsize * num_sequences
+    size = ends + OFFSET.itemsize * num_ends
     if content.size != size or not num_ends:
         raise _corrupted(
             path, f"{content.size:,} bytes, {num_sequences:,} sequences and {num_ends:,} ends of documents take {size:,}"
         )
     return MegatronIndex(
         dtype=DTYPES[code],
-        lengths=content[HEADER.size : places].view(LENGTH),
-        places=content[places:ends].view(PLACE),
-        ends=content[ends:].view(PLACE),
+        lengths=content[HEADER.size : offsets].view(LENGTH),
+        offsets=content[offsets:ends].view(OFFSET),
+        ends=content[ends:].view(OFFSET),
     )
 
 

@@ -15,8 +15,8 @@ class TokenFormat(ABC):
     """Reads and writes one split's token ids, holding a small part in memory at a time.
 
     Attributes:
-        piece: What `read` yields. "document": documents. "sample" and "block": parts of a token stream in which only end tokens
-            tell where documents end. A sample may be meant to be a document, a block is just a unit of reading.
+        piece: Kind of pieces that `read` yields. "document": documents. "sample" and "block": parts of a token stream in which
+            only end tokens tell where documents end. A sample may be meant to be a document, a block is just a unit of reading.
     """
 
     piece: ClassVar[Literal["document", "sample", "block"]]

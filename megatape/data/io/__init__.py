@@ -4,5 +4,6 @@
 * files.py opens a file. URLs are read by remote_file.py, which resumes after failures of the server (retries.py).
 * compression.py decompresses it (streams.py).
 * records.py reads lines of JSON, json_array.py one JSON array, and tar.py the members of a tar file.
+* columns.py makes and stores columns of Arrow.
 * isolated.py runs work that may crash in a child process.
 """

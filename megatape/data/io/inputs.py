@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import islice, pairwise
 from pathlib import PurePath
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from megatape.data.io.files import is_url, local_path
 from megatape.data.io.listing import Listing, check_skipped, wanted
 from megatape.data.io.local_folder import find_local
 from megatape.data.io.remote_folder import find_remote
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, flag
 
 # Range in braces: first number, last number and step.
 RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.-?0*([1-9]\d*))?")
@@ -75,9 +76,9 @@ def list_inputs(inputs: Sequence[str], *patterns: str, recursive: bool = True, o
             else:
                 content = find_remote(name, patterns, recursive)
             if content is None:
-                raise MissingPath(f"{option} {name}: no such file or directory")
+                raise MissingPath(f"{flag(option)} {name}: no such file or directory")
             if not content.files:
-                raise UserError(f"{option} {name}: no file named {wanted(patterns)} in this directory")
+                raise UserError(f"{flag(option)} {name}: no file named {wanted(patterns)} in this directory")
             is_folder = [file.name for file in content.files] != [name]
             listings.append(Listing(user_input, content.files, content.skipped, patterns, is_folder))
     return listings
@@ -100,7 +101,7 @@ def listed_files(
     files: list[str] = []
     for listing in listings:
         if not partial and listing.is_folder:
-            _check_sets(listing.names, f"{option} {listing.user_input}")
+            _check_sets(listing.names, f"{flag(option)} {listing.user_input}")
         check_skipped(listing, max_skipped_fraction, option)
         files += listing.names
     check_distinct(files, option)
@@ -109,13 +110,16 @@ def listed_files(
 
 def check_distinct(files: Iterable[str], option: str) -> None:
     """Raise UserError if a file or URL is given twice, the second time by `option`."""
-    counts = Counter[str]()
+    # Many files are in the same folder.
+    absolute_folder = cache(os.path.abspath)
+    found = set[str]()
     for name in files:
         if not is_url(name):
-            name = os.path.abspath(name)
-        counts[name] += 1
-        if counts[name] > 1:
-            raise UserError(f"{option}: {name} is given twice")
+            folder, file_name = os.path.split(name)
+            name = os.path.join(absolute_folder(folder), file_name)
+        if name in found:
+            raise UserError(f"{flag(option)}: {name} is given twice")
+        found.add(name)
 
 
 def relative(name: str, user_input: str) -> str | None:
@@ -156,7 +160,7 @@ def _check_sets(files: Sequence[str], where: str) -> None:
         if missing:
             raise UserError(
                 f"{where}: of the {int(file_set.size)} files {file_set} these are missing: "
-                f"{', '.join(missing)}. Download them, or give `partial` to prepare the others alone"
+                f"{', '.join(missing)}. Download them, or give {flag('partial')} to prepare the others alone"
             )
 
 

@@ -40,16 +40,16 @@ def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[Recor
     try:
         with open_file(path) as stored, io.TextIOWrapper(decompressed(stored, path), "utf-8-sig") as file:
             for number, element in enumerate(_elements(path, file), start=1):
-                place = f"{path}:record {number}"
+                location = f"{path}:record {number}"
                 if len(element.encode(errors="replace")) > max_bytes:
-                    counts.add_too_long(place)
+                    counts.add_too_long(location)
                     continue
                 try:
                     value = parse_json_record(element.encode())
                 except orjson.JSONDecodeError as error:
-                    counts.add_bad(place, f"malformed JSON ({error})")
+                    counts.add_bad(location, f"malformed JSON ({error})")
                     continue
-                yield Record(place, value)
+                yield Record(location, value)
     except CORRUPTED as error:
         raise corruption_error(path, COMPRESSIONS[suffix(path)], error) from error
     except UnicodeDecodeError as error:
@@ -84,28 +84,28 @@ def _elements(path: str, file: io.TextIOBase) -> Iterator[str]:
     """Yield the text of each element of the array in a file. Raises UserError, naming `path`, if it is malformed."""
     text = file.read(CHUNK_CHARACTERS)
     number = 0
-    # Position after the opening bracket.
-    place = _skip_space(text, 0) + 1
+    # Index after the opening bracket.
+    index = _skip_space(text, 0) + 1
     is_open = True
     while is_open:
-        end = _element_end(text, place)
+        end = _element_end(text, index)
         if end is not None:
             number += 1
-            yield text[place : end - 1].strip()
-            place = end
+            yield text[index : end - 1].strip()
+            index = end
             is_open = text[end - 1] == ","
             continue
-        text = text[place:]
-        place = 0
+        text = text[index:]
+        index = 0
         if number == 0 and text.lstrip()[:1] == "]":
-            place = text.index("]") + 1
+            index = text.index("]") + 1
             break
         # The size doubles, so the time for long records is linear.
         more = file.read(max(CHUNK_CHARACTERS, len(text)))
         if not more or len(text) > MAX_ELEMENT:
             raise _malformed(path, f"record {number + 1}", text)
         text += more
-    text_after_array = text[place:].strip() or file.read(CHUNK_CHARACTERS).strip()
+    text_after_array = text[index:].strip() or file.read(CHUNK_CHARACTERS).strip()
     if text_after_array:
         raise _malformed(path, "the text after the last record", text_after_array)
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from megatape.data.printable import printable
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.utils.units import plural
 
 # Maximum number of names to show for an input.
@@ -135,9 +135,9 @@ def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
     if len(others) > NUM_NAMES:
         names += f" and {len(others) - NUM_NAMES:,} more"
     raise UserError(
-        f"{option} {listing.user_input}: {amount} would be skipped, more than `max_skipped_fraction` {max_fraction:g}, because "
-        f"they are not named {wanted(listing.patterns)}: {names}. Rename them or give them one by one to read them, or raise "
-        "`max_skipped_fraction`"
+        f"{flag(option)} {listing.user_input}: {amount} would be skipped, more than {flag('max_skipped_fraction')} "
+        f"{max_fraction:g}, because they are not named {wanted(listing.patterns)}: {names}. Rename them or give them one by "
+        f"one to read them, or raise {flag('max_skipped_fraction')}"
     )
 
 

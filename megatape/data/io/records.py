@@ -35,11 +35,11 @@ class Record(NamedTuple):
     """Record of a file or data set.
 
     Attributes:
-        place: Place, such as `file:line`.
+        location: Location, such as `file:line`.
         value: JSON value.
     """
 
-    place: str
+    location: str
     value: Any
 
 
@@ -74,19 +74,19 @@ def read_records(path: str, max_bytes: int, counts: RecordCounts, begin: int = 0
             for number, line in enumerate(_lines(file, max_bytes, begin, end), start=1):
                 if number % LINES_PER_UPDATE == 1:
                     counts.read_bytes = read_before + stored.tell() - begin
-                place = f"{path}:{after}{number}"
+                location = f"{path}:{after}{number}"
                 if line is None:
-                    counts.add_too_long(place)
+                    counts.add_too_long(location)
                     continue
                 line = line.removeprefix(BYTE_ORDER_MARK)
-                if not line.strip():
+                if not line or line.isspace():
                     continue
                 try:
                     value = parse_json_record(line)
                 except orjson.JSONDecodeError as error:
-                    counts.add_bad(place, f"malformed JSON ({error})")
+                    counts.add_bad(location, f"malformed JSON ({error})")
                     continue
-                yield Record(place, value)
+                yield Record(location, value)
             counts.read_bytes = read_before + stored.tell() - begin
     except CORRUPTED as error:
         raise corruption_error(path, COMPRESSIONS[suffix(path)], error) from error

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megatape.data.counts import CorpusCounts, DocumentCounts
-from megatape.data.prepare.documents import describe_documents
-from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.part_summary import Part, PartFile, PartTotals
-from megatape.data.prepare.plan import Plan
+from megatape.data.prepare.passes.documents import describe_documents
+from megatape.data.prepare.shared_folder.folder import PartialFolder
+from megatape.data.prepare.shared_folder.plan import Plan
 from megatape.data.printable import printable
 from megatape.data.shards.entries import Index, Split, check_filled
 from megatape.data.shards.index import build_index, load_index
 from megatape.data.sources.kept_documents import SUFFIX
 from megatape.data.sources.reading import check_bad, check_not_empty
 from megatape.data.sources.source import Source
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.utils.atomic import check_absent, rename
 
 
@@ -92,10 +92,13 @@ def assemble(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Calla
 
 def _check_filled(splits: dict[str, Split], source: Source, plan: Plan, num_written: int) -> None:
     if source.validation:
-        reason = "no documents of its own: give other `input` or `validation_input`"
+        reason = f"no documents of its own: give other {flag('input')} or {flag('validation_input')}"
     else:
         share = plan.validation_share
-        reason = f"none of the {num_written} documents at `validation_share` {share}: change the share or give more documents"
+        reason = (
+            f"none of the {num_written} documents at {flag('validation_share')} {share}: change the share or give more "
+            "documents"
+        )
     check_filled(splits, reason)
 
 

@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatape.data.prepare.assembly import Prepared
-from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.preparation import Preparation, open_preparation
 from megatape.data.prepare.progress import OnProgress, UnitProgress
 from megatape.data.prepare.progress_totals import ProgressTotals
-from megatape.data.prepare.task import WHOLE, Task
-from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.prepare.worker import WorkerJob, WorkerWarning, run_worker
-from megatape.data.prepare.worker_pool import Death, WorkerPool
+from megatape.data.prepare.queue.task import WHOLE, Task
+from megatape.data.prepare.shared_folder.folder import PartialFolder
+from megatape.data.prepare.shared_folder.unit_lease import DEFAULT_TIMEOUTS
+from megatape.data.prepare.workers.worker import WorkerJob, WorkerWarning, run_worker
+from megatape.data.prepare.workers.worker_pool import Death, WorkerPool
 from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.fast import fast_tokenizer
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError, flag, path_errors
 from megatape.imports import given
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.utils.atomic import check_absent
@@ -65,33 +65,36 @@ def prepare(
     """
     # Check this before hours of work for an empty split.
     if not options.source.validation and not 0 < options.validation_share < 1:
-        raise UserError(f"validation_share is {options.validation_share}: give a share between 0 and 1, such as 0.02")
+        raise UserError(f"{flag('validation_share')} is {options.validation_share}: give a share between 0 and 1, such as 0.02")
     check_absent(output)
-    preparation = Preparation(options, PartialFolder(output, timeouts), options.source.units(), task=task)
+    folder = PartialFolder(output, timeouts)
     try:
-        plan = preparation.start(workers, redo)
-        totals = ProgressTotals(preparation, progress)
-        num_remaining = len(preparation.units) - len(totals.finished)
-        num_workers = min(workers, num_remaining)
-        if num_workers > 1:
-            _work(preparation, num_workers, totals)
-        else:
-            tokenizer = preparation.folder.tokenizer(plan)
-            fast = None
-            if num_remaining:
-                fast = fast_tokenizer(tokenizer, preparation.warn)
-            preparation.work(tokenizer, fast, totals.add)
-        return preparation.finish(plan)
+        with open_preparation(options, folder, workers=workers, redo=redo, task=task) as preparation:
+            _work(preparation, workers, ProgressTotals(preparation, progress))
+            return preparation.finish()
     except BaseException as error:
         if isinstance(error, OSError) and output.exists():
             # Another process has finished the preparation and removed the folder.
             return Prepared(load_index(output), None)
         name_path(error, output)
-        preparation.abandon()
         raise
 
 
-def _work(preparation: Preparation, num_workers: int, totals: ProgressTotals) -> None:
+def _work(preparation: Preparation, workers: int, totals: ProgressTotals) -> None:
+    """Finish all units, in this process if one is enough."""
+    num_remaining = len(preparation.units) - len(totals.finished)
+    num_workers = min(workers, num_remaining)
+    if num_workers > 1:
+        _run_workers(preparation, num_workers, totals)
+        return
+    tokenizer = preparation.folder.tokenizer(preparation.plan)
+    fast = None
+    if num_remaining:
+        fast = fast_tokenizer(tokenizer, preparation.warn)
+    preparation.work(tokenizer, fast, totals.add)
+
+
+def _run_workers(preparation: Preparation, num_workers: int, totals: ProgressTotals) -> None:
     """Run workers until all units are finished, replacing killed ones.
 
     This returns when one worker ends without an error: that worker has waited for all units, and another one may be stopped.
@@ -159,8 +162,8 @@ class _WorkerReplacer:
         description += ", possibly out of memory"
         if self._num_deaths == MAX_DEATHS:
             raise ChildProcessError(
-                f"{description}, the last of {self._num_deaths} without a finished unit in between: try fewer --workers, or "
+                f"{description}, the last of {self._num_deaths} without a finished unit in between: try fewer workers, or "
                 "check the file. Rerun the same command to resume"
             )
         self._preparation.warn(f"{description}: another one takes over its work")
-        self._pool.start()
+        self._pool.start_worker()

@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from megatape.data.cleaning.decisions import DUPLICATES, Cleaning, OnePass
+from megatape.data.cleaning.decisions import DUPLICATES, NEAR_DUPLICATES, Cleaning, OnePass
 from megatape.data.counts import CorpusCounts
+from megatape.data.prepare.rule_costs import Projection, RuleCosts
 from megatape.data.sources.document import Decision, Document
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
@@ -36,7 +37,7 @@ class RuleEffects:
         self.num_changed += 1
         num_same = len(os.path.commonprefix([before, after]))
         excerpt = _shortened(before[max(0, num_same - NUM_BEFORE) :])
-        self._add_example(f"  {document.place}: changed: {excerpt}")
+        self._add_example(f"  {document.location}: changed: {excerpt}")
 
     def add_drop(self, document: Document, text: str, decision: Decision) -> None:
         self.num_dropped += 1
@@ -44,7 +45,7 @@ class RuleEffects:
         score = decision.scores.get(decision.rule)
         if score is not None:
             reason += f" ({score:.3g})"
-        self._add_example(f"  {document.place}: {reason}: {_shortened(text)}")
+        self._add_example(f"  {document.location}: {reason}: {_shortened(text)}")
 
     def _add_example(self, line: str) -> None:
         if len(self.examples) < NUM_EXAMPLES:
@@ -52,20 +53,24 @@ class RuleEffects:
 
 
 @path_errors()
-def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]:
-    """Return lines about the effects of each rule on the first documents. Raises errors of reading.
+def dry_run(source: Source, cleaning: Cleaning, num_documents: int, price: float | None = None) -> list[str]:
+    """Return lines about the effects of each rule on the first documents, and about its cost. Raises errors of reading.
 
     Args:
         source: Document source.
         cleaning: Rules to apply.
         num_documents: Documents to read.
+        price: Price of a core hour. None: print no cost.
     """
     effects = {name: RuleEffects() for name in cleaning.rules}
     if cleaning.drop_duplicates:
         effects[DUPLICATES] = RuleEffects()
-    decider = OnePass(cleaning)
+    source = replace(source, max_documents=num_documents, validation=())
+    units = source.units()
+    costs = RuleCosts()
+    decider = OnePass(replace(cleaning, on_seconds=costs.add))
     counts = CorpusCounts()
-    for document in read_documents(replace(source, max_documents=num_documents, validation=()), counts):
+    for document in read_documents(source, counts, units):
         text = document.text
         decision = decider.decide(document)
         for edit in decision.edits:
@@ -73,7 +78,14 @@ def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]
             text = edit.text
         if decision.text is None:
             effects[decision.rule].add_drop(document, text, decision)
-    return list(_report(effects, counts.total.num_kept))
+    num_read = counts.total.num_kept
+    total_bytes = sum(unit.num_bytes for unit in units)
+    cost_lines = list(costs.report(Projection(num_read, counts.read_bytes, total_bytes, price)))
+    lines = list(_report(effects, num_read))
+    near = cleaning.near_duplicates
+    if near is not None and near.folders:
+        lines.append(f"{NEAR_DUPLICATES}: documents of folders are not read in a dry run, so more may be left out")
+    return lines + cost_lines
 
 
 def _report(effects: dict[str, RuleEffects], num_read: int) -> Iterator[str]:

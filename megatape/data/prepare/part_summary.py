@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.data.cleaning.arrays import CORRUPTED_ARRAYS
+from megatape.data.cleaning.stored.arrays import CORRUPTED_ARRAYS
 from megatape.data.counts import CorpusCounts
 from megatape.data.document_entries import DocumentFile, DocumentTable
-from megatape.data.shards.entries import SPLITS, Split
+from megatape.data.shards.entries import SPLITS, Shard, Split
 from megatape.data.shards.writer import entropy
 from megatape.errors import UserError
 from megatape.utils.json_files import read_json
@@ -107,7 +107,7 @@ class PartTotals:
     def splits(self) -> dict[str, Split]:
         splits = {}
         for name, parts in self._parts.items():
-            shards = []
+            shards: list[Shard] = []
             for part in parts:
                 shards += part.shards
             splits[name] = Split(

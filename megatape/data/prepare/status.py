@@ -6,11 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.data.document_entries import INDEX_FILE
-from megatape.data.prepare.folder import PartialFolder
-from megatape.data.prepare.folder_leases import ASSEMBLY, COMPARISON, NEAR_DECISION, PLANNING
-from megatape.data.prepare.plan import Plan
 from megatape.data.prepare.progress import UnitPass
-from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
+from megatape.data.prepare.shared_folder.folder import PartialFolder
+from megatape.data.prepare.shared_folder.folder_leases import (
+    ASSEMBLY,
+    COLLECTION,
+    COMPARISON,
+    DIVISION,
+    NEAR_DECISION,
+    PLANNING,
+    REFERENCE,
+)
+from megatape.data.prepare.shared_folder.plan import Plan
+from megatape.data.prepare.shared_folder.unit_lease import DEFAULT_TIMEOUTS
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.reliability.lease.holder import read_holder
 from megatape.utils.files import file_system_time
@@ -175,8 +183,14 @@ def _work(name: str, plan: Plan | None) -> str:
     number, _, suffix = name.partition(".")
     if not number.isdigit():
         return OTHER_WORK.get(name, name)
+    if suffix == REFERENCE:
+        return f"reading documents of other data directories, part {int(number) + 1}"
+    if suffix == DIVISION:
+        return "dividing the documents' hashes into ranges"
     if suffix == NEAR_DECISION:
         return "deciding which near duplicates to drop"
+    if suffix == COLLECTION:
+        return f"collecting the duplicates of all ranges, part {int(number) + 1}"
     if suffix == COMPARISON:
         return f"comparing documents, part {int(number) + 1}"
     if plan is None or int(number) >= len(plan.units):

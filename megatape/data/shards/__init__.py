@@ -1,7 +1,14 @@
 """Data directories: index.json, token shards and document tables.
 
-Reading: stored_split.py gives a split's token stream, documents and tokenizer; reader.py reads and verifies shards,
-document_tables.py and table_file.py read tables, cache.py and data_folder.py fetch directories from a URL.
-Writing: writer.py writes shards (layout.py), table_writer.py tables, index.py the index (entries.py, legacy.py).
-Checking: hashes.py, verifier.py, ledger.py. contents.py summarizes a directory for its report.
+entries.py       entries of the index
+index.py         writes, reads and checks the index
+index_formats/   other forms of the index: columns for large ones, and those of earlier versions
+stored_split.py  a split, opened for reading: its token stream, documents and tokenizer
+reading/         reads and verifies shards, from a shared file system, a URL or a cache
+tables/          tables of documents
+writer.py        writes shards
+layout.py        layout of a shard
+hashes.py        hashes of files, entries and documents
+ledger.py        checks that no document is lost or counted twice
+contents.py      summary of a directory, for its report
 """

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.counts import DocumentCounts
-from megatape.data.shards.document_tables import DomainTotal
 from megatape.data.shards.entries import SPLITS, Index
 from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.shards.tables.document_tables import DomainTotal
 from megatape.errors import path_errors
 
 # Sample texts and domains shown per split.
@@ -47,14 +47,14 @@ class TokenPreview:
     Attributes:
         split: Split name.
         tokens: Tokens in the document, 0 if the directory has no tables.
-        place: Place in the source; empty if the directory has no tables.
+        location: Location in the source; empty if the directory has no tables.
         url: Address; empty if unknown.
         text: Beginning of the text.
     """
 
     split: str
     tokens: int
-    place: str
+    location: str
     url: str
     text: str
 
@@ -141,4 +141,4 @@ def _samples(split: StoredSplit) -> Iterator[TokenPreview]:
         seen.add(document.first)
         end = document.first + min(document.tokens, SAMPLE_TOKENS)
         text = tokenizer.decode(split.stream(document.first, end))
-        yield TokenPreview(split.name, document.tokens, document.place, document.url, text)
+        yield TokenPreview(split.name, document.tokens, document.location, document.url, text)

@@ -1,6 +1,6 @@
 """Entries of `index.json`: tokenizer, splits and shards of a data directory, with sizes, token counts and hashes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -58,7 +58,7 @@ class Split:
     tokens: Count
     text_bytes: Count
     unigram_entropy: float
-    shards: list[Shard]
+    shards: Sequence[Shard]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Index:
     Attributes:
         tokenizer: Tokenizer.
         dtype: Token id type in shards.
-        source: Where the documents came from.
+        source: Source of the documents.
         validation_share: The validation split's share of documents; 0 if it has its own source.
         splits: Splits by name.
         answers: Answers by split; empty if whole documents are learned.

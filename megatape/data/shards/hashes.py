@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,13 @@ def document_hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=8).digest() + xxhash.xxh3_64_digest(content)
 
 
-def table_hashes(digests: Sequence[bytes]) -> list[int]:
-    """Return the part of each document's hash stored in its table row: the 64 bits of BLAKE2b."""
-    return np.frombuffer(b"".join(digests), "<u8")[::2].tolist()
+def table_hashes(digests: Sequence[bytes]) -> np.ndarray:
+    """Return the part of each document's hash stored in its table row: the 64 bits of BLAKE2b, uint64 [documents]."""
+    return np.frombuffer(b"".join(digests), "<u8")[::2]
 
 
-def splits_of(hashes: Sequence[int], validation_share: float) -> list[str]:
-    """Return each document's split, decided by its hash alone.
+def are_held_out(hashes: np.ndarray, validation_share: float) -> np.ndarray:
+    """Return whether each document is in the validation split, decided by its hash alone, bool [documents].
 
     So duplicates land in the same split, in any order and from any source.
 
@@ -58,16 +59,15 @@ def splits_of(hashes: Sequence[int], validation_share: float) -> list[str]:
         hashes: Result of `table_hashes`.
         validation_share: The validation split's share of documents.
     """
-    end = validation_share * 2**64
-    splits = []
-    for number in hashes:
-        if number < end:
-            splits.append("validation")
-        else:
-            splits.append("train")
-    return splits
+    # Integers are compared exactly. numpy would round them to compare them with a float.
+    end = math.ceil(validation_share * 2**64)
+    if end >= 2**64:
+        return np.ones(hashes.size, bool)
+    return hashes < np.uint64(end)
 
 
 def split_of(content: bytes, validation_share: float) -> str:
     """Return one document's split, decided by its content alone."""
-    return splits_of(table_hashes([document_hash(content)]), validation_share)[0]
+    if are_held_out(table_hashes([document_hash(content)]), validation_share).item():
+        return "validation"
+    return "train"

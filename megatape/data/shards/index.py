@@ -9,9 +9,10 @@ from megatape.data.document_entries import INDEX_FILE
 from megatape.data.io.local_folder import PARTIAL
 from megatape.data.shards.entries import SPLITS, Index, TokenizerEntry, token_dtype
 from megatape.data.shards.hashes import content_hash
+from megatape.data.shards.index_formats.index_columns import open_columns, save_columns
+from megatape.data.shards.index_formats.legacy import upgrade_splits
 from megatape.data.shards.layout import covered_bytes, shard_bytes
 from megatape.data.shards.ledger import check_ledger
-from megatape.data.shards.legacy import upgrade_splits
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.utils.atomic import write_atomically
@@ -69,7 +70,15 @@ def save_index(index: Index, directory: Path) -> None:
             del counts["skipped_files"]
             del counts["skipped_bytes"]
     path = directory / INDEX_FILE
-    write_atomically(path, json_content(content, str(path), indent=1, max_bytes=MAX_INDEX_BYTES) + b"\n")
+    encoded = json_content(content, str(path), indent=1, max_bytes=MAX_INDEX_BYTES) + b"\n"
+    write_atomically(path, encoded)
+    save_columns(index, directory, encoded)
+
+
+@path_errors()
+def open_index(directory: Path) -> Index:
+    """Read the index of a data directory for training. The shards of a large one stay on disk. Raises like `load_index`."""
+    return open_columns(directory) or load_index(directory)
 
 
 @path_errors()

@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.document_entries import INDEX_FILE, DocumentTable
-from megatape.data.shards.cache import CacheFolder
-from megatape.data.shards.data_folder import open_folder
-from megatape.data.shards.document_tables import DocumentTables, lengths_by_end
 from megatape.data.shards.entries import SPLITS, Index
-from megatape.data.shards.index import load_index
-from megatape.data.shards.reader import SplitReader
+from megatape.data.shards.index import open_index
+from megatape.data.shards.index_formats.index_columns import shard_numbers
+from megatape.data.shards.reading.cache import CacheFolder
+from megatape.data.shards.reading.data_folder import open_folder
+from megatape.data.shards.reading.reader import SplitReader
+from megatape.data.shards.tables.document_tables import DocumentTables, lengths_by_end
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.errors.suggestions import choose_one
 
 
@@ -50,12 +51,12 @@ class StoredSplit:
 
     def __init__(self, directory: str | Path, name: str, cache: CacheFolder | None = None) -> None:
         if name not in SPLITS:
-            raise UserError(f"split is {name!r}: {choose_one(name, SPLITS)}")
+            raise UserError(f"{flag('split')} is {name!r}: {choose_one(name, SPLITS)}")
         self.directory = str(directory)
         self.name = name
         self.description = f"split {name} of {directory}"
         self._folder = open_folder(directory, cache)
-        self._index = load_index(self._folder.directory)
+        self._index = open_index(self._folder.directory)
         content = self._index.splits[name]
         self.shards = content.shards
         self.num_tokens = content.tokens
@@ -69,8 +70,10 @@ class StoredSplit:
         self.answers = self._index.answers.get(name)
         self.fingerprint = self._index.fingerprint(name)
         self._reader = SplitReader(self._folder.origin, self._index, name, cache)
-        self.shard_ends = np.cumsum([shard.tokens for shard in content.shards], dtype=np.int64)
-        self._starts = [0, *self.shard_ends.tolist()]
+        starts = np.append(0, np.cumsum(shard_numbers(content.shards, "tokens")))
+        self.shard_ends = starts[1:]
+        # Tokens before each shard, and in all. A view gives Python's integers faster than the array.
+        self._starts = starts.data
 
     @property
     def index(self) -> Index:
@@ -79,19 +82,25 @@ class StoredSplit:
 
     def stream(self, begin: int, end: int) -> np.ndarray:
         """Return tokens [begin, end) of the stream, int64. Raises IndexError outside the split."""
+        return self.stored_ids(begin, end).astype(np.int64)
+
+    def stored_ids(self, begin: int, end: int) -> np.ndarray:
+        """Return tokens [begin, end) of the stream in the type in which they are stored. Raises like `stream`."""
         if not 0 <= begin <= end <= self.num_tokens:
             raise IndexError(f"tokens {begin} to {end} of {self.num_tokens}")
         shard = bisect_right(self._starts, begin) - 1
-        parts = []
+        start = self._starts[shard]
+        if begin < end <= self._starts[shard + 1]:
+            # Most samples lie in one shard.
+            return self._reader.read(shard, begin - start, end - start)
+        parts = [np.empty(0, np.uint16)]
         while begin < end:
             start = self._starts[shard]
             last = min(end, self._starts[shard + 1])
             parts.append(self._reader.read(shard, begin - start, last - start))
             begin = last
             shard += 1
-        if len(parts) == 1:
-            return parts[0].astype(np.int64)
-        return np.concatenate([np.empty(0, np.int64), *parts])
+        return np.concatenate(parts)
 
     def expect(self, shards: Sequence[int]) -> None:
         """Announce the shards needed next, by number. With a cache, they are copied ahead."""

@@ -11,7 +11,7 @@ class Document(NamedTuple):
 
     Attributes:
         text: Document text.
-        place: Place in the source such as `file:line`, the same on every machine with the same inputs.
+        location: Location in the source such as `file:line`, the same on every machine with the same inputs.
         url: Document address; empty if unknown.
         input: Element of `Source.inputs` containing the document.
         scores: Scores by cleaning rule.
@@ -21,7 +21,7 @@ class Document(NamedTuple):
     """
 
     text: str
-    place: str
+    location: str
     url: str = ""
     input: str = ""
     scores: Mapping[str, float] = {}

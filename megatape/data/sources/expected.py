@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from megatape.data.io.files import NUM_REQUESTS, file_states, is_url, open_file
 from megatape.data.sources.source import Source
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError, flag, path_errors
 
 # Checksum or size, and name.
 LINE = re.compile(r"(?i)([0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|\d{1,18})\s+\*?(.+)")
@@ -29,7 +29,7 @@ def check_expected(source: Source, path: Path) -> None:
         UserError: Files are missing, not listed, or have another size or checksum.
     """
     if source.reader.takes != "paths":
-        raise UserError(f"expect {path}: `source` {source.kind} has no files: remove it")
+        raise UserError(f"{flag('expect')} {path}: {flag('source')} {source.kind} has no files: remove it")
     listed = _read(path)
     # File -> its name in the list.
     names: dict[str, str | None] = {}
@@ -52,7 +52,9 @@ def check_expected(source: Source, path: Path) -> None:
         text = "; ".join(sorted(differences)[:NUM_SHOWN])
         if len(differences) > NUM_SHOWN:
             text += f"; and {len(differences) - NUM_SHOWN:,} more"
-        raise UserError(f"expect {path}: {len(differences):,} files differ: {text}. Download them again, or correct the list")
+        raise UserError(
+            f"{flag('expect')} {path}: {len(differences):,} files differ: {text}. Download them again, or correct the list"
+        )
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -63,7 +65,9 @@ def _read(path: Path) -> dict[str, str]:
             continue
         entry = LINE.fullmatch(line.strip())
         if entry is None:
-            raise UserError(f"expect {path}:{number}: {line[:80]!r} has no checksum or size and no name: correct the line")
+            raise UserError(
+                f"{flag('expect')} {path}:{number}: {line[:80]!r} has no checksum or size and no name: correct the line"
+            )
         listed[str(PurePosixPath(entry[2]))] = entry[1].lower()
     return listed
 

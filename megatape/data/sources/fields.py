@@ -22,18 +22,16 @@ def documents_of(records: Iterable[Record], source: Source, counts: RecordCounts
         source: Source of the records. It names the text field.
         counts: Counts to update.
     """
-    for place, record in records:
-        text: Any = MISSING
-        if isinstance(record, dict):
-            text = record.get(source.text_field, MISSING)
+    for location, record in records:
+        text = _value_or_missing(record, source.text_field)
         if text is None:
-            yield document_of("", place, record, source)
+            yield document_of("", location, record, source)
         elif not isinstance(text, str):
-            counts.add_bad(place, f"`{source.text_field}` is missing or not a string")
+            counts.add_bad(location, f"`{source.text_field}` is missing or not a string")
         elif is_too_long(text, source.max_record_bytes):
-            counts.add_too_long(place)
+            counts.add_too_long(location)
         else:
-            yield document_of(text, place, record, source)
+            yield document_of(text, location, record, source)
 
 
 def is_too_long(text: str, max_bytes: int) -> bool:
@@ -41,21 +39,32 @@ def is_too_long(text: str, max_bytes: int) -> bool:
     return 4 * len(text) > max_bytes and len(text.encode()) > max_bytes
 
 
-def document_of(text: str, place: str, record: Any, source: Source) -> Document:
+def document_of(text: str, location: str, record: Any, source: Source) -> Document:
     """Return a document with the fields of its record. The field `url` is its address."""
     url = ""
-    if isinstance(record, dict) and isinstance(record.get("url"), str):
-        url = record["url"]
+    if isinstance(record, dict):
+        address = record.get("url")
+        if isinstance(address, str):
+            url = address
+    if not source.fields:
+        return Document(text, location, url)
     fields = {path: value_of(record, path) for path in source.fields}
-    return Document(text, place, url, fields=fields)
+    return Document(text, location, url, fields=fields)
 
 
 def value_of(record: Any, path: str) -> Any:
     """Return the value at a path such as `metadata.license`, or None if it is missing. Field names may contain dots."""
+    value = _value_or_missing(record, path)
+    if value is MISSING:
+        return None
+    return value
+
+
+def _value_or_missing(record: Any, path: str) -> Any:
     if isinstance(record, dict) and path in record:
         return record[path]
     for name in path.split("."):
-        if not isinstance(record, dict):
-            return None
-        record = record.get(name)
+        if not isinstance(record, dict) or name not in record:
+            return MISSING
+        record = record[name]
     return record

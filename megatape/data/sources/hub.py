@@ -9,7 +9,7 @@ from megatape.data.sources.document import Document
 from megatape.data.sources.fields import documents_of
 from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 
 
 class Hub(Reader):
@@ -76,8 +76,8 @@ def _failure(source: Source, num_documents: int, error: Exception) -> UserError:
     """Return a single error for the many that `datasets` passes on from its parsers, cache and network client."""
     reason = " ".join(str(error).split())[:300]
     return UserError(
-        f"source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {num_documents} "
+        f"{flag('source')} hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {num_documents} "
         f"documents: {type(error).__name__}: {reason}. Streaming needs the network, for private and gated data sets "
         "`hf auth login` or HF_TOKEN, and files without malformed lines that all have the same fields; otherwise download the "
-        "files and use `source` c4, jsonl or parquet, which count bad records and continue"
+        f"files and use {flag('source')} c4, jsonl or parquet, which count bad records and continue"
     )

@@ -25,7 +25,7 @@ from megatape.data.sources.kept_documents import (
 )
 from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 
 # File names of documents kept by a preparation.
 PATTERN = f"{DOCUMENTS}-*{SUFFIX}"
@@ -61,7 +61,7 @@ class C4(JsonLines):
 
 
 class Documents(JsonLines):
-    """Folders written by `prepare corpus --keep-documents`: clean documents with their places and scores.
+    """Folders written by `prepare corpus --keep-documents`: clean documents with their locations and scores.
 
     Each file is a unit, as in the preparation that wrote it, so the shards are the same. The files must match the index of
     their folder: none may be missing or come from another preparation.
@@ -69,13 +69,19 @@ class Documents(JsonLines):
 
     def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         if source.max_documents is not None and len(inputs) > 1:
-            raise UserError(f"max_documents: `source` documents takes one `input` with it, got {len(inputs)}: give one")
+            raise UserError(
+                f"{flag('max_documents')}: {flag('source')} documents takes one {flag('input')} with it, got {len(inputs)}: "
+                "give one"
+            )
         files = _document_files(inputs, option)
         _check_listed(files, inputs)
         splits = ["".join(PurePath(file).name.removesuffix(SUFFIX).split("-")[2:]) for file in files]
         if "validation" in splits and option == "input" and (source.validation or source.max_documents is not None):
             file = files[splits.index("validation")]
-            raise UserError(f"{file} is held out: with max_documents or `validation_input` give `input` training files alone")
+            raise UserError(
+                f"{file} is held out: with max_documents or {flag('validation_input')} give {flag('input')} training files "
+                "alone"
+            )
         units = []
         for file, split, state in zip(files, splits, file_states(files), strict=True):
             units.append(Unit((file,), state.size, split=split, versions=(state.version,)))
@@ -95,11 +101,11 @@ class Documents(JsonLines):
             records = read_records(name, LARGEST_RECORD_BYTES, counts)
             for document in documents_of(records, source_with_fields, counts):
                 num_read += 1
-                place = document.fields["place"]
+                location = document.fields["place"]
                 scores = document.fields["scores"]
                 if not isinstance(scores, dict):
                     scores = {}
-                yield document._replace(place=str(place), scores=scores)
+                yield document._replace(location=str(location), scores=scores)
             check_count(name, entry, num_read + counts.skipped - num_skipped)
 
     def describe(self, source: Source) -> dict[str, Any]:

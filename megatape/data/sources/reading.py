@@ -1,8 +1,9 @@
 """Reads units of a source: yields the kept documents, and counts the others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 
 from megatape.data.counts import (
     BAD,
@@ -19,7 +20,7 @@ from megatape.data.printable import printable
 from megatape.data.sources.document import EMPTY, Decide, Document, OnDecision, keep
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 
 
 def read_unit(
@@ -39,10 +40,12 @@ def read_unit(
         UserError: A file is corrupted, or too many records are bad.
     """
     num_kept = 0
-    for name in unit.inputs:
-        user_input = printable(source.input_of(name))
+    reader = source.reader
+    # A unit may have thousands of small files, mostly of one input.
+    for input_name, names in groupby(unit.inputs, source.input_of):
+        user_input = printable(input_name)
         with _count_input(counts, user_input) as input_counts:
-            for document in source.reader.read(source, replace(unit, inputs=(name,)), counts):
+            for document in reader.read(source, replace(unit, inputs=tuple(names)), counts):
                 input_counts.read += 1
                 if not document.text or document.text.isspace():
                     decision = EMPTY
@@ -54,13 +57,16 @@ def read_unit(
                     input_counts.add_dropped(decision.label)
                     continue
                 num_kept += 1
-                yield document._replace(
-                    text=decision.text,
-                    place=printable(document.place),
-                    input=user_input,
-                    scores=decision.scores,
-                    content=decision.content,
-                    digest=decision.digest,
+                # Positional arguments take half the time of `_replace`.
+                yield Document(
+                    decision.text,
+                    printable(document.location),
+                    document.url,
+                    user_input,
+                    decision.scores,
+                    document.fields,
+                    decision.content,
+                    decision.digest,
                 )
                 if num_kept == source.max_documents:
                     return
@@ -89,13 +95,20 @@ def _count_input(counts: CorpusCounts, user_input: str) -> Iterator[DocumentCoun
         counts.inputs.setdefault(user_input, DocumentCounts()).add(input_counts)
 
 
-def read_documents(source: Source, counts: CorpusCounts) -> Iterator[Document]:
+def read_documents(source: Source, counts: CorpusCounts, units: Sequence[Unit] | None = None) -> Iterator[Document]:
     """Yield the documents of all units, without a separate validation split.
+
+    Args:
+        source: Document source.
+        counts: Counts to update.
+        units: All units of the source, if the caller has them.
 
     Raises:
         UserError: No file matches, or the source has no documents.
     """
-    for unit in source.units():
+    if units is None:
+        units = source.units()
+    for unit in units:
         if unit.split != "validation":
             yield from read_unit(source, unit, counts)
     check_not_empty(source, counts)
@@ -108,8 +121,9 @@ def check_bad(source: Source, counts: CorpusCounts) -> None:
     if counts.without_text > max(FEW_BAD, source.max_skipped_fraction * num_read):
         raise UserError(
             f"of {num_read:,} samples {counts.without_text:,} have no member named .txt or .json, more than "
-            f"`max_skipped_fraction` {source.max_skipped_fraction:g}; the first: {counts.first_without_text}. Rename the "
-            "members with text, or raise `max_skipped_fraction`, and give the same command again; what is finished stays"
+            f"{flag('max_skipped_fraction')} {source.max_skipped_fraction:g}; the first: {counts.first_without_text}. Rename "
+            f"the members with text, or raise {flag('max_skipped_fraction')}, and give the same command again; what is "
+            "finished stays"
         )
 
 
@@ -127,7 +141,7 @@ def check_not_empty(source: Source, counts: CorpusCounts) -> None:
     if without_text:
         examples += f", {without_text} without text, first: {counts.first_without_text}"
     raise UserError(
-        f"source {source.kind} {' '.join(source.inputs)}: no documents found ({empty} empty, {counts.too_long} "
-        f"longer than `max_record_bytes` {source.max_record_bytes:,}, {dropped} dropped, {counts.bad} bad"
-        f"{examples}): check `source` and `input`"
+        f"{flag('source')} {source.kind} {' '.join(source.inputs)}: no documents found ({empty} empty, {counts.too_long} "
+        f"longer than {flag('max_record_bytes')} {source.max_record_bytes:,}, {dropped} dropped, {counts.bad} bad"
+        f"{examples}): check {flag('source')} and {flag('input')}"
     )

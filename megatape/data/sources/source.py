@@ -14,7 +14,7 @@ from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
 from megatape.data.sources.document import Document
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.units import Unit, divide_files
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError, flag, path_errors
 from megatape.errors.suggestions import choose_one
 from megatape.registry import SOURCES
 
@@ -73,7 +73,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, source: "Source", unit: Unit, counts: RecordCounts) -> Iterator[Document]:
-        """Yield the documents of a unit with one input, including empty ones.
+        """Yield the documents of a unit, including empty ones.
 
         Args:
             source: Source of this unit.
@@ -100,7 +100,7 @@ class Source:
         subset: Configuration of a hub data set, such as `en`.
         max_documents: Stop reading after keeping this many documents. None: read all.
         max_record_bytes: Maximum size of a line, file or text. Longer ones are skipped.
-        text_field: Name of the text field.
+        text_field: Name of the text field, such as `text`, or `body.text` inside another field of a JSON record.
         split: Split of a hub data set.
         validation: Paths and URLs of the validation split, read first. Empty: hold out a share of all documents.
         max_bad_fraction: Maximum fraction of bad or too long records, in a unit and in total. FEW_BAD records are always
@@ -128,39 +128,54 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
-            raise UserError(f"source {self.kind!r} is unknown: {choose_one(self.kind, SOURCES)}")
+            raise UserError(f"{flag('source')} {self.kind!r} is unknown: {choose_one(self.kind, SOURCES)}")
         self._check_inputs()
         self._check_fields()
         if self.validation and self.reader.takes != "paths":
-            raise UserError(f"validation_input {' '.join(self.validation)}: `source` {self.kind} has no files: remove it")
+            raise UserError(
+                f"{flag('validation_input')} {' '.join(self.validation)}: {flag('source')} {self.kind} has no files: remove it"
+            )
         if self.validation and self.max_documents is not None:
-            raise UserError("max_documents and `validation_input`: give one of them, or fewer files")
+            raise UserError(f"{flag('max_documents')} and {flag('validation_input')}: give one of them, or fewer files")
 
     def _check_inputs(self) -> None:
         takes = self.reader.takes
         if takes == "nothing" and self.inputs:
-            raise UserError(f"source {self.kind} takes no `input`, got {list(self.inputs)}: remove it or name another source")
+            raise UserError(
+                f"{flag('source')} {self.kind} takes no {flag('input')}, got {list(self.inputs)}: remove it or name another "
+                "source"
+            )
         if takes != "nothing" and not self.inputs:
-            raise UserError(f"source {self.kind} needs `input`: give at least one")
+            raise UserError(f"{flag('source')} {self.kind} needs {flag('input')}: give at least one")
         if takes == "name" and len(self.inputs) != 1:
-            raise UserError(f"source {self.kind} takes one data set name as `input`, got {list(self.inputs)}")
+            raise UserError(f"{flag('source')} {self.kind} takes one data set name as {flag('input')}, got {list(self.inputs)}")
 
     def _check_fields(self) -> None:
         reader = self.reader
         for name, value, default in (("subset", self.subset, None), ("split", self.split, "train")):
             if value != default and not reader.has_subsets:
-                raise UserError(f"{name} {value!r} belongs to `source` hub, got `source` {self.kind}: remove it")
+                raise UserError(
+                    f"{flag(name)} {value!r} belongs to {flag('source')} hub, got {flag('source')} {self.kind}: remove it"
+                )
         if self.text_field != "text" and not reader.has_fields:
-            raise UserError(f"text_field {self.text_field!r}: the documents of `source` {self.kind} have no fields: remove it")
+            raise UserError(
+                f"{flag('text_field')} {self.text_field!r}: the documents of {flag('source')} {self.kind} have no fields: "
+                "remove it"
+            )
         if self.fields and not reader.has_fields:
             raise UserError(
-                f"the documents of `source` {self.kind} have no fields, but a rule reads {self.fields[0]}: remove it"
+                f"the documents of {flag('source')} {self.kind} have no fields, but a rule reads {self.fields[0]}: remove it"
             )
 
     @property
     def reader(self) -> Reader:
         """Reader of this kind."""
         return SOURCES[self.kind].load()()
+
+    @property
+    def all_inputs(self) -> tuple[str, ...]:
+        """Inputs of both splits."""
+        return self.inputs + self.validation
 
     def units(self) -> list[Unit]:
         """Divide all inputs into units.
@@ -195,7 +210,7 @@ class Source:
 
     def input_of(self, name: str) -> str:
         """Return the element of `inputs` or `validation` containing a unit's input; for a source without inputs, its kind."""
-        inputs = self.inputs + self.validation
+        inputs = self.all_inputs
         if len(inputs) == 1:
             return inputs[0]
         for user_input in inputs:

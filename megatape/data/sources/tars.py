@@ -135,16 +135,16 @@ def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts)
     sample = Sample()
     names = _Names()
     for member in read_members(file, _has_document, source.max_record_bytes):
-        place = f"{archive}:{member.name}"
+        location = f"{archive}:{member.name}"
         key, extension = _split_name(member.name)
         if member.reason is not None:
-            counts.add_bad(place, member.reason)
+            counts.add_bad(location, member.reason)
             continue
         if extension is None:
             names.add_other(member.name)
             continue
         if not names.add(member.name):
-            counts.add_bad(place, "a second member of this name")
+            counts.add_bad(location, "a second member of this name")
             continue
         if key != sample_key:
             if not sample.is_empty:
@@ -153,10 +153,10 @@ def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts)
             sample = Sample()
             if not names.add_key(key):
                 sample_key = None
-                counts.add_bad(place, "apart from the other members of its sample: pack the archive again, sorted by name")
+                counts.add_bad(location, "apart from the other members of its sample: pack the archive again, sorted by name")
                 continue
         if member.content is None:
-            counts.add_too_long(place)
+            counts.add_too_long(location)
             continue
         sample_member = SampleMember(member.name, member.content.removeprefix(BYTE_ORDER_MARK))
         if extension == TEXT:
@@ -193,14 +193,14 @@ def _documents(sample: Sample, archive: str, source: Source, counts: RecordCount
     """Yield the document of a sample. A sample without text is counted instead."""
     member = sample.text or sample.record
     assert member is not None
-    place = f"{archive}:{member.name}"
+    location = f"{archive}:{member.name}"
     try:
         record = {}
         if sample.record is not None:
             record = parse_json_record(sample.record.content)
         if sample.text is not None:
-            yield document_of(sample.text.content.decode(), place, record, source)
+            yield document_of(sample.text.content.decode(), location, record, source)
         else:
-            yield from documents_of([Record(place, record)], source, counts)
+            yield from documents_of([Record(location, record)], source, counts)
     except (UnicodeDecodeError, orjson.JSONDecodeError) as error:
-        counts.add_bad(place, f"malformed text or JSON ({error})")
+        counts.add_bad(location, f"malformed text or JSON ({error})")

@@ -1,5 +1,6 @@
 """Reads text files, one document each: .txt files, code, and the Python standard library."""
 
+import os
 import sysconfig
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 
 from megatape.data.counts import RecordCounts
 from megatape.data.io.compression import MAGIC_BYTES
-from megatape.data.io.files import open_file
+from megatape.data.io.files import read_beginning
 from megatape.data.io.inputs import list_inputs, relative
 from megatape.data.io.listing import Listing
 from megatape.data.io.records import BYTE_ORDER_MARK
@@ -53,9 +54,11 @@ def other_format(content: bytes) -> str | None:
     compressed = MAGIC_BYTES.match(content)
     if compressed:
         return f"a file compressed by {compressed.lastgroup}"
-    for first_bytes, name in OTHER_FORMATS.items():
-        if content.startswith(first_bytes):
-            return name
+    # One test is enough for most files.
+    if content.startswith(tuple(OTHER_FORMATS)):
+        for first_bytes, name in OTHER_FORMATS.items():
+            if content.startswith(first_bytes):
+                return name
     return None
 
 
@@ -77,17 +80,14 @@ class TextFiles(Reader):
 
     def _read_file(self, source: Source, name: str, counts: RecordCounts) -> Document | None:
         """Return the document of a file, or None if it is skipped, which is counted."""
-        inputs = source.inputs + source.validation
-        is_in_folder = any(relative(name, user_input) for user_input in inputs)
-        if Path(name).is_symlink() and is_in_folder:
+        if os.path.islink(name) and any(relative(name, user_input) for user_input in source.all_inputs):
             counts.add_bad(name, "it is a link, no file")
             return None
-        with open_file(name) as file:
-            content = file.read(source.max_record_bytes + 1)
+        content = read_beginning(name, source.max_record_bytes + 1)
         counts.read_bytes += len(content)
         format_name = other_format(content)
         if format_name is not None:
-            if any(relative(name, user_input) == "" for user_input in inputs):
+            if any(relative(name, user_input) == "" for user_input in source.all_inputs):
                 raise UserError(f"{name}: {format_name}, not text: convert it to text first, or give other files")
             counts.add_bad(name, f"{format_name}, not text")
             return None

@@ -11,7 +11,7 @@ from megatape.errors import UserError
 UNIT_BYTES = 64 * 2**20
 # Minimum unit size by default, and source size up to which there is one unit.
 LEAST_UNIT_BYTES = 4 * 2**20
-SMALL_BYTES = 16 * 2**20
+SMALL_BYTES = 12 * 2**20
 # Minimum number of units per worker, so that all workers end at about the same time.
 UNITS_PER_WORKER = 4
 # Maximum number of units, enough for 64 TiB. A server that reports more is faulty.

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from megatape.data.shards.entries import SPLITS, Index
 from megatape.data.shards.index import build_index, load_index
-from megatape.data.shards.reader import OnTokens
+from megatape.data.shards.reading.reader import OnTokens
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.errors import UserError, path_errors
@@ -60,7 +60,7 @@ class Problem:
 class AdditionTask:
     """Settings that decide all problems of a data set.
 
-    `as_type` makes a task from options or from an index, checking the bounds.
+    `settings_from` makes a task of options and `as_type` of an index, checking the bounds.
 
     Attributes:
         digits: D. Training operands have 1 to D digits, each pair of lengths equally often.

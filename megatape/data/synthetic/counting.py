@@ -83,7 +83,7 @@ class Counting(SyntheticTask):
             text += variable + operation
         answers = []
         for variable in generator.sample(variables, len(variables)):
-            place = len(text) + 2
-            answers.append(Answer(place, place + 1, place - since[variable]))
+            index = len(text) + 2
+            answers.append(Answer(index, index + 1, index - since[variable]))
             text += f"{variable}{QUESTION}{value[variable]}"
         return SyntheticSample(text, tuple(answers))

@@ -50,7 +50,7 @@ class Dyck(SyntheticTask):
                 still_open.append(len(text))
                 text += generator.choice(list(CLOSING))
                 continue
-            kinds = {text[place] for place in still_open}
+            kinds = {text[index] for index in still_open}
             source = still_open.pop()
             if len(kinds) > 1:
                 answers.append(Answer(len(text), len(text) + 1, len(text) - source))

@@ -13,7 +13,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.example_dataset import HIDES_ANSWERS
+from megatape.data.training.datasets.example_dataset import HIDES_ANSWERS
 from megatape.errors import UserError
 from megatape.utils.atomic import new_folder
 

@@ -1,6 +1,6 @@
 """Finding the letter at a distance from another one (Gopalakrishnan et al. 2025).
 
-A text such as `qhxbdkfcw>k-03x`: distinct letters, one of them again, a shift, and the letter that many places after it, or
+A text such as `qhxbdkfcw>k-03x`: distinct letters, one of them again, a shift, and the letter that many letters after it, or
 before it if the shift is negative. A model has to look up a letter by content, then by position.
 
 Source: Gopalakrishnan et al., "Decoupling the What and Where With Polar Coordinate Positional Embeddings",
@@ -39,8 +39,8 @@ class IndirectIndexing(SyntheticTask):
         least, most = split.options["letters"]
         num_letters = generator.randint(least, most)
         letters = "".join(generator.sample(string.ascii_letters, num_letters))
-        place = generator.randrange(len(letters))
-        target = generator.randint(max(0, place - FARTHEST), min(len(letters) - 1, place + FARTHEST))
-        text = f"{letters}>{letters[place]}{target - place:+03d}"
+        index = generator.randrange(len(letters))
+        target = generator.randint(max(0, index - FARTHEST), min(len(letters) - 1, index + FARTHEST))
+        text = f"{letters}>{letters[index]}{target - index:+03d}"
         answer = Answer(len(text), len(text) + 1, len(text) - target)
         return SyntheticSample(text + letters[target], (answer,))

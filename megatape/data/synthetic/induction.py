@@ -51,5 +51,5 @@ class Induction(SyntheticTask):
         between = "".join(generator.choices(others, k=before + gap))
         text = f"{between[:before]}{repeated}{between[before:]}{repeated}"
         # The first letter of the second occurrence cannot be predicted.
-        places = range(len(text) - REPEATED + 1, len(text))
-        return SyntheticSample(text, tuple(Answer(place, place + 1, REPEATED + gap) for place in places))
+        indices = range(len(text) - REPEATED + 1, len(text))
+        return SyntheticSample(text, tuple(Answer(index, index + 1, REPEATED + gap) for index in indices))

@@ -1,10 +1,10 @@
-"""Walking on a ring or a torus and recognizing places (Rambaud et al. 2025).
+"""Walking on a ring or a torus and recognizing cells (Rambaud et al. 2025).
 
 A text such as `>c>.<c>.>f`: each step is followed by what is seen there, one of 16 symbols or a blank. Each text has its own
-random map. Returning to a place, the model must say its symbol, which takes summing up all steps in between.
+random map. Returning to a cell, the model must say its symbol, which requires summing all steps in between.
 
 Source: Rambaud et al., "MapFormer: Self-Supervised Learning of Cognitive Maps with Input-Dependent Positional Embeddings",
-https://arxiv.org/abs/2511.19279: 16 symbols or a blank, scoring only places visited before; for training 128 steps on a torus
+https://arxiv.org/abs/2511.19279: 16 symbols or a blank, scoring only cells visited before; for training 128 steps on a torus
 of side 64, half of it blank; for tests 64 steps, side 32 and 20% blanks, or 512 steps, side 128 and 80% blanks. Differences:
 blanks are not scored, because a model always saying blank would reach 80% on `sparse`; steps to all neighbors are equally
 likely; size tiny has half the steps and half the side; a ring has the side of the torus.
@@ -22,7 +22,7 @@ STEPS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 128}
 
 
 class Torus(SyntheticTask):
-    """Write the symbol of a place. Plotted over the distance from the last visit.
+    """Write the symbol of a cell. Plotted over the distance from the last visit.
 
     Attributes:
         moves: Change of each coordinate, by step.
@@ -54,23 +54,23 @@ class Torus(SyntheticTask):
 
     def _walk(self, split: Split, generator: random.Random) -> tuple[str, list[Answer]]:
         side = split.options["side"]
-        place = (0,) * len(self.moves["<"])
+        cell = (0,) * len(self.moves["<"])
         text = ""
         answers = []
-        # Place -> index of its symbol in the text.
+        # Cell -> index of its symbol in the text.
         visits: dict[tuple[int, ...], int] = {}
         for step in generator.choices(list(self.moves), k=split.characters // 2):
-            place = tuple((old + change) % side for old, change in zip(place, self.moves[step], strict=True))
+            cell = tuple((old + change) % side for old, change in zip(cell, self.moves[step], strict=True))
             text += step
-            if place not in visits:
+            if cell not in visits:
                 symbol = BLANK
                 if generator.random() >= split.options["blanks"]:
                     symbol = generator.choice(SYMBOLS)
             else:
-                symbol = text[visits[place]]
+                symbol = text[visits[cell]]
                 if symbol != BLANK:
-                    answers.append(Answer(len(text), len(text) + 1, len(text) - visits[place]))
-            visits[place] = len(text)
+                    answers.append(Answer(len(text), len(text) + 1, len(text) - visits[cell]))
+            visits[cell] = len(text)
             text += symbol
         return text, answers
 

@@ -53,7 +53,7 @@ class NthAfterMarker(SyntheticTask):
         text = f"{letters[:before]}{MARKER}{letters[before:]}"
         answers = []
         for n in generator.sample(range(1, farthest + 1), farthest):
-            place = len(text) + 2
-            answers.append(Answer(place, place + 1, place - before - n))
+            index = len(text) + 2
+            answers.append(Answer(index, index + 1, index - before - n))
             text += f"{QUESTION}{n}{text[before + n]}"
         return SyntheticSample(text, tuple(answers))

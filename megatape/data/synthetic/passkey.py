@@ -56,10 +56,10 @@ class Passkey(SyntheticTask):
         numbers = {key: "".join(generator.choices(string.digits, k=DIGITS)) for key in keys}
         text = ""
         used = 0
-        places = sorted(generator.choices(range(filler + 1), k=needles))
-        for key, place in zip(keys, places, strict=True):
-            text += f"{sentences[used:place]}{key}:{numbers[key]}."
-            used = place
+        indices = sorted(generator.choices(range(filler + 1), k=needles))
+        for key, index in zip(keys, indices, strict=True):
+            text += f"{sentences[used:index]}{key}:{numbers[key]}."
+            used = index
         text += sentences[used:]
         answers = []
         for key in generator.choices(keys, k=ASKED):

@@ -6,7 +6,7 @@ the pairs again among them. The text ends with such a pair.
 Source: Arora et al., "Zoology: Measuring and Improving Recall in Efficient Language Models",
 https://arxiv.org/abs/2312.04927, section 3 and appendix: multi-query associative recall (MQAR), with 4 to 64 pairs in 64 to
 512 tokens. Differences: each question draws its key anew, because otherwise the last answer would be the only value not used
-yet; 26 keys and 26 values instead of 8192 tokens; the places of later pairs are drawn uniformly instead of by a power law; only
+yet; 26 keys and 26 values instead of 8192 tokens; positions of later pairs are drawn uniformly instead of by a power law; only
 values fill the space between them. Splits differing from training are ours.
 
 `many_keys` has 256 keys instead of 26, and more pairs. In `reassigned_recall` a text such as `AxByAzBqByAr>AzBq` gives each key
@@ -71,16 +71,16 @@ class Recall(SyntheticTask):
         text = "".join(key + value for key, value in values.items())
         filler = "".join(generator.choices(VALUES, k=between))
         # Number of letters before each later pair. The last pair ends the text.
-        places = sorted(generator.randint(0, between) for _ in range(asked - 1))
-        places.append(between)
+        lengths_before = sorted(generator.randint(0, between) for _ in range(asked - 1))
+        lengths_before.append(between)
         answers = []
         used = 0
         asked_keys = generator.choices(list(values), k=asked)
-        for place, key in zip(places, asked_keys, strict=True):
-            distance = len(text) + place - used - text.rindex(key)
-            text += filler[used:place] + key + values[key]
+        for length_before, key in zip(lengths_before, asked_keys, strict=True):
+            distance = len(text) + length_before - used - text.rindex(key)
+            text += filler[used:length_before] + key + values[key]
             answers.append(Answer(len(text) - 1, len(text), distance))
-            used = place
+            used = length_before
         return SyntheticSample(text, tuple(answers))
 
 
@@ -123,8 +123,8 @@ class ReassignedRecall(Recall):
         text = "".join(key + generator.choice(VALUES) for key in assigned) + ">"
         answers = []
         for key in generator.choices(keys, k=split.options["asked"]):
-            places = [place for place, other in enumerate(assigned) if other == key]
-            source = 2 * places[-self.back] + 1
+            indices = [index for index, other in enumerate(assigned) if other == key]
+            source = 2 * indices[-self.back] + 1
             begin = len(text) + 1
             answers.append(Answer(begin, begin + 1, begin - source))
             text += key + text[source]

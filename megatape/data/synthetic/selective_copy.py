@@ -1,6 +1,6 @@
 """Copying the letters in a text, skipping blanks (Gu & Dao 2023, Golovneva et al. 2024).
 
-A text such as `b..ad.>bad`: letters at random places among blanks, then the letters alone.
+A text such as `b..ad.>bad`: letters at random positions among blanks, then the letters alone.
 
 Source: Gu & Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", https://arxiv.org/abs/2312.00752,
 section 4.1.1: 16 tokens from a vocabulary of 16 in a text of 4096. Golovneva et al., "Contextual Position Encoding: Learning to
@@ -43,10 +43,10 @@ class SelectiveCopy(SyntheticTask):
         count = split.options["letters"]
         blanks = split.options["blanks"]
         letters = generator.choices(LETTERS, k=count)
-        places = sorted(generator.sample(range(count + blanks), count))
+        indices = sorted(generator.sample(range(count + blanks), count))
         text = [BLANK] * (count + blanks) + [SEPARATOR, *letters]
         answers = []
-        for copy, (place, letter) in enumerate(zip(places, letters, strict=True), start=count + blanks + 1):
-            text[place] = letter
-            answers.append(Answer(copy, copy + 1, copy - place))
+        for copy, (index, letter) in enumerate(zip(indices, letters, strict=True), start=count + blanks + 1):
+            text[index] = letter
+            answers.append(Answer(copy, copy + 1, copy - index))
         return SyntheticSample("".join(text), tuple(answers))

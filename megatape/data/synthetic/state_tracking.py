@@ -1,7 +1,7 @@
 """Multiplying elements of a group (Merrill et al. 2024, Siems et al. 2025, Yang et al. 2025).
 
 A text such as `bbcdad`, for the elements b, c and a: each element is followed by the product so far. The model never reads
-these answers, but an end token in their place. In `word_a5` a text such as `xYyx=0`: a word over two generators and their
+these answers, but an end token instead. In `word_a5` a text such as `xYyx=0`: a word over two generators and their
 inverses (upper case), and whether it is the identity.
 
 Sources: Merrill et al., "The Illusion of State in State-Space Models", https://arxiv.org/abs/2404.08819: word problems of
@@ -69,8 +69,8 @@ class StateTracking(SyntheticTask):
         for element in generator.choices(self.elements, k=split.characters // 2):
             product = compose(element, product)
             text += symbols[element] + symbols[product]
-        places = range(1, len(text), 2)
-        return SyntheticSample(text, tuple(Answer(place, place + 1, (place + 1) // 2) for place in places))
+        indices = range(1, len(text), 2)
+        return SyntheticSample(text, tuple(Answer(index, index + 1, (index + 1) // 2) for index in indices))
 
 
 class S3(StateTracking):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from megatape.data.training.example_dataset import HIDES_ANSWERS
+from megatape.data.training.datasets.example_dataset import HIDES_ANSWERS
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -78,7 +78,7 @@ class SyntheticTask(ABC):
         scored: Unit of scoring: right answers, or samples with only right answers.
         answers_end: Whether the last answer includes the end token, so that the model must know where to stop.
         copies: Whether each character in an answer repeats the character `key` characters before it.
-        hides_answers: Whether the model reads an end token in place of each answer, so that no answer helps with the next.
+        hides_answers: Whether the model reads an end token instead of each answer, so that no answer helps with the next.
     """
 
     alphabet: ClassVar[str]

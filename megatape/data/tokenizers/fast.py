@@ -2,12 +2,11 @@
 
 Its ids are compared with the tokenizer's: when loading it, on DIVERGENT_INPUTS and on texts with each added token; then on
 documents sampled by hash. The tokenizer itself encodes texts containing spelled-out special tokens, which are text to MegaTAPE
-but tokens to gigatoken, and texts with added tokens that gigatoken finds in other places.
+but tokens to gigatoken, and texts with added tokens that gigatoken finds at other positions.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -15,12 +14,12 @@ from isal.isal_zlib import crc32
 
 from megatape.data.tokenizers.huggingface import JsonTokenizer, panics_as_errors
 from megatape.data.tokenizers.sentencepiece import SPACE_MARK, SentencePieceTokenizer
-from megatape.data.tokenizers.tokenizer import JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
+from megatape.data.tokenizers.tokenizer import JSON_FILE, SENTENCEPIECE_FILE, EncodedDocuments, Tokenizer
 from megatape.errors import UserError
 
 LOG = logging.getLogger(__name__)
 
-# One in this many documents is compared, chosen by hash. If gigatoken is ten times as fast, comparing takes 2% of the time.
+# One document in this many is compared, chosen by hash. If gigatoken is ten times as fast, comparing takes 2% of the time.
 COMPARED = 500
 # gigatoken caches every word (up to 550 MB for this many characters). Reloading it empties the cache.
 RELOAD_AFTER_CHARACTERS = 2**26
@@ -81,6 +80,7 @@ class FastTokenizer:
         reload_after: Number of characters to encode before reloading gigatoken.
 
     Attributes:
+        vocab_size: Largest id plus one.
         begin: Ids at the beginning of documents, uint32.
         end: Ids at the end of documents, uint32.
 
@@ -94,6 +94,7 @@ class FastTokenizer:
 
         self._reload_after = reload_after
         self._tokenizer = tokenizer
+        self.vocab_size = tokenizer.vocab_size
         self._load = gigatoken.Tokenizer.from_json
         try:
             with panics_as_errors():
@@ -125,7 +126,7 @@ class FastTokenizer:
         self._mark_bytes = {mark[:1].encode()[-1] for mark in marks}
 
     def _divergent_tokens(self, special: Sequence[str]) -> list[str]:
-        """Return the added tokens that gigatoken finds in other places than the tokenizer.
+        """Return the added tokens that gigatoken finds at other positions than the tokenizer.
 
         gigatoken ignores options of added tokens, such as single_word.
 
@@ -163,31 +164,20 @@ class FastTokenizer:
     def _check(self, texts: Iterable[str]) -> None:
         """Raise IdsDiffer unless gigatoken gives the right ids for all texts."""
         contents = [text.encode() for text in texts]
-        self._compare(contents, self._documents(contents), range(len(contents)))
+        self._compare(contents, self._encode(contents), range(len(contents)))
 
-    def encode_documents(self, contents: list[bytes]) -> list[np.ndarray]:
-        """Encode UTF-8 texts as `<s> text </s>`, int32 [tokens] each.
+    def encode_documents(self, contents: Sequence[bytes]) -> EncodedDocuments:
+        """Encode UTF-8 texts as `<s> text </s>`.
 
         Raises:
             IdsDiffer: The ids of one text are wrong, so discard those of all texts.
         """
-        documents = self._documents(contents)
+        documents = self._encode(contents)
         compared = [number for number, text in enumerate(contents) if text and crc32(text) % COMPARED == 0]
         self._compare(contents, documents, compared)
         return documents
 
-    def _documents(self, contents: list[bytes]) -> list[np.ndarray]:
-        """Encode texts, using the tokenizer itself for those with a mark. Raises IdsDiffer if gigatoken fails."""
-        with_marks = self._with_marks(contents)
-        plain = list(contents)
-        for number in with_marks:
-            plain[number] = b""
-        documents = self._encode(plain)
-        for number in with_marks:
-            (documents[number],) = self._tokenizer.encode_documents([contents[number].decode()])
-        return documents
-
-    def _with_marks(self, contents: list[bytes]) -> list[int]:
+    def _with_marks(self, contents: Sequence[bytes]) -> list[int]:
         """Return the indices of texts containing a mark."""
         suspects = set[int]()
         for byte in self._mark_bytes:
@@ -200,25 +190,34 @@ class FastTokenizer:
                 with_marks.append(number)
         return with_marks
 
-    def _encode(self, contents: Iterable[bytes]) -> list[np.ndarray]:
-        """Encode texts as documents with gigatoken."""
+    def _encode(self, contents: Sequence[bytes]) -> EncodedDocuments:
+        """Encode texts, using the tokenizer itself for those with a mark. Raises IdsDiffer if gigatoken fails."""
+        ids_with_marks = {}
+        for number in self._with_marks(contents):
+            ids_with_marks[number] = np.array(self._tokenizer.encode(contents[number].decode()), np.uint32)
         ids_of_texts: list[np.ndarray] = []
         try:
             with panics_as_errors():
-                for content in contents:
-                    ids_of_texts.append(self.unverified_ids(content))
+                for number, content in enumerate(contents):
+                    if number in ids_with_marks:
+                        ids_of_texts.append(ids_with_marks[number])
+                    else:
+                        ids_of_texts.append(self.unverified_ids(content))
         except Exception as error:
             raise IdsDiffer(
                 len(ids_of_texts), f"gigatoken fails ({error!r}) on a text that begins {content.decode()[:40]!r}"
             ) from error
-        # Joining all texts at once is faster. The empty array is for a batch without texts.
+        return self._as_documents(ids_of_texts)
+
+    def _as_documents(self, ids_of_texts: Sequence[np.ndarray]) -> EncodedDocuments:
+        """Add the ids at the beginning and at the end of documents, and join all ids, which is faster at once."""
+        # The empty array is for a batch without texts.
         parts = [self.end[:0]]
-        ends = [0]
         for ids in ids_of_texts:
-            parts += [self.begin, ids, self.end]
-            ends.append(ends[-1] + self.begin.size + ids.size + self.end.size)
-        all_ids = np.concatenate(parts).view(np.int32)
-        return [all_ids[begin:end] for begin, end in pairwise(ends)]
+            parts += (self.begin, ids, self.end)
+        num_added = self.begin.size + self.end.size
+        lengths = np.array([ids.size + num_added for ids in ids_of_texts], np.int64)
+        return EncodedDocuments(np.concatenate(parts).view(np.int32), lengths)
 
     def unverified_ids(self, text: str | bytes) -> np.ndarray:
         """Return gigatoken's ids for a text, without special tokens, uint32."""
@@ -228,11 +227,11 @@ class FastTokenizer:
         self._num_characters += len(text)
         return self._gigatoken.encode(text)
 
-    def _compare(self, contents: list[bytes], documents: list[np.ndarray], numbers: Sequence[int]) -> None:
+    def _compare(self, contents: Sequence[bytes], documents: EncodedDocuments, numbers: Sequence[int]) -> None:
         """Raise IdsDiffer unless the ids of these documents, given by number, are right."""
         texts = [contents[number].decode() for number in numbers]
         for number, text, ids in zip(numbers, texts, self._tokenizer.encode_documents(texts), strict=True):
-            if not np.array_equal(ids, documents[number]):
+            if not np.array_equal(ids, documents.document(number)):
                 raise IdsDiffer(
                     number, f"gigatoken gives other ids than {self._tokenizer.file} for a text that begins {text[:40]!r}"
                 )

@@ -61,7 +61,7 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as error:
-        # The message begins with a place in SentencePiece's code, and ends with the possible sizes.
+        # The message begins with a line of SentencePiece's code, and ends with the possible sizes.
         reason = str(error).rpartition("] ")[2]
         raise UserError(
             f"SentencePiece cannot train {vocab_size} tokens on {len(lines)} lines: {reason} Give more text or another size"

@@ -2,7 +2,8 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -40,6 +41,28 @@ def check_file_name(name: str) -> str:
     if name not in FILES:
         raise UserError(f"not a file of a tokenizer, which are {', '.join(FILES)}")
     return name
+
+
+class EncodedDocuments(NamedTuple):
+    """Token ids of several documents, in one array.
+
+    Attributes:
+        ids: Ids of all documents in order, int32 [tokens].
+        lengths: Tokens per document, int64 [documents].
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def join(cls, documents: Sequence[np.ndarray]) -> Self:
+        """Join the ids of documents, of which there is at least one."""
+        return cls(np.concatenate(documents), np.array([ids.size for ids in documents]))
+
+    def document(self, number: int) -> np.ndarray:
+        """Return the ids of one document."""
+        begin = int(self.lengths[:number].sum())
+        return self.ids[begin : begin + int(self.lengths[number])]
 
 
 class Tokenizer(ABC):

@@ -1,8 +1,12 @@
-"""From shards to training batches.
+"""Training batches, read from shards.
 
-Samples: dataset.py (base class), token_dataset.py, packed_dataset.py and its subclasses cut a split into samples;
-open_dataset.py chooses among them. best_fit.py packs documents, arrangement.py and stored_arrangement.py keep the result.
-Order: order.py permutes the samples of a corpus; schedule.py, mixture_weights.py and mixture_order.py interleave corpora.
-Batches: loader.py makes those for training, evaluation_reader.py those for evaluation, both with batch.py and positions.py.
-run_data.py opens everything that a run needs.
+run_data.py   everything that a run reads
+datasets/     a split, cut into samples
+packing/      documents packed into samples, and files with the result
+mixing/       the order of a corpus's samples, and of the corpora in a mixture
+batches/      batches for training and evaluation
+selection.py  which validation samples to evaluate on
+inputs.py     the inputs that validation samples come from
+
+datasets/ imports packing/, mixing/ imports datasets/, and batches/ imports both.
 """

@@ -10,7 +10,7 @@ import numpy as np
 
 from megatape.data.io.inputs import relative
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.training.dataset import Dataset
+from megatape.data.training.datasets.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
 from megatape.utils.url_secrets import mask_secrets
 
@@ -97,8 +97,8 @@ def _inputs(split: StoredSplit, tokens: np.ndarray) -> list[str]:
     if not _is_divided(inputs) or not split.has_tables:
         return []
     names = []
-    for place in split.tables.places(tokens):
-        name = _input_of(place, inputs)
+    for location in split.tables.locations(tokens):
+        name = _input_of(location, inputs)
         if name is None:
             return []
         names.append(name)
@@ -106,13 +106,13 @@ def _inputs(split: StoredSplit, tokens: np.ndarray) -> list[str]:
 
 
 @lru_cache(maxsize=2**12)
-def _input_of(place: str, inputs: tuple[str, ...]) -> str | None:
-    """Return the input containing a document, given its place, such as `folder/file:line`. None if no input contains it."""
+def _input_of(location: str, inputs: tuple[str, ...]) -> str | None:
+    """Return the input containing a document, given its location, such as `folder/file:line`. None if no input contains it."""
     # File names may have colons, too.
-    files = [place]
-    for end, character in enumerate(place):
+    files = [location]
+    for end, character in enumerate(location):
         if character == ":":
-            files.append(place[:end])
+            files.append(location[:end])
     for name in inputs:
         if any(relative(file, name) is not None for file in files):
             return name

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from megatape.config.data import DataConfig
-from megatape.config.run import EvaluationConfig
-from megatape.config.training import TrainingConfig
+from megatape.config.sections.data import DataConfig
+from megatape.config.sections.run import EvaluationConfig
+from megatape.config.sections.training import TrainingConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import Dataset
-from megatape.data.training.epoch_limits import check_epochs
+from megatape.data.training.datasets.dataset import Dataset
+from megatape.data.training.datasets.open_dataset import open_dataset
 from megatape.data.training.inputs import group_by_input
-from megatape.data.training.mixture import Mixture
-from megatape.data.training.open_dataset import open_dataset
+from megatape.data.training.mixing.epoch_limits import check_epochs
+from megatape.data.training.mixing.mixture import Mixture
 from megatape.data.training.selection import SELECTIONS, SampleGroups, Selection, select_samples
 from megatape.errors import UserError, path_errors
 

@@ -1,9 +1,9 @@
 """Known launchers, and reading this process's ranks from the environment variables that they set."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from megatape.distributed.launch.environment import read_int
 from megatape.distributed.launch.mpi import mpi_rendezvous
@@ -17,8 +17,26 @@ from megatape.moved_modules import old_names
 RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")
 DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
-# Number of processes, as set by launchers missing in LAUNCHERS
+# Number of processes, as set by launchers missing in LAUNCHERS.
 OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
+
+
+class RankVariables(NamedTuple):
+    """Names of the environment variables with a process's ranks (see Topology)."""
+
+    rank: str
+    world_size: str
+    local_rank: str
+    local_size: str
+
+
+def _mpi_rendezvous(launcher: "Launcher", topology: Topology) -> tuple[str, int]:
+    variables = launcher.variables
+    return mpi_rendezvous(topology, launcher.name, (variables.rank, variables.world_size))
+
+
+def _slurm_rendezvous(launcher: "Launcher", topology: Topology) -> tuple[str, int]:
+    return slurm_rendezvous(topology)
 
 
 @dataclass(frozen=True)
@@ -28,31 +46,51 @@ class Launcher:
     Attributes:
         name: Name in messages.
         marker: Variable that only this launcher sets.
-        variables: Variables for rank, world_size, local_rank and local_size (see Topology).
+        variables: Names of the variables that it sets.
+        find_rendezvous: Returns the address and port at which the ranks meet, if it sets neither. May be collective.
+        read_local_size: Returns the number of ranks on this host. None to read it from its variable.
     """
 
     name: str
     marker: str
-    variables: tuple[str, str, str, str]
+    variables: RankVariables
+    find_rendezvous: Callable[["Launcher", Topology], tuple[str, int]] = _mpi_rendezvous
+    read_local_size: Callable[[], int] | None = None
 
 
 # Launchers can be nested, as in `srun torchrun`. The inner one, which started the process, must come first here.
 LAUNCHERS = (
-    Launcher("torchrun", "TORCHELASTIC_RUN_ID", (*RANK_VARS, "LOCAL_WORLD_SIZE")),
-    Launcher("deepspeed", "CROSS_RANK", (*RANK_VARS, "LOCAL_SIZE")),
+    Launcher("torchrun", "TORCHELASTIC_RUN_ID", RankVariables(*RANK_VARS, "LOCAL_WORLD_SIZE")),
+    Launcher("deepspeed", "CROSS_RANK", RankVariables(*RANK_VARS, "LOCAL_SIZE")),
     Launcher(
         "mpirun (Open MPI)",
         "OMPI_COMM_WORLD_RANK",
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        RankVariables(
+            rank="OMPI_COMM_WORLD_RANK",
+            world_size="OMPI_COMM_WORLD_SIZE",
+            local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+            local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
     ),
-    Launcher("mpirun (MPICH, Intel MPI)", "MPI_LOCALRANKID", ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
+    Launcher(
+        "mpirun (MPICH, Intel MPI)",
+        "MPI_LOCALRANKID",
+        RankVariables(rank="PMI_RANK", world_size="PMI_SIZE", local_rank="MPI_LOCALRANKID", local_size="MPI_LOCALNRANKS"),
+    ),
     Launcher(
         "srun",
         "SLURM_STEP_NUM_TASKS",
-        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+        RankVariables(
+            rank="SLURM_PROCID",
+            world_size="SLURM_STEP_NUM_TASKS",
+            local_rank="SLURM_LOCALID",
+            local_size="SLURM_STEP_TASKS_PER_NODE",
+        ),
+        find_rendezvous=_slurm_rendezvous,
+        read_local_size=num_node_tasks,
     ),
 )
-BY_HAND = Launcher("a user", "", (*RANK_VARS, "LOCAL_WORLD_SIZE"))
+BY_HAND = Launcher("a user", "", RankVariables(*RANK_VARS, "LOCAL_WORLD_SIZE"))
 
 
 def launcher_of_environment() -> Launcher | None:
@@ -116,9 +154,7 @@ def _check_complete(launcher: Launcher) -> None:
 
 def _not_set(missing: Sequence[str]) -> str:
     """Return a clause for messages: "RANK is not set", or "RANK, WORLD_SIZE are not set"."""
-    verb = "is"
-    if len(missing) > 1:
-        verb = "are"
+    verb = "are" if len(missing) > 1 else "is"
     return f"{', '.join(missing)} {verb} not set"
 
 
@@ -138,10 +174,7 @@ def _find_rendezvous(launcher: Launcher, topology: Topology) -> tuple[str, str]:
     address, port = (os.environ.get(name) for name in MASTER_VARS)
     if address is not None and port is not None:
         return address, port
-    if launcher.name == "srun":
-        derived_address, derived_port = slurm_rendezvous(topology)
-    else:
-        derived_address, derived_port = mpi_rendezvous(topology, launcher.name, launcher.variables[:2])
+    derived_address, derived_port = launcher.find_rendezvous(launcher, topology)
     if address is None:
         address = derived_address
     if port is None:
@@ -181,21 +214,21 @@ def _read_topology(launcher: Launcher) -> Topology:
     Raises:
         UserError: A rank or number of ranks is out of range.
     """
-    rank, world_size, local_rank, local_size = launcher.variables
-    size = read_int(world_size)
-    if launcher.name == "srun":
-        num_local = num_node_tasks()
+    names = launcher.variables
+    world_size = read_int(names.world_size)
+    if launcher.read_local_size is None:
+        local_size = read_int(names.local_size, default=world_size)
     else:
-        num_local = read_int(local_size, default=size)
-    topology = Topology(read_int(rank), size, read_int(local_rank), num_local)
+        local_size = launcher.read_local_size()
+    topology = Topology(read_int(names.rank), world_size, read_int(names.local_rank), local_size)
     for name, value, size_name, count in (
-        (rank, topology.rank, world_size, topology.world_size),
-        (local_rank, topology.local_rank, local_size, topology.local_size),
+        (names.rank, topology.rank, names.world_size, topology.world_size),
+        (names.local_rank, topology.local_rank, names.local_size, topology.local_size),
     ):
         if not 0 <= value < count:
             raise UserError(f"{name} is {value} and {size_name} is {count}: ranks count from 0 to one less than their number")
     if topology.local_size > topology.world_size:
-        raise UserError(f"{local_size} is {topology.local_size}, more than {world_size}, {topology.world_size}")
+        raise UserError(f"{names.local_size} is {topology.local_size}, more than {names.world_size}, {topology.world_size}")
     return topology
 
 

@@ -37,9 +37,7 @@ def mpi_rendezvous(topology: Topology, launcher: str, variables: Sequence[str]) 
     rendezvous = None
     if topology.is_main:
         other_hosts = [host for host in hosts if host != hosts[0]]
-        address = "127.0.0.1"
-        if other_hosts:
-            address = address_towards(other_hosts[0])
+        address = address_towards(other_hosts[0]) if other_hosts else "127.0.0.1"
         rendezvous = (address, free_port())
     address, port = world.bcast(rendezvous)
     # MPI is not used again. Without this call, a rank that fails later would wait for the others at exit.

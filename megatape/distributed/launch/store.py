@@ -17,7 +17,7 @@ from megatape.distributed.topology import Topology
 from megatape.moved_modules import old_names
 
 LOOPBACK = "127.0.0.1"
-# Maximum number of pending connections, as in torch
+# Maximum number of pending connections, as in torch.
 BACKLOG = 2048
 
 

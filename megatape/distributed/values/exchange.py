@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatape.distributed.topology import Topology, name_ranks
 from megatape.distributed.values.serialization import STRANGER, Failure, decode, encode
-from megatape.errors import UserError
+from megatape.errors import UserError, marked_message
 
 Result = TypeVar("Result")
 Value = TypeVar("Value")
@@ -21,7 +21,7 @@ MAX_BYTES = 2**30
 def gather_values(value: Value, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Value]:
     """Return the values of all ranks, on every rank. Collective.
 
-    Values are sent as JSON. torch's all_gather_object would unpickle data from other processes, which can run code.
+    torch's all_gather_object would unpickle data from other processes, which can run code. This sends JSON.
 
     Args:
         value: This rank's value, of a type supported by `encode`.
@@ -76,8 +76,8 @@ def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessG
         group: Process group of all ranks, by default the one used in training.
 
     Raises:
-        UserError: The main rank raised it. Raised on all ranks.
-        OSError: The main rank raised it. Raised on all ranks.
+        UserError: The main rank raised it. All ranks raise it.
+        OSError: The main rank raised it. All ranks raise it, with the errno.
     """
 
     def work_of_rank() -> Result | None:
@@ -85,7 +85,7 @@ def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessG
             return None
         return work()
 
-    results = on_all(work_of_rank, topology, group, names=False)
+    results = on_all(work_of_rank, topology, group, names_ranks=False)
     return results[0]  # type: ignore[return-value]
 
 
@@ -94,12 +94,9 @@ def on_all(
     topology: Topology,
     group: dist.ProcessGroup | None = None,
     context: str = "",
-    names: bool = True,
+    names_ranks: bool = True,
 ) -> list[Result]:
     """Call a function on every rank, and return the results of all ranks on every rank. Collective.
-
-    If a rank raises a UserError or OSError, all ranks raise one, with the type and errno of the first failing rank's. Other
-    errors stay on their rank.
 
     Args:
         work: Function to call. It must not be collective, because it may fail on one rank alone. Its result has a type
@@ -107,34 +104,32 @@ def on_all(
         topology: Ranks of this process.
         group: Process group of all ranks, by default the one used in training.
         context: Text in front of the error message.
-        names: Whether the message names the failing ranks, unless all ranks failed.
+        names_ranks: Whether the message names the failing ranks, unless all ranks failed.
 
     Returns:
         Results by rank.
 
     Raises:
-        UserError: A rank raised it. Raised on all ranks.
-        OSError: A rank raised it. Raised on all ranks.
+        UserError: A rank raised it. All ranks raise it, of the first failing rank's type. Other errors stay on their rank.
+        OSError: A rank raised it. All ranks raise it, with the errno.
     """
     value, local_error = _attempt(work)
     outcomes = gather_values((value, local_error), topology, group)
-    _raise_common([error for _, error in outcomes], local_error, topology, context, names)
+    _raise_common([error for _, error in outcomes], local_error, topology, context, names_ranks)
     return [result for result, _ in outcomes]  # type: ignore[misc]
 
 
 def on_each(work: Callable[[], Result], topology: Topology, context: str = "") -> Result:
     """Call a function on every rank, and return this rank's own result. Collective.
 
-    Errors are the same as of `on_all`, but results of any type stay on their rank.
-
     Args:
-        work: Function to call. It must not be collective, because it may fail on one rank alone.
+        work: Function to call, as in `on_all`, with a result of any type.
         topology: Ranks of this process.
         context: Text in front of the error message.
 
     Raises:
-        UserError: A rank raised it. Raised on all ranks.
-        OSError: A rank raised it. Raised on all ranks.
+        UserError: A rank raised it. All ranks raise it, as in `on_all`.
+        OSError: A rank raised it. All ranks raise it, as in `on_all`.
     """
     value, local_error = _attempt(work)
     outcomes = gather_values((None, local_error), topology)
@@ -143,7 +138,7 @@ def on_each(work: Callable[[], Result], topology: Topology, context: str = "") -
 
 
 def _attempt(work: Callable[[], Result]) -> tuple[Result | None, Failure | None]:
-    """Call a function, and return its result or the error to share with the other ranks."""
+    """Return the result of a function, or the error to share with the other ranks."""
     try:
         return work(), None
     except (UserError, OSError) as error:
@@ -155,17 +150,9 @@ def _raise_common(
     local_error: Failure | None,
     topology: Topology,
     context: str,
-    names: bool = True,
+    names_ranks: bool = True,
 ) -> None:
-    """Raise an error if a rank failed, the same one on all ranks.
-
-    Args:
-        error_of_rank: Each rank's error, or None.
-        local_error: This rank's error, the cause of the common one.
-        topology: Ranks of this process.
-        context: Text in front of the error message.
-        names: Whether the message names the failing ranks, unless all ranks failed.
-    """
+    """Raise an error if a rank failed, the same one on all ranks. Its cause is this rank's error, if any."""
     errors: dict[int, Failure] = {}
     for rank, rank_error in enumerate(error_of_rank):
         if rank_error is not None:
@@ -174,7 +161,7 @@ def _raise_common(
         return
 
     first = next(iter(errors.values()))
-    common_error = type(first)(context + _message(errors, topology, names))
+    common_error = type(first)(context + _message(errors, topology, names_ranks))
     if isinstance(common_error, OSError) and isinstance(first, OSError):
         common_error.errno = first.errno
     # Commands read this attribute of any error. Python's own errors do not declare it.
@@ -182,12 +169,12 @@ def _raise_common(
     raise common_error from local_error
 
 
-def _message(errors: Mapping[int, Failure], topology: Topology, names: bool) -> str:
+def _message(errors: Mapping[int, Failure], topology: Topology, names_ranks: bool) -> str:
     """Return the message of the error that all ranks raise, see `on_all`."""
     ranks_by_text: dict[str, list[int]] = {}
     for rank, error in errors.items():
-        ranks_by_text.setdefault(str(error), []).append(rank)
+        ranks_by_text.setdefault(marked_message(error), []).append(rank)
     is_common = len(ranks_by_text) == 1 and len(errors) == topology.world_size
-    if is_common or not names:
+    if is_common or not names_ranks:
         return "; ".join(ranks_by_text)
     return "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in ranks_by_text.items())

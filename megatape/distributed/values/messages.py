@@ -47,7 +47,7 @@ class Messages:
             values: JSON values.
         """
         text = self._seal(name, values)
-        with _telling_of_end():
+        with _store_errors():
             self._store.set(self._prefix + name, text)
 
     def put_first(self, name: str, *values: object) -> bool:
@@ -62,7 +62,7 @@ class Messages:
         """
         key = self._prefix + name
         text = self._seal(name, values)
-        with _telling_of_end():
+        with _store_errors():
             stored = self._store.compare_set(key, "", text)
             if stored != text.encode() and self._open(name, stored) is None:
                 # The stored value is not from a rank, so replace it.
@@ -72,7 +72,7 @@ class Messages:
     def get(self, name: str) -> list[Any] | None:
         """Return the values of a message, or None if no rank has written one with this name."""
         key = self._prefix + name
-        with _telling_of_end():
+        with _store_errors():
             if not self._store.check([key]):
                 return None
             text = self._store.get(key)
@@ -91,7 +91,7 @@ class Messages:
                 return None
             values = json.loads(content)
         except (ValueError, TypeError, RecursionError):
-            # A TypeError means that the signature has other than ASCII characters.
+            # A TypeError means that the signature has non-ASCII characters.
             return None
         if not isinstance(values, list):
             return None
@@ -105,7 +105,7 @@ class Messages:
 
 
 @contextmanager
-def _telling_of_end() -> Iterator[None]:
+def _store_errors() -> Iterator[None]:
     """Turn a RuntimeError from the store into StoreEnded."""
     try:
         yield

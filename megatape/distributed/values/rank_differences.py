@@ -45,9 +45,7 @@ def differing_values(hosts: Sequence[str], values: Sequence[Mapping[str, object]
     for name in names:
         texts: list[str | None] = []
         for rank_values in values:
-            text = None
-            if name in rank_values:
-                text = json.dumps(rank_values[name])
+            text = json.dumps(rank_values[name]) if name in rank_values else None
             texts.append(text)
         groups = ranks_by_text(texts)
         if len(groups) > 1:
@@ -73,7 +71,5 @@ def describe_ranks(ranks: Sequence[int], hosts: Sequence[str]) -> str:
         hosts: Host of each rank.
     """
     first_host = hosts[ranks[0]]
-    more = ""
-    if any(hosts[rank] != first_host for rank in ranks):
-        more = ", ..."
+    more = ", ..." if any(hosts[rank] != first_host for rank in ranks) else ""
     return f"{name_ranks(ranks)} ({first_host}{more})"

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.errors import UserError
+from megatape.errors import UserError, marked_message
 
 TAG = "$"
-# Cause and remedy of receiving data from outside of the run
+# Cause and remedy of receiving data from outside of the run.
 STRANGER = "a process that does not belong to this run takes part: close its ports to other users (docs/cluster.md)"
-# Errors that ranks exchange
+# Errors that ranks exchange.
 Failure = UserError | OSError
 
 
@@ -82,7 +82,7 @@ def _describe(value: Any) -> tuple[str, Any]:
         return "bytes", base64.b64encode(data).decode()
     if isinstance(value, Failure):
         names = [kind.__name__ for kind in type(value).__mro__]
-        return "error", [names, str(value), getattr(value, "errno", None)]
+        return "error", [names, marked_message(value), getattr(value, "errno", None)]
     raise TypeError(f"ranks cannot exchange a {type(value).__name__}: {value!r:.100}")
 
 

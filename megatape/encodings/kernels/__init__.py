@@ -1,1 +1,5 @@
-"""Triton kernels of position encodings. Their plain counterparts are in the encodings' files."""
+"""Our Triton kernels of TAPE's update.
+
+* update.py: the update as one differentiable function.
+* update_kernels.py: the kernels; update_settings.py: tiles, warps and programs of their launches, by GPU.
+"""

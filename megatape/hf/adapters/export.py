@@ -7,12 +7,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from megatape.accounting.parameters import meta_model
-from megatape.checkpoint.hashed_files import as_json, write_file
-from megatape.checkpoint.tensors import save_tensors
+from megatape.accounting.whole_model.parameters import meta_model
+from megatape.checkpoint.format.hashed_files import as_json, write_file
+from megatape.checkpoint.format.tensors import save_tensors
 from megatape.config import ModelConfig, TrainingConfig
-from megatape.config.run import Dtype
-from megatape.errors import UserError, path_errors
+from megatape.config.sections.run import Dtype
+from megatape.errors import UserError, flag, path_errors
 from megatape.hf.adapters.files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
 from megatape.hf.adapters.lora import without_adapters
 from megatape.hf.dtypes import dtype_name, dtype_named, stored_dtype
@@ -41,7 +41,8 @@ def export_adapter(checkpoint: Checkpoint, out: Path, dtype: Dtype | None = None
     config = checkpoint.config
     if config.model.lora is None:
         raise UserError(
-            f"{checkpoint.directory} is from a run without model.lora, so it has no adapter: export it without `adapter`"
+            f"{checkpoint.directory} is from a run without model.lora, so it has no adapter: export it without "
+            f"{flag('adapter')}"
         )
     shapes = check_parameters(checkpoint, config.model)
     family = family_of(without_adapters(config.model), config.export.family)
@@ -93,7 +94,7 @@ def _saved_modules(config: ModelConfig, training: TrainingConfig, family: Family
         if f"{module}.adapter.a" in parameters:
             raise UserError(
                 f"training.trainable trains {name} beside the adapter of its layer, which peft's format cannot hold: "
-                "export without `adapter`"
+                f"export without {flag('adapter')}"
             )
         saved[module] = family.parameter_name(name).rpartition(".")[0]
     return saved

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatape.config import Section
-from megatape.config.run import Dtype
+from megatape.config.sections.run import Dtype
 from megatape.hf.weights.weight_files import checked
 
 # Prefix of every name in peft's files.

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.hashed_files import as_json, write_file
+from megatape.checkpoint.format.hashed_files import as_json, write_file
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.hf.adapters.files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
 from megatape.hf.adapters.lora import merged

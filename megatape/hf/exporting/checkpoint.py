@@ -12,7 +12,7 @@ from megatape.hf.weights.model_weights import MAX_NAMES, Shapes, parameter_shape
 
 
 class Checkpoint(Protocol):
-    """Checkpoint to export: a part of megatape.checkpoint.reader.CheckpointReader."""
+    """Checkpoint to export: a part of megatape.checkpoint.load.reader.CheckpointReader."""
 
     directory: Path
     step: int

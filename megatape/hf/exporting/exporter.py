@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from megatape.config import Config, ModelConfig
-from megatape.config.run import Dtype
+from megatape.config.sections.run import Dtype
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.hf.adapters.lora import merged_weight

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.encodings import encoding_of
 from megatape.hf.dtypes import dtype_name
 from megatape.hf.exporting.origins import Origins

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megatape.checkpoint.manifest import MANIFEST
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.format.manifest import MANIFEST
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.data.shards.index import load_index
 from megatape.hf.folder_name import HUB_ID
 from megatape.hf.importing.record import IMPORT, read_record

@@ -1,7 +1,7 @@
 """Model families: architectures of transformers that our models can be exported to. megatape/registry.py lists them."""
 
 from megatape.config import ModelConfig, families_with
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.hf.families.family import Family
 from megatape.registry import FAMILIES
 
@@ -29,7 +29,10 @@ def family_named(model_type: object) -> Family:
         UserError: There is no such family.
     """
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise UserError(f"model_type is {model_type!r}; only {', '.join(FAMILIES)} run without code from the model folder")
+        raise UserError(
+            f"model_type is {model_type!r}; only {', '.join(FAMILIES)} run without code from the model folder: give a model of "
+            f"these, or let megatape generate and megatape evaluate run the folder's code by {flag('trust_remote_code')}"
+        )
     return FAMILIES[model_type].load()()
 
 

@@ -1,5 +1,6 @@
 """Base class of model families: maps our models to transformers' architectures (names, configuration, code)."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +37,7 @@ _SAME = ("factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "lo
 SCALING = {name: name for name in _SAME} | {"original_max_position_embeddings": "original_length"}
 
 
-class Family:
+class Family(ABC):
     """Architecture of transformers.
 
     Attributes:
@@ -73,25 +74,21 @@ class Family:
         module, _, kind = name.rpartition(".")
         return f"{LAYER[module]}.{kind}"
 
+    @abstractmethod
     def config(self, exported: ExportedModel) -> PreTrainedConfig:
         """Return transformers' configuration of an exported model.
 
         Raises:
             UserError: The architecture does not support the model.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
         """Return the fields of our model section for a transformers configuration: the inverse of `config`.
 
         Raises:
             UserError: A setting is not supported.
         """
-        raise NotImplementedError
-
-    def window(self, config: PreTrainedConfig) -> int | None:
-        """Return the attention window in tokens, or None if tokens attend to all tokens before them."""
-        return None
 
     def code(self, model: ModelConfig) -> dict[str, str]:
         """Return the Python files that an export carries: file name -> code.
@@ -101,7 +98,7 @@ class Family:
         """
         return {}
 
-    def write_code(self, model: ModelConfig, folder: Path) -> None:
+    def write_code(self, model: ModelConfig, folder: Path) -> None:  # noqa: B027 (most families carry no code)
         """Write the Python files of `code` into an exported folder."""
 
 

@@ -1,4 +1,4 @@
-"""Family of transformers' Mistral: a Llama with an optional attention window. Our samples are never longer than the window."""
+"""Family of transformers' Mistral: a Llama with an optional attention window, the same in all layers."""
 
 from typing import Any
 
@@ -14,7 +14,8 @@ class Mistral(Relative):
     model_class = MistralForCausalLM
 
     def own_fields(self, model: ModelConfig) -> dict[str, Any]:
-        return {"sliding_window": model.sliding_window}
+        (window,) = model.pattern.windows
+        return {"sliding_window": window}
 
     def features(self, config: PreTrainedConfig) -> dict[str, Any]:
-        return {"sliding_window": config.sliding_window}
+        return {}

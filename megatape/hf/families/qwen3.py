@@ -1,16 +1,20 @@
-"""Family of transformers' Qwen3: a Llama with normalized queries and keys."""
+"""Family of transformers' Qwen3: a Llama with normalized queries and keys, and windows in some layers."""
 
 from typing import Any
 
 from transformers import PreTrainedConfig, Qwen3ForCausalLM
 
-from megatape.hf.families.relative import Relative
+from megatape.config import ModelConfig
+from megatape.hf.families.relative import Relative, layer_type_fields
 
 
 class Qwen3(Relative):
     """Family of Qwen3ForCausalLM."""
 
     model_class = Qwen3ForCausalLM
+
+    def own_fields(self, model: ModelConfig) -> dict[str, Any]:
+        return super().own_fields(model) | layer_type_fields(model)
 
     def features(self, config: PreTrainedConfig) -> dict[str, Any]:
         return super().features(config) | {"qk_norm": True}

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from megatape.config import ModelConfig
-from megatape.config.scaling import SCALINGS
+from megatape.config.layers.layer_pattern import LayerKind, shortest_pattern
+from megatape.config.sections.scaling import SCALINGS
 from megatape.errors import UserError
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
@@ -15,6 +16,9 @@ from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
 DERIVED_SETTINGS = {"mscale", "mscale_all_dim"}
 # Rotary settings that have no counterpart in model.scaling.
 OTHER_SETTINGS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+# Kinds of attention in the layer_types of transformers' configurations.
+FULL_ATTENTION = "full_attention"
+SLIDING_ATTENTION = "sliding_attention"
 ROPE_TYPES = ("default", "linear", "yarn", "llama3")
 
 
@@ -26,14 +30,6 @@ class Relative(Family):
     """
 
     fixed: ClassVar[dict[str, Any]] = {"hidden_act": "silu", "attention_dropout": 0.0}
-
-    def window(self, config: PreTrainedConfig) -> int | None:
-        """Return the sliding window if any layer has one. Mistral's configuration has no layer_types: all layers have one."""
-        layer_types = getattr(config, "layer_types", ["sliding_attention"])
-        if "sliding_attention" not in layer_types:
-            return None
-        window: int | None = getattr(config, "sliding_window", None)
-        return window
 
     def config(self, exported: ExportedModel) -> PreTrainedConfig:
         fields = llama_fields(exported) | self.own_fields(exported.model)
@@ -58,7 +54,54 @@ class Relative(Family):
         fields = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
         fields["encoding"] = "rope"
         fields["head_dim"] = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return fields | rotary_fields(config) | self.features(config)
+        return fields | rotary_fields(config) | self.features(config) | window_fields(config)
+
+
+def window_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the fields `sliding_window` or `layers` of our model section.
+
+    Raises:
+        UserError: A layer has another kind of attention.
+    """
+    windows = _layer_windows(config)
+    if len(set(windows)) == 1:
+        return {"sliding_window": windows[0]}
+    kinds = []
+    for window in windows:
+        if window is not None and window > config.max_position_embeddings:
+            # A window beyond the longest text hides no token.
+            window = None
+        kinds.append(LayerKind("rope", window))
+    return {"layers": str(shortest_pattern(kinds))}
+
+
+def _layer_windows(config: PreTrainedConfig) -> list[int | None]:
+    """Return the attention window of each layer, None for full attention. Mistral's configuration has no layer_types."""
+    window: int | None = getattr(config, "sliding_window", None)
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is None:
+        return [window] * config.num_hidden_layers
+    windows = []
+    for layer_type in layer_types:
+        if layer_type not in (FULL_ATTENTION, SLIDING_ATTENTION):
+            raise UserError(f"layer_types has {layer_type!r}; only {FULL_ATTENTION!r} and {SLIDING_ATTENTION!r} are supported")
+        windows.append(window if layer_type == SLIDING_ATTENTION else None)
+    return windows
+
+
+def layer_type_fields(model: ModelConfig) -> dict[str, Any]:
+    """Return the fields of Qwen's configuration for attention windows. At most one window is supported."""
+    windows = [kind.window for kind in model.layer_kinds]
+    sizes = {window for window in windows if window is not None}
+    if not sizes:
+        return {}
+    (window,) = sizes
+    return {
+        "use_sliding_window": True,
+        "sliding_window": window,
+        "max_window_layers": next(layer for layer, size in enumerate(windows) if size is not None),
+        "layer_types": [FULL_ATTENTION if size is None else SLIDING_ATTENTION for size in windows],
+    }
 
 
 def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
 from megatape.config import ModelConfig
+from megatape.config.layers.layer_pattern import NO_ENCODING, shortest_pattern
 from megatape.errors import UserError
 from megatape.hf.exporting.carried.carried_file import file_of
 from megatape.hf.exporting.carried.collect import collect_files
@@ -23,12 +24,14 @@ from megatape.registry import ENCODINGS
 
 # Template of encodings.py in an exported folder. The configuration imports it, so that each encoding has its own configuration
 # class: transformers remembers one model class per configuration class.
-TABLE = '''"""Position encodings in this folder, by their name in config.json ("encoding")."""
+TABLE = '''"""Position encodings in this folder, by their names in config.json ("encoding" and "layers")."""
 
-from .{module} import {name}
+{imports}
 from .stand_ins import Entry
 
-ENCODINGS = {{"{encoding}": Entry({name}, scalable={scalable})}}
+ENCODINGS = {{
+{entries}
+}}
 '''
 
 # End of each file named in config.json. `if TYPE_CHECKING` keeps the imports from running: transformers only reads their text.
@@ -47,6 +50,7 @@ _SAME_NAMES = (
     "position_size",
     "attention_bias",
     "qk_norm",
+    "layers",
     "nope_every",
     "rotary_fraction",
     "attention_scale",
@@ -88,12 +92,15 @@ class Tape(Family):
         model = exported.model
         if model.normalization != "rms":
             raise UserError(
-                f"model.normalization {model.normalization}: modeling_tape.py computes rms only, so an export would be "
+                f"model.normalization {model.normalization}: hf/modeling/layers.py computes rms only, so an export would be "
                 "another model: add it there first"
             )
         fields = llama_fields(exported)
         for name in _SAME_NAMES:
             fields[name] = getattr(model, name)
+        if model.sliding_window is not None:
+            fields["layers"] = str(shortest_pattern(model.layer_kinds))
+            fields["nope_every"] = None
         # Encodings that draw positions have to draw the same ones as when the run is evaluated.
         fields["position_length"] = exported.sample_length
         fields["position_seed"] = exported.seed
@@ -113,12 +120,19 @@ class Tape(Family):
         return fields | rotary_fields(config)
 
     def code(self, model: ModelConfig) -> dict[str, str]:
-        entry = ENCODINGS[model.encoding]
-        encoding = entry.load()
-        source = file_of(encoding.__module__)
-        table = TABLE.format(module=source.stem, name=encoding.__name__, encoding=model.encoding, scalable=entry.scalable)
+        others = [name for name in model.pattern.encodings if name not in (model.encoding, NO_ENCODING)]
+        modules: dict[str, set[str]] = {}
+        imports = []
+        entries = []
+        for name in (model.encoding, *others):
+            entry = ENCODINGS[name]
+            encoding = entry.load()
+            modules.setdefault(encoding.__module__, set()).add(encoding.__name__)
+            imports.append(f"from .{file_of(encoding.__module__).stem} import {encoding.__name__}")
+            entries.append(f'    "{name}": Entry({encoding.__name__}, scalable={entry.scalable}),')
+        table = TABLE.format(imports="\n".join(imports), entries="\n".join(entries))
         modeling = TapeForCausalLM.__module__
-        modules = {encoding.__module__: {encoding.__name__}, modeling: {"TapeModel", "TapeForCausalLM"}}
+        modules[modeling] = {"TapeModel", "TapeForCausalLM"}
         modeling_package = modeling.rpartition(".")[0]
         replaced = file_of(f"{modeling_package}.encodings")
         return {"encodings.py": table} | collect_files(modules, {"encodings.py": replaced})

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from megatape.data.finetuning.chat import plain_prompt
 from megatape.data.finetuning.chat_template import ChatTemplate
 from megatape.data.finetuning.conversation import Conversation
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.hf.generation.sampling import Sampling
 from megatape.hf.loading.loaded_model import LoadedModel
 
@@ -37,7 +37,9 @@ def read_prompt(loaded: LoadedModel, text: str) -> Prompt:
         tokenizer = loaded.text_tokenizer()
         begin = tokenizer.special_token("bos")
         if begin is None:
-            raise UserError(f"prompt is empty, and {loaded.name} has no token to begin with: give at least one character")
+            raise UserError(
+                f"{flag('prompt')} is empty, and {loaded.name} has no token to begin with: give at least one character"
+            )
         ids = [tokenizer.token_id(begin)]
     return Prompt(ids)
 
@@ -52,7 +54,7 @@ def check_room(loaded: LoadedModel, num_tokens: int, sampling: Sampling, hint: s
         hint: End of the warning.
 
     Raises:
-        UserError: The model does not support so many tokens.
+        UserError: The model does not support a text of this length.
     """
     total = num_tokens + sampling.max_new_tokens
     loaded.check_length(total)

@@ -10,7 +10,7 @@ class Continuation(NamedTuple):
 
     Attributes:
         text: Generated text, without the end token or stop string.
-        end: Why the text ended: "end token", "stop string" or "length".
+        end: Reason for ending: "end token", "stop string" or "length".
     """
 
     text: str
@@ -27,7 +27,7 @@ class StreamedText:
 
     Attributes:
         text: Text so far, without an incomplete character at its end.
-        end: Why the text ended (see Continuation), None until then.
+        end: Reason for ending (see Continuation), None until then.
     """
 
     def __init__(self, tokenizer: Any, ends: set[int], stop: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from megatape.accounting.parameters import meta_model
+from megatape.accounting.whole_model.parameters import meta_model
 from megatape.config import Config, load_config
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.hf.adapters.lora import without_adapters

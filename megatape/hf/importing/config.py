@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from megatape.errors import UserError
 from megatape.hf.architecture import Architecture
 from megatape.imports import given
 from megatape.registry import ENCODINGS
@@ -15,30 +14,22 @@ LOG = logging.getLogger(__name__)
 DEFAULT_LENGTH = 4096
 
 
-def starting_config(
-    architecture: Architecture, source: Path, out: Path, encoding: str, length: int | None, dtype: str
-) -> dict[str, Any]:
+def starting_config(architecture: Architecture, out: Path, encoding: str, length: int | None, dtype: str) -> dict[str, Any]:
     """Return the configuration of a run that starts from a pretrained model, except for its data and steps.
 
     The recipe is that of the paper's context extension.
 
     Args:
         architecture: Architecture of the pretrained model.
-        source: Folder of the pretrained model.
         out: Import folder.
         encoding: Position encoding to train with.
         length: Tokens per sample, None for the default.
         dtype: Precision of the pretrained weights.
-
-    Raises:
-        UserError: The model's attention window is shorter than a sample.
     """
-    longest = _longest_attention(architecture)
-    length = _sample_length(architecture, source, length)
+    max_positions = architecture.model.max_positions
+    length = length or min(max_positions, DEFAULT_LENGTH)
     model, family = _model_section(architecture, encoding)
-    if "sliding_window" in model:
-        longest = architecture.model.max_positions
-    model["max_positions"] = max(longest, length)
+    model["max_positions"] = max(max_positions, length)
 
     run: dict[str, Any] = {"directory": str(out / "run")}
     if given():
@@ -66,29 +57,6 @@ def starting_config(
     }
 
 
-def _longest_attention(architecture: Architecture) -> int:
-    """Return how many tokens a token attends to at most in the pretrained model."""
-    max_positions = architecture.model.max_positions
-    if architecture.window is None:
-        return max_positions
-    return min(max_positions, architecture.window)
-
-
-def _sample_length(architecture: Architecture, source: Path, length: int | None) -> int:
-    """Return the number of tokens per sample. Raises UserError if the model's attention window is shorter."""
-    window = architecture.window
-    length_without_window = length or min(architecture.model.max_positions, DEFAULT_LENGTH)
-    length = length or min(_longest_attention(architecture), DEFAULT_LENGTH)
-    if window is not None and window < length:
-        raise UserError(
-            f"{source / 'config.json'}: sliding_window is {window}, shorter than the sequence length {length}: attention "
-            f"to the last tokens only is not supported, give `length` {window} or less"
-        )
-    if length < length_without_window:
-        LOG.info("attention window of %d tokens: samples have %d, not %d", window, length, length_without_window)
-    return length
-
-
 def _model_section(architecture: Architecture, encoding: str) -> tuple[dict[str, Any], str | None]:
     """Return the model section with a given encoding, and the family to export to if the encoding is the model's.
 
@@ -100,8 +68,8 @@ def _model_section(architecture: Architecture, encoding: str) -> tuple[dict[str,
     family = None
     if encoding == pretrained.encoding:
         family = architecture.config.model_type
-    elif model.pop("sliding_window", None):
-        LOG.info("the attention window is not kept: with %s a token attends to all before it", encoding)
+    elif "layers" in model:
+        model["layers"] = str(pretrained.pattern.renamed(pretrained.encoding, encoding))
     if not ENCODINGS[encoding].scalable and model.pop("scaling", None):
         LOG.info("the scaling of rotary frequencies is not kept: %s has none of these", encoding)
     return model, family

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from megatape.checkpoint.hashed_files import as_json, hash_file, write_file
+from megatape.checkpoint.format.hashed_files import as_json, hash_file, write_file
 from megatape.config import ModelConfig, parse_config
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError, path_errors
@@ -45,7 +45,7 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None, hub
             raise UserError(f"{source} is an export of MegaTAPE: give it to training.init_from as it is")
 
         dtype = dtype_name(pretrained.weights.dtype)
-        raw = starting_config(pretrained.architecture, source, out, encoding, length, dtype)
+        raw = starting_config(pretrained.architecture, out, encoding, length, dtype)
         # Fill in the settings that the user has to add, so that the rest can be checked.
         data = raw["data"] | {"path": "DATA"}
         training = raw["training"] | {"steps": 1000}

@@ -7,9 +7,9 @@ config.json     configuration of a run, except for data and steps
 from pathlib import Path
 from typing import Literal
 
-from megatape.checkpoint.records import FileRecord, TensorRecord
+from megatape.checkpoint.format.records import FileRecord, TensorRecord
 from megatape.config import ModelConfig, Section
-from megatape.config.run import Dtype
+from megatape.config.sections.run import Dtype
 from megatape.errors import MissingPath, content_errors
 from megatape.hf.dtypes import dtype_named
 from megatape.hf.weights.folder_weights import FolderWeights

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from megatape.checkpoint.reader import verified_checkpoint
+from megatape.checkpoint.load.reader import verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.adapters.merge import merge_adapter

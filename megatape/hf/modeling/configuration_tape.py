@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 from transformers.utils.versions import require_version
 
+from megatape.config.layers.layer_pattern import NO_ENCODING, LayerKind, LayerPattern, pattern_of
+
 from .encodings import ENCODINGS
 
 # Before this version, configurations are not dataclasses, and masks need cache_position.
@@ -20,6 +22,8 @@ class TapeConfig(PreTrainedConfig):
 
     Args:
         encoding: Name of the position encoding in encodings.py, by default the first one.
+        layers: Encoding and window of each layer, as a pattern such as "tape@full, rope@1024*3" (layer_pattern.py). None: all
+            layers have the encoding and full attention.
         nope_every: Every n-th layer has no positions. None: all layers have positions.
         rotary_fraction: Fraction of the head size that rotates.
         attention_scale: "log_n" multiplies scores by s log n for n keys, with a parameter s per head.
@@ -55,6 +59,7 @@ class TapeConfig(PreTrainedConfig):
     num_attention_heads: int = 12
     num_key_value_heads: int = None
     head_dim: int = None
+    layers: str | None = None
     nope_every: int | None = None
     rotary_fraction: float = 1.0
     attention_scale: str | None = None
@@ -87,7 +92,7 @@ class TapeConfig(PreTrainedConfig):
             self.position_size = 4 * self.num_key_value_heads
         if self.position_length is None:
             self.position_length = self.max_position_embeddings
-        # This call fills rope_parameters.
+        # transformers fills rope_parameters here.
         super().__post_init__(**kwargs)
         self._check()
 
@@ -102,10 +107,25 @@ class TapeConfig(PreTrainedConfig):
             raise ValueError(f"rope_parameters has rope_type {kind!r}, but encoding {self.encoding} has no scaled frequencies")
         if self.attention_scale not in (None, "log_n"):
             raise ValueError(f"attention_scale is {self.attention_scale!r}: use 'log_n' or None")
+        if not isinstance(self.layers, str | None):
+            raise ValueError(f"layers is {self.layers!r}: use None, or a pattern such as 'tape@full, rope@1024*3'")
+        for name in self.pattern.encodings:
+            if name not in (*ENCODINGS, NO_ENCODING):
+                raise ValueError(f"layers is {self.layers!r}, but there is only code for {', '.join(ENCODINGS)}")
         if self.nope_every is not None and not 2 <= self.nope_every <= self.num_hidden_layers:
             raise ValueError(f"nope_every is {self.nope_every}: use None, or a number from 2 to num_hidden_layers")
         if self.attention_bias not in ("none", "qkv", "qkvo"):
             raise ValueError(f"attention_bias is {self.attention_bias!r}: use 'none', 'qkv' or 'qkvo'")
+
+    @property
+    def pattern(self) -> LayerPattern:
+        """Pattern of the layers."""
+        return pattern_of(self.encoding, self.layers, self.nope_every)
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """Encoding and window of each layer."""
+        return self.pattern.over(self.num_hidden_layers)
 
     @property
     def rotary_base(self) -> float:

@@ -21,7 +21,8 @@ class NewTokens(NamedTuple):
         spans: Spans of the rows without padding, instead of a mask (attention.py).
         padding: bool [B, N], true on padding. None if nothing is padding.
         document_starts: int64 [B, N], index of the first token in each token's document. None if each row is one text.
-        num_keys: int64 [B or 1, N], number of keys visible to each token. Only set if attention scales by it.
+        num_keys: int64 [B or 1, N], number of keys visible to each token without a window. Only set if attention scales by it.
+        rows: Index of each token in its row of the batch, [N].
     """
 
     mask: Tensor | None
@@ -30,6 +31,7 @@ class NewTokens(NamedTuple):
     padding: Tensor | None
     document_starts: Tensor | None
     num_keys: Tensor | None
+    rows: Tensor
 
 
 def describe_tokens(
@@ -57,7 +59,8 @@ def describe_tokens(
     num_past: int | Tensor = 0
     if past_key_values is not None:
         num_past = past_key_values.get_seq_length()
-    numbers = number_tokens(torch.arange(num_new, device=x.device) + num_past, attention_mask)
+    rows = torch.arange(num_new, device=x.device) + num_past
+    numbers = number_tokens(rows, attention_mask)
 
     document_starts = None
     if position_ids is None:
@@ -86,7 +89,7 @@ def describe_tokens(
     if has_bias:
         past = int(num_past)
     padding = find_padding(attention_mask, num_new)
-    return NewTokens(mask, past, spans, padding, document_starts, num_keys), position_ids
+    return NewTokens(mask, past, spans, padding, document_starts, num_keys, rows), position_ids
 
 
 def _spans_instead_of_mask(

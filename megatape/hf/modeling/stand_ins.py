@@ -15,6 +15,7 @@ from transformers import PreTrainedConfig
 ModelConfig = PreTrainedConfig
 ScalingConfig = Any
 BiasKind = str
+ConfigError = ValueError
 DocumentStarts = Tensor | None
 # Encodings written for version 0.1 import this name.
 Mask = DocumentStarts

@@ -2,9 +2,9 @@
 
 import torch
 
-from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.records import TensorRecord
-from megatape.checkpoint.tensors import StoredWeights
+from megatape.checkpoint.format.records import TensorRecord
+from megatape.checkpoint.format.stored_weights import StoredWeights
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import ModelConfig
 from megatape.errors import UserError
 from megatape.hf.dtypes import stored_dtype

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import safe_open
 
-from megatape.checkpoint.records import FileRecord, TensorRecord
-from megatape.checkpoint.tensors import StoredWeights
+from megatape.checkpoint.format.records import FileRecord, TensorRecord
+from megatape.checkpoint.format.stored_weights import StoredWeights
 from megatape.config import ModelConfig
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -72,8 +72,8 @@ class FolderWeights(StoredWeights, ModelWeights):
         """Open the tokenizer in the folder. Raises FileNotFoundError or UserError if it is missing or corrupted."""
         return load_tokenizer(self.directory)
 
-    def verify(self, share: int = 0, shares: int = 1) -> None:
-        """Verify the hashes of every `shares`-th file, starting with file `share`.
+    def verify(self, share: int = 0, num_shares: int = 1) -> None:
+        """Verify the hashes of every `num_shares`-th file, starting with file `share`.
 
         Raises:
             FileNotFoundError: A file is missing.
@@ -84,7 +84,7 @@ class FolderWeights(StoredWeights, ModelWeights):
                 raise MissingPath(
                     f"{self.directory / name}: missing, but this folder was imported: put it back, or import it again"
                 )
-        for path, expected, actual in self.hashed(share, shares):
+        for path, expected, actual in self.hashed(share, num_shares):
             if actual != expected:
                 raise UserError(f"{path} has changed since it was imported: restore it, or import the folder again")
 

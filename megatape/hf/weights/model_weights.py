@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from megatape.accounting.parameters import meta_model
+from megatape.accounting.whole_model.parameters import meta_model
 from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.config import ModelConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer

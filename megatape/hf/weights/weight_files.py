@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megatape.checkpoint.tensors import save_tensors
-from megatape.errors import UserError
+from megatape.checkpoint.format.tensors import save_tensors
+from megatape.errors import UserError, flag
 from megatape.hf.weights.tensor_headers import INDEX
 
 # Maximum size of a shard with several tensors. It determines how much memory an export needs.
@@ -76,5 +76,5 @@ def checked(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtyp
         )
     stored = tensor.to(dtype).contiguous()
     if not stored.isfinite().all():
-        raise UserError(f"{name} has values that {dtype} cannot hold: export with another `dtype`")
+        raise UserError(f"{name} has values that {dtype} cannot hold: export with another {flag('dtype')}")
     return stored

@@ -2,18 +2,18 @@
 
 These are the commands `megatape benchmark NAME`:
 
-    file          measures                                              compared with
-    efficiency    parameters, FLOPs, memory and time of encodings       RoPE, and the paper
-    gpu/          kernels, training steps, serving (gpu/__init__.py)    RoPE, targets, Llama
-    loader        reading training samples                              our default reader, copying, webdataset
-    memory        host memory per rank while training                   planner
-    preparation   preparing a corpus                                    tokenizer alone, loop with gigatoken
-    roofline      nothing: it estimates training steps (estimates.py)   RoPE, targets (targets.py)
-    serving       exported models, reading prompts and decoding         transformers' Llama
+    name          file               measures                                       compared with
+    duplicates    data/              finding duplicates among hashes
+    efficiency    efficiency.py      parameters, FLOPs, memory, time of encodings   RoPE, and the paper
+    gpu           gpu/               kernels, training steps, serving               RoPE, targets, Llama
+    loader        data/              reading training samples                       copying, webdataset, mapped files
+    memory        ranks/             host memory per rank while training            planner
+    preparation   data/              preparing a corpus                             tokenizer alone, loop with gigatoken
+    roofline      roofline/          nothing: it estimates training steps           RoPE, targets
+    saves         ranks/             time of saving and restoring                   copying the state in memory
+    serving       serving.py         exported models, reading prompts, decoding     transformers' Llama
 
-Figures are typed records, which `report` turns into paragraphs. timing.py runs an action and its baseline in the same rounds: a
-ratio is the median over rounds, so it does not depend on the machine's load. In loader, the fastest round counts.
-
-The measured objects: shapes (models.py), models with shared weights (measured_model.py), exported models (exported.py) with
-their prompts and caches (sessions.py). peak_memory.py and utilization.py compute figures, and cells.py formats them.
+Figures are typed records, which `report` turns into paragraphs. figures/timing.py runs an action and its baseline in the same
+rounds: a ratio is the median over rounds, so it does not depend on the machine's load. In loader, the fastest round counts.
+models/ has the measured models.
 """

@@ -1,75 +1,67 @@
 """Costs of each encoding compared with RoPE: parameters, FLOPs, activations and time."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 
 import torch
 
-from megatape.accounting.flops import forward_flops
+from megatape.accounting.whole_model.flops import forward_flops
 from megatape.config import ActivationCheckpointing, ModelConfig
-from megatape.lab.benchmark.cells import milliseconds_cell, ratio_cell
-from megatape.lab.benchmark.measured_model import (
-    ATTENTION_LAYER,
-    LLAMA,
-    PARTS,
-    ROPE,
-    Cost,
-    MeasuredLlama,
-    MeasuredModel,
-    MeasuredPart,
-    ModelName,
-    prepare,
-)
-from megatape.lab.benchmark.models import Shape, compute_precision, paper_config
-from megatape.lab.benchmark.timing import Timer, describe_device, ratio, spread
+from megatape.lab.benchmark.figures.cells import milliseconds_cell, ratio_cell
+from megatape.lab.benchmark.figures.timing import Timer, describe_device, ratio, spread
+from megatape.lab.benchmark.models.compared_models import LLAMA, ROPE, ModelName, build_models
+from megatape.lab.benchmark.models.measured_model import MeasuredLlama, MeasuredModel, ModelCost
+from megatape.lab.benchmark.models.measured_parts import ATTENTION_LAYER, PARTS, MeasuredPart
+from megatape.lab.benchmark.models.shapes import ModelShape, compute_precision, paper_config
 from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
+from megatape.utils.paragraphs import Show
 from megatape.utils.tables import markdown
 from megatape.utils.units import plural
 
 
 def report(
-    shape: Shape,
+    shape: ModelShape,
     encodings: list[str],
     rounds: int,
     device: torch.device,
+    show: Show,
     modes: Sequence[ActivationCheckpointing] = (),
     llama: bool = False,
-) -> Iterator[str]:
-    """Measure encodings and RoPE, yielding paragraphs.
+) -> None:
+    """Measure encodings and RoPE, and show the results.
 
     Args:
         shape: Model and batch.
         encodings: Encoding names.
         rounds: Timed rounds.
         device: Device to run on.
+        show: Called with each paragraph as soon as it is known.
         modes: Activation checkpointing modes to measure besides "none".
         llama: Whether to time training steps with transformers' Llama, too.
 
     Raises:
         UserError: An encoding does not support the shape.
     """
-    yield _compare_counts()
-    measured_models = prepare(shape, encodings, device, modes)
-    yield _describe(shape, rounds, device)
+    show(_compare_counts())
+    measured_models = build_models(shape, encodings, device, modes)
+    show(_describe(shape, rounds, device))
     clock = time.perf_counter
     if torch.get_num_threads() == 1:
         # CPU time does not depend on the machine's load, but adds up over threads.
         clock = time.process_time
     timer = Timer(device, rounds, clock=clock)
     in_paper = is_paper_shape(shape.model, shape.length)
-    measured_llama = None
-    if llama:
-        measured_llama = MeasuredLlama(measured_models[ROPE])
+    measured_llama = MeasuredLlama(measured_models[ROPE]) if llama else None
 
     costs = {name: measured.cost() for name, measured in measured_models.items()}
-    yield costs_table(costs, in_paper)
+    show(costs_table(costs, in_paper))
     for part in PARTS:
         seconds = _measure_part(timer, part, measured_models, measured_llama)
         table = times_table(seconds, shape.batch * shape.length, in_paper and part is ATTENTION_LAYER)
-        yield f"{part.title}:\n\n{table}"
+        show(f"{part.title}:\n\n{table}")
 
 
 def _measure_part(
@@ -95,13 +87,11 @@ def _compare_counts() -> str:
     )
 
 
-def _describe(shape: Shape, rounds: int, device: torch.device) -> str:
+def _describe(shape: ModelShape, rounds: int, device: torch.device) -> str:
     if device.type == "cuda":
         how = "with CUDA events"
     else:
-        kind = "wall"
-        if torch.get_num_threads() == 1:
-            kind = "processor"
+        kind = "processor" if torch.get_num_threads() == 1 else "wall"
         how = f"in {kind} time (CPU times say little about GPU times)"
     return (
         f"{plural(shape.model.num_layers, 'layer')} of width {shape.model.hidden_size}, N {shape.length}, batch {shape.batch}, "
@@ -116,7 +106,7 @@ def is_paper_shape(config: ModelConfig, length: int) -> bool:
     return shape == SHAPE and config.num_layers == COST_LAYERS and length == COST_LENGTH
 
 
-def costs_table(costs: dict[ModelName, Cost], in_paper: bool) -> str:
+def costs_table(costs: dict[ModelName, ModelCost], in_paper: bool) -> str:
     """Return a table with a row per model. `in_paper` adds the paper's counts."""
     baseline = costs[ROPE]
     rows = []

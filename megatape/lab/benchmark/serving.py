@@ -1,17 +1,24 @@
 """Exported models with dynamic caches, compared with a Llama: speed and memory."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
-from megatape.lab.benchmark.cells import ratio_cell
-from megatape.lab.benchmark.exported import LLAMA
-from megatape.lab.benchmark.peak_memory import peak_memory
-from megatape.lab.benchmark.sessions import NUM_DECODED, Decoder, ServingResult, Workload, read, times_beside_llama
-from megatape.lab.benchmark.timing import Timer, describe_device
+from megatape.lab.benchmark.figures.cells import ratio_cell
+from megatape.lab.benchmark.figures.timing import Timer, describe_device
+from megatape.lab.benchmark.models.exported import LLAMA
+from megatape.lab.benchmark.models.sessions import (
+    NUM_DECODED,
+    Decoder,
+    PromptBatch,
+    ServingResult,
+    peak_memory,
+    read,
+    times_beside_llama,
+)
+from megatape.utils.paragraphs import Show
 from megatape.utils.tables import markdown
 from megatape.utils.units import plural
 
@@ -25,7 +32,7 @@ class CacheBytes:
 
 
 @dataclass(frozen=True)
-class ModelResult:
+class ServingFigures:
     """A model's times, and its peak bytes per prompt token while reading the prompts."""
 
     times: ServingResult
@@ -34,36 +41,36 @@ class ModelResult:
 
 def report(
     models: dict[str, PreTrainedModel],
-    workloads: list[Workload],
+    workloads: list[PromptBatch],
     dtype: str,
     timer: Timer,
-) -> Iterator[str]:
-    """Measure models, yielding paragraphs about the cache, then about each workload.
+    show: Show,
+) -> None:
+    """Measure models, and show paragraphs about the cache, then about each workload.
 
     Args:
         models: Models by name, including the Llama.
         workloads: Batches of prompts.
         dtype: Weight precision.
         timer: Timer for the device.
+        show: Called with each paragraph as soon as it is known.
     """
     shape = models[LLAMA].config
     device = timer.device
-    how = "CPU time, of all threads"
-    if device.type == "cuda":
-        how = "times between CUDA events"
+    how = "times between CUDA events" if device.type == "cuda" else "CPU time, of all threads"
     layers = plural(shape.num_hidden_layers, "layer")
-    yield (
+    show(
         f"{layers} of width {shape.hidden_size}, {dtype} on {describe_device(device)}; medians of "
         f"{timer.rounds} rounds over the models ({how}); ratios to {LLAMA}'s in the same round."
     )
-    yield cache_table(measure_cache(models, device))
+    show(cache_table(measure_cache(models, device)))
     for workload in workloads:
-        yield workload_table(workload, measure(models, workload, timer))
+        show(workload_table(workload, measure(models, workload, timer)))
 
 
 def measure_cache(models: dict[str, PreTrainedModel], device: torch.device) -> dict[str, CacheBytes]:
     """Return each model's cache size per token."""
-    workload = Workload(1, "none", 2)
+    workload = PromptBatch(1, "none", 2)
     caches = {}
     for name, model in models.items():
         prompt = workload.prompt(model.config.vocab_size, device)
@@ -82,7 +89,7 @@ def cache_table(caches: dict[str, CacheBytes]) -> str:
     return markdown(["cache, bytes a token", "keys", "values", "both"], rows)
 
 
-def measure(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer) -> dict[str, ModelResult]:
+def measure(models: dict[str, PreTrainedModel], workload: PromptBatch, timer: Timer) -> dict[str, ServingFigures]:
     """Measure each model's peak memory while reading prompts, and its reading and decoding times."""
     prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
     num_tokens = workload.batch * workload.length
@@ -90,10 +97,10 @@ def measure(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer
     reading = timer.times({name: partial(read, model, prompt) for name, model in models.items()})
     decoding = timer.times({name: Decoder(model, prompt) for name, model in models.items()})
     times = times_beside_llama(reading, decoding)
-    return {name: ModelResult(times[name], memory[name]) for name in models}
+    return {name: ServingFigures(times[name], memory[name]) for name in models}
 
 
-def workload_table(workload: Workload, results: dict[str, ModelResult]) -> str:
+def workload_table(workload: PromptBatch, results: dict[str, ServingFigures]) -> str:
     """Return a table with a row per model."""
     rows = []
     for name, result in results.items():

@@ -24,7 +24,9 @@ MAX_STEP = 2**53
 
 def charts(groups: list[Group]) -> list[Chart]:
     """Return the charts for a page about runs."""
-    last = max(run.last_step for group in groups for run in group.runs)
+    last = 0
+    for group in groups:
+        last = max(last, *(run.last_step for run in group.runs))
     width = max(1, math.ceil(last / MAX_POINTS))
 
     def chart(title: str, unit: str, columns: dict[str, str], noisy: bool = False, log: bool = False) -> Chart:
@@ -130,8 +132,6 @@ def _entropies(groups: list[Group]) -> list[HorizontalLine]:
                 entropies[run.config.data.path] = run.unigram_entropy
     lines = []
     for path, entropy in entropies.items():
-        label = "unigram entropy"
-        if len(entropies) > 1:
-            label = f"unigram entropy of {Path(path).name}"
+        label = f"unigram entropy of {Path(path).name}" if len(entropies) > 1 else "unigram entropy"
         lines.append(HorizontalLine(label, rounded(entropy)))
     return lines

@@ -76,7 +76,10 @@ class Comparison:
     @property
     def columns(self) -> list[str]:
         """Measure names, in the order of their first model."""
-        return list(dict.fromkeys(name for row in self.rows for name in row.measures))
+        names: dict[str, None] = {}
+        for row in self.rows:
+            names |= dict.fromkeys(row.measures)
+        return list(names)
 
     @property
     def comparable(self) -> PublishedRows:

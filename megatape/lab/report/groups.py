@@ -86,7 +86,5 @@ def _label(runs: list[Run]) -> str:
     elif not common:
         common = runs[0].name
     seeds = {run.config.training.seed for run in runs}
-    noun = "runs"
-    if len(seeds) == len(runs):
-        noun = "seeds"
+    noun = "seeds" if len(seeds) == len(runs) else "runs"
     return f"{common} ({len(runs)} {noun})"

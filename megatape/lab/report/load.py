@@ -15,6 +15,7 @@ from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
 from megatape.lab.names import real_paths
 from megatape.lab.report.run import Event, Run
+from megatape.reliability.goodput.read import read_run_time
 from megatape.run_folder import RunFolder
 from megatape.utils.json_lines import read_lines
 from megatape.utils.url_secrets import mask_secrets_in_json
@@ -67,7 +68,7 @@ def last_written(run: Run) -> float:
 
 def _load(folder: RunFolder, name: str) -> Run:
     if not folder.directory.is_dir():
-        raise MissingPath(f"no folder {folder.directory}: give the folder of a run, run.directory of its configuration")
+        raise MissingPath(f"no folder {folder.directory}: give a run directory, run.directory of its configuration")
     if not folder.config.is_file():
         raise UserError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
     config = load_recorded_config(folder.config, masked=True)
@@ -87,6 +88,7 @@ def _load(folder: RunFolder, name: str) -> Run:
         part_losses=part_losses,
         events=_events(folder.events),
         data=_data(config.data.paths),
+        time=read_run_time(folder),
     )
 
 

@@ -1,6 +1,7 @@
 """Terminal view of runs, with a panel for each run."""
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -70,8 +71,8 @@ class Monitor:
         num_columns = max(1, min(len(self._runs), num_fitting))
         width = options.max_width // num_columns
         try:
-            states = progress(self._runs)
-            self._panels = [_panel(run, state, width) for run, state in zip(self._runs, states, strict=True)]
+            progress_by_run = progress(self._runs)
+            self._panels = [_panel(run, one, width) for run, one in zip(self._runs, progress_by_run, strict=True)]
         except OSError as error:  # Rendering reads the age of files.
             self._stale_reason = _describe_stale(error)
         if self._stale_reason is not None:
@@ -83,12 +84,12 @@ def _describe_stale(error: Exception) -> str:
     return f"what follows is not up to date: {error}"
 
 
-def _panel(run: Run, state: Progress, width: int) -> Panel:
+def _panel(run: Run, progress_of_run: Progress, width: int) -> Panel:
     rows = Table.grid(padding=(0, 1))
-    color = COLORS.get(state.state, "blue")
-    rows.add_row(_text(state.state, color), _text(state.note or ""))
-    rows.add_row("", ProgressBar(total=1.0, completed=state.done, complete_style=color, finished_style=color))
-    for name, headline in state.headlines.items():
+    color = COLORS.get(progress_of_run.state, "blue")
+    rows.add_row(_text(progress_of_run.state, color), _text(progress_of_run.note or ""))
+    rows.add_row("", ProgressBar(total=1.0, completed=progress_of_run.done, complete_style=color, finished_style=color))
+    for name, headline in progress_of_run.headlines.items():
         note = headline.note or ""
         value = headline.value or ""
         rows.add_row(_text(name, "dim"), _text(value, "bold") + _text(f"  {note}", "dim"))
@@ -103,11 +104,12 @@ def _panel(run: Run, state: Progress, width: int) -> Panel:
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
     """Yield name and value for memory, checkpoint, ranks and age, if known."""
+    now = time.time()
     memory = run.last("peak_memory")
     if not np.isnan(memory):
         yield "memory", f"{format_bytes(memory)} at the peak, main rank"
     for path in run.folder.list_checkpoints()[:1]:
-        age = describe_age(path.stat().st_mtime)
+        age = describe_age(path.stat().st_mtime, now)
         yield "checkpoint", f"{path.name}, {age}"
     ranks = describe_ranks(run)
     if ranks is not None:
@@ -124,7 +126,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
     last = last_written(run)
     if last:
-        yield "last line", describe_age(last)
+        yield "last line", describe_age(last, now)
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from megatape.errors import UserError, path_errors
 from megatape.lab.report import setup_tables
@@ -16,6 +16,7 @@ from megatape.lab.report.positions import load_positions
 from megatape.lab.report.progress import progress
 from megatape.lab.report.run_state import RunState
 from megatape.lab.report.template import CHART_SCRIPTS, GENERATOR, PAGE, fill
+from megatape.lab.report.time_table import time_table
 from megatape.utils.atomic import new_folder, write_atomically
 from megatape.utils.files import open_regular
 
@@ -23,18 +24,22 @@ from megatape.utils.files import open_regular
 MAX_RENDER_SHARE = 0.1
 
 
-class RenderedPage(NamedTuple):
-    """A page about runs.
+class PageContent(NamedTuple):
+    """Content of a page about runs.
 
     Attributes:
-        text: HTML.
+        values: Template variables.
         notes: Notes on files that are not shown, and on runs that are not comparable.
         is_final: Whether all runs have finished.
     """
 
-    text: str
+    values: dict[str, Any]
     notes: list[str]
     is_final: bool
+
+    def html(self, refresh: float | None = None) -> str:
+        """Render the page. With `refresh`, it reloads itself after this number of seconds."""
+        return fill("page.html", (*CHART_SCRIPTS, "positions.js"), refresh, **self.values)
 
 
 @path_errors()
@@ -47,7 +52,7 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
         output: New folder.
 
     Returns:
-        Path of the page, and its notes (see RenderedPage).
+        Path of the page, and its notes (see PageContent).
 
     Raises:
         ExistingPath: `output` exists.
@@ -55,9 +60,9 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
         UserError: A folder holds no run.
     """
     with new_folder(output) as folder:
-        page = _render(directories, evaluated)
-        (folder / PAGE).write_text(page.text, encoding="utf-8")
-    return output / PAGE, page.notes
+        content = _read(directories, evaluated)
+        (folder / PAGE).write_text(content.html(), encoding="utf-8")
+    return output / PAGE, content.notes
 
 
 def watch_report(
@@ -81,36 +86,35 @@ def watch_report(
     """
     path = output / PAGE
     with path_errors():
-        page = _render(directories, evaluated, seconds)
+        content = _read(directories, evaluated)
         if _is_page(path):
-            write_atomically(path, page.text.encode())
+            write_atomically(path, content.html(seconds).encode())
         else:
             with new_folder(output) as folder:
-                (folder / PAGE).write_text(page.text, encoding="utf-8")
+                (folder / PAGE).write_text(content.html(seconds), encoding="utf-8")
     try:
-        yield path, page.notes
+        yield path, content.notes
         render_seconds = 0.0
-        while not page.is_final:
+        while not content.is_final:
             time.sleep(max(seconds, render_seconds / MAX_RENDER_SHARE))
             started = time.monotonic()
             try:
-                page = _render(directories, evaluated, seconds)
+                content = _read(directories, evaluated)
             except (OSError, UserError) as error:
                 yield path, [f"the page stays as it was: {error}"]
                 continue
-            write_atomically(path, page.text.encode())
+            write_atomically(path, content.html(seconds).encode())
             render_seconds = time.monotonic() - started
-            yield path, page.notes
+            yield path, content.notes
     except KeyboardInterrupt:
         pass
     finally:
         # Open pages stop reloading.
-        final_text = page.text.replace(f' data-refresh="{seconds}"', "", 1)
-        write_atomically(path, final_text.encode())
+        write_atomically(path, content.html().encode())
 
 
-def _render(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float | None = None) -> RenderedPage:
-    """Read the runs and their evaluations, and render the page."""
+def _read(directories: Sequence[Path], evaluated: Sequence[Path]) -> PageContent:
+    """Read the runs and their evaluations."""
     runs = load_runs(directories)
     notes = []
     incomparable = setup_tables.note_if_incomparable(runs)
@@ -124,27 +128,25 @@ def _render(directories: Sequence[Path], evaluated: Sequence[Path], refresh: flo
     for number, group in enumerate(groups):
         for run in group.runs:
             group_of[run.name] = number
-    states = progress(runs)
-    text = fill(
-        "page.html",
-        (*CHART_SCRIPTS, "positions.js"),
-        refresh,
-        groups=groups,
-        group_of=group_of,
-        progress=states,
-        overview=setup_tables.overview(runs),
-        data=setup_tables.data_table(runs),
-        differences=setup_tables.differences(runs),
-        runs=runs,
-        charts=charts(groups),
-        clocks=[make_clock(group) for group in groups],
-        histories=[(run.name, history(run)) for run in runs],
-        comparisons=comparisons,
-        views=positions,
-        notes=notes,
-    )
-    is_final = all(state.state is RunState.FINISHED for state in states)
-    return RenderedPage(text, notes, is_final)
+    progress_by_run = progress(runs)
+    values = {
+        "groups": groups,
+        "group_of": group_of,
+        "progress": progress_by_run,
+        "overview": setup_tables.overview(runs),
+        "data": setup_tables.data_table(runs),
+        "differences": setup_tables.differences(runs),
+        "runs": runs,
+        "charts": charts(groups),
+        "clocks": [make_clock(group) for group in groups],
+        "histories": [(run.name, history(run)) for run in runs],
+        "comparisons": comparisons,
+        "views": positions,
+        "time": time_table(runs),
+        "notes": notes,
+    }
+    is_final = all(one.state is RunState.FINISHED for one in progress_by_run)
+    return PageContent(values, notes, is_final)
 
 
 def _is_page(path: Path) -> bool:

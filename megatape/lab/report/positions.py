@@ -31,7 +31,7 @@ class RunPositions:
         steps: Steps with a view.
         layers: Layers shown, counting from 1.
         limits: Absolute product shown in full color, by layer.
-        maps: By step and layer, the lower triangle of the products as int8 in base64. 127 is the layer's limit.
+        maps: Lower triangle of the products by step and layer, as int8 in base64. 127 is the layer's limit.
         norms: Norm of the position tensors, by step and layer.
         gains: Gains of the attention update, by step and layer.
         by: Whether a gain belongs to a head or to another entry.

@@ -1,14 +1,17 @@
 """Progress of runs: state, and headline numbers at the top of a page."""
 
 import math
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from megatape.accounting.gpus import find_gpu
+from megatape.lab.perplexity import perplexity
 from megatape.lab.report.run import Run
 from megatape.lab.report.run_state import RunState, describe_state, state_of
+from megatape.reliability.goodput.table import format_goodput, summary
 from megatape.utils.units import format_count, format_duration, format_number, plural
 
 # Number of recent steps for measuring speed and mean loss.
@@ -19,8 +22,6 @@ UNMENTIONED = ("started", "finished")
 NOUNS = ("checkpoint", "spike", "rollback", "slow rank")
 # Loss headline -> metrics column.
 LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}
-# Maximum exponent when computing a perplexity. exp overflows above 709.
-MAX_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,21 @@ class Progress:
 
 def progress(runs: list[Run]) -> list[Progress]:
     """Return the progress of each run. Headlines unknown for all runs are omitted."""
-    states = [_progress(run) for run in runs]
+    progress_by_run = [_progress(run) for run in runs]
     for name, column in LOSSES.items():
         best = _best_run(runs, column)
         if best is not None:
-            headlines = states[best].headlines
+            headlines = progress_by_run[best].headlines
             headlines[name] = replace(headlines[name], best=True)
 
     known = []
-    for name in states[0].headlines:
-        if any(state.headlines[name].value is not None for state in states):
+    for name in progress_by_run[0].headlines:
+        if any(one.headlines[name].value is not None for one in progress_by_run):
             known.append(name)
     shown = []
-    for state in states:
-        headlines = {name: state.headlines[name] for name in known}
-        shown.append(replace(state, headlines=headlines))
+    for one in progress_by_run:
+        headlines = {name: one.headlines[name] for name in known}
+        shown.append(replace(one, headlines=headlines))
     return shown
 
 
@@ -95,12 +96,12 @@ def _best_run(runs: list[Run], column: str) -> int | None:
 
 def _progress(run: Run) -> Progress:
     seconds = run.metrics["seconds"][-RECENT:]
-    pace = math.nan
-    if np.isfinite(seconds).any():
-        pace = float(np.nanmean(seconds))
-    state = state_of(run, pace)
+    pace = float(np.nanmean(seconds)) if np.isfinite(seconds).any() else math.nan
+    now = time.time()
+    state = state_of(run, pace, now)
+    note = describe_state(run, state, pace, now)
     done = min(1.0, run.last_step / run.config.training.steps)
-    return Progress(run.name, state, describe_state(run, state, pace), done, _headlines(run, pace))
+    return Progress(run.name, state, note, done, _headlines(run, pace))
 
 
 def _headlines(run: Run, pace: float) -> dict[str, Headline]:
@@ -114,6 +115,7 @@ def _headlines(run: Run, pace: float) -> dict[str, Headline]:
         "tokens/s": _speed(run, pace),
         "MFU": _mfu(run, pace),
         "time": _time(run),
+        "goodput": _goodput(run),
         "events": _events(run),
     }
 
@@ -143,19 +145,21 @@ def _speed(run: Run, pace: float) -> Headline:
 
 def _mfu(run: Run, pace: float) -> Headline:
     utilization = _utilization(run, pace)
-    value = None
-    if utilization is not None:
-        value = f"{utilization:.1%}"
+    value = None if utilization is None else f"{utilization:.1%}"
     return Headline(value, run.environment.get("device"))
 
 
 def _time(run: Run) -> Headline:
     seconds = float(np.nansum(run.metrics["seconds"]))
-    value = None
-    if seconds:
-        value = format_duration(seconds)
+    value = format_duration(seconds) if seconds else None
     steps = plural(run.last_step, "step")
     return Headline(value, f"of {steps}")
+
+
+def _goodput(run: Run) -> Headline:
+    if not run.time.processes:
+        return Headline()
+    return Headline(format_goodput(run.time) or None, summary(run.time))
 
 
 def _utilization(run: Run, pace: float) -> float | None:
@@ -180,7 +184,7 @@ def _sample_flops(run: Run) -> int | None:
     if run.missing_modules:
         return None
     # Imported here because it imports torch, and only runs of earlier versions need it.
-    from megatape.accounting.flops import forward_flops
+    from megatape.accounting.whole_model.flops import forward_flops
 
     config = run.config
     return 3 * forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)
@@ -193,8 +197,7 @@ def _best(steps: np.ndarray, losses: np.ndarray) -> str | None:
         return None
     best = int(np.nanargmin(losses))
     if best == np.flatnonzero(finite)[-1]:
-        perplexity = math.exp(min(MAX_EXPONENT, losses[best]))
-        return f"perplexity {format_number(perplexity)}"
+        return f"perplexity {format_number(perplexity(losses[best]))}"
     return f"best {losses[best]:.4f} at step {int(steps[best]):,}"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from megatape import imports
 from megatape.config import Config
 from megatape.data.shards.entries import Index
+from megatape.reliability.goodput.run_time import RunTime
 from megatape.run_folder import RunFolder
 
 # Events recorded when a process starts, with its environment.
@@ -39,7 +40,7 @@ class ValidationSamples(NamedTuple):
     Attributes:
         data: The configuration's data section, as JSON.
         num_samples: Number of samples.
-        selection: How the samples were selected.
+        selection: Rule by which the samples were selected.
     """
 
     data: str
@@ -56,10 +57,11 @@ class Run:
         folder: Paths of the run's files.
         config: Resolved configuration.
         metrics: Column (see COLUMNS in load.py) -> float64 [steps], by step. NaN if not recorded.
-        selection: How the last evaluation selected its samples (data/training/selection.py), empty before the first.
+        selection: Rule by which the last evaluation selected samples (data/training/selection.py), empty before the first.
         part_losses: Validation losses by corpus and input, if the last evaluation recorded them.
         events: Events in the order of their lines.
         data: Path -> index of each existing data directory.
+        time: Time of the run by part.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Run:
     part_losses: dict[str, float]
     events: list[Event]
     data: dict[str, Index]
+    time: RunTime
 
     @property
     def last_step(self) -> int:

@@ -1,6 +1,5 @@
 """State of a run, judged by its events and the age of its files."""
 
-import time
 from enum import StrEnum
 
 from megatape.lab.report.load import last_written
@@ -29,12 +28,13 @@ class RunState(StrEnum):
 ENDS = (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
 
 
-def state_of(run: Run, pace: float) -> RunState:
+def state_of(run: Run, pace: float, now: float) -> RunState:
     """Return the state of a run.
 
     Args:
         run: The run.
         pace: Seconds per step, NaN if unknown.
+        now: Present time, seconds since 1970.
     """
     kinds = [event.kind for event in run.events if event.kind in (*STARTS, *ENDS)]
     if kinds and kinds[-1] in ENDS:
@@ -44,52 +44,53 @@ def state_of(run: Run, pace: float) -> RunState:
     if not kinds and not run.last_step:
         return RunState.NOT_BEGUN
     # Without a known pace, allow for a long first step.
-    max_age = QUIET_SECONDS * QUIET_STEPS
-    if pace > 0:
-        max_age = max(QUIET_SECONDS, QUIET_STEPS * pace)
-    age = time.time() - last_written(run)
+    max_age = max(QUIET_SECONDS, QUIET_STEPS * pace) if pace > 0 else QUIET_SECONDS * QUIET_STEPS
+    age = now - last_written(run)
     if age < max_age:
         return RunState.TRAINING
     return RunState.SILENT
 
 
-def describe_state(run: Run, state: RunState, pace: float) -> str | None:
+def describe_state(run: Run, state: RunState, pace: float, now: float) -> str | None:
     """Return a phrase about the state of a run, None if there is nothing to add.
 
     Args:
         run: The run.
         state: Its state.
         pace: Seconds per step, NaN if unknown.
+        now: Present time, seconds since 1970.
     """
     written = last_written(run)
-    if state is RunState.TRAINING and is_ahead(written):
-        return f"perhaps: the last line is {describe_age(written)}"
+    if state is RunState.TRAINING and is_ahead(written, now):
+        return f"perhaps: the last line is {describe_age(written, now)}"
     if state is RunState.TRAINING and pace > 0:
         steps_left = run.samples_left / run.config.batches.of_step(run.last_step)
         return f"{format_duration(steps_left * pace)} left"
     if state is RunState.SILENT:
-        return f"last step {describe_age(written)}"
+        return f"last step {describe_age(written, now)}"
     if state is RunState.FAILED and run.events:
         return run.events[-1].detail
     return None
 
 
-def is_ahead(written: float) -> bool:
+def is_ahead(written: float, now: float) -> bool:
     """Whether a file was written in the future, because its host's clock differs from this machine's.
 
     Args:
         written: Seconds since 1970.
+        now: Present time, seconds since 1970.
     """
-    return written > time.time() + CLOCK_TOLERANCE
+    return written > now + CLOCK_TOLERANCE
 
 
-def describe_age(written: float) -> str:
+def describe_age(written: float, now: float) -> str:
     """Describe a file's age, such as "41 s ago", or how far it is ahead of this machine's clock.
 
     Args:
         written: Seconds since 1970.
+        now: Present time, seconds since 1970.
     """
-    age = time.time() - written
-    if is_ahead(written):
+    age = now - written
+    if is_ahead(written, now):
         return f"{format_duration(-age)} ahead of this machine's clock"
     return f"{format_duration(max(0.0, age))} ago"

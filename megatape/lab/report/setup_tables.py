@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from megatape.config.differences import fields, plain
+from megatape.config.fields.differences import fields, plain
 from megatape.data.shards.entries import Index
 from megatape.imports import options_for
 from megatape.lab.report.run import Run, entropy
@@ -15,6 +15,8 @@ from megatape.utils.units import format_bytes, plural
 
 # Selection of validation samples -> description of the samples.
 SELECTED = {"first": "the first {}", "spread": "{}, evenly spaced"}
+
+PARAMETER_ROWS = ("parameters", "trained", "of embedding and head", "of the position encoding")
 
 
 def overview(runs: list[Run]) -> Table:
@@ -60,9 +62,7 @@ def _training_rows(run: Run) -> dict[str, str]:
 
 def _environment_rows(run: Run) -> dict[str, str]:
     environment = run.environment
-    code = ""
-    if "megatape" in environment:
-        code = f"MegaTAPE {environment['megatape']}"
+    code = f"MegaTAPE {environment['megatape']}" if "megatape" in environment else ""
     return {
         "ranks": describe_ranks(run) or "",
         "device": environment.get("device", ""),
@@ -105,24 +105,19 @@ def note_if_incomparable(runs: Sequence[Run]) -> str | None:
 def _parameters(run: Run) -> dict[str, str]:
     """Return the rows about parameters, which cannot be counted without the run's modules."""
     if run.missing_modules:
-        rows = ("trained", "of embedding and head", "of the position encoding")
-        return {"parameters": f"not counted: add {options_for(run.missing_modules)}"} | dict.fromkeys(rows, "")
+        rows = dict.fromkeys(PARAMETER_ROWS, "")
+        rows["parameters"] = f"not counted: add {options_for(run.missing_modules)}"
+        return rows
     # Imported here because it imports torch, and the monitor does without.
-    from megatape.accounting.parameters import count_parameters, count_trainable
+    from megatape.accounting.whole_model.parameters import count_parameters, count_trainable
 
     model = run.config.model
     training = run.config.training
     count = count_parameters(model)
     num_trained = count_trainable(model, training.trainable, training.frozen)
-    trained = ""
-    if num_trained != count.total:
-        trained = f"{num_trained:,}"
-    return {
-        "parameters": f"{count.total:,}",
-        "trained": trained,
-        "of embedding and head": f"{count.embedding:,}",
-        "of the position encoding": f"{count.position:,}",
-    }
+    trained = "" if num_trained == count.total else f"{num_trained:,}"
+    cells = (f"{count.total:,}", trained, f"{count.embedding:,}", f"{count.position:,}")
+    return dict(zip(PARAMETER_ROWS, cells, strict=True))
 
 
 def describe_ranks(run: Run) -> str | None:

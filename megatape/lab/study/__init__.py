@@ -12,9 +12,9 @@ The first three train models. Each goes from a plan to a table in the same steps
 1. The plan lists the models to train: Comparison (comparison/compare.py), Extension (finetuning/finetune.py), or Plan
    (suite/plan.py), whose tasks and encodings become Experiments (suite/runs/).
 2. Each model is a Run (execution/run.py). A Study (execution/study.py) locks its folder, and its RunPool trains several runs at
-   a time with `megatape pretrain`.
-3. A Measurement (execution/measurement.py) calls `measure` of the study's measure.py in a new process, after training. It
-   writes a result into the run directory.
+   a time with `megatape pretrain`, or those of the suite in groups without it (execution/one_process/).
+3. A Measurement (execution/measurement.py) calls `measure` of the study's measure.py in a new process, after training, or
+   `measure_model` in the process of a group. It writes a result into the run directory.
 4. A report reads the results of all runs and writes tables and pictures: report.py of a study, or suite/analysis/ with the
    statistics and suite/tables/ with the tables. The suite also gets a page, suite/page.py.
 
@@ -22,7 +22,7 @@ A finished step is never repeated, so the same command continues an interrupted 
 
 One word for each kind of numbers:
 
-* Result: measurements of one run, in a file of its run directory. The first two studies write a TextResult (results/) to
+* RunResult: measurements of one run, in a file of its run directory. The first two studies write a TextResult (results/) to
   outcome.json, and the suite writes a TaskResult (suite/scores/) to scores.json.
 * Figures: named numbers of a TextResult, such as perplexities. They become columns only in tables and files.
 * Record: score of one model on one split of a task, a line of results.jsonl. A TaskResult has one for each split.

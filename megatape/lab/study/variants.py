@@ -6,10 +6,10 @@ A control has the parameters or FLOPs of the model with another encoding, becaus
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from megatape.accounting.flops import forward_flops
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.whole_model.flops import forward_flops
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import Config, ModelConfig
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.errors.suggestions import choose_one
 from megatape.lab.encodings import parse_encodings, with_encoding
 from megatape.nn.fp8_limits import FP8_MULTIPLE
@@ -17,10 +17,14 @@ from megatape.registry import ENCODINGS
 
 # Kinds of model.scaling. llama3 takes more than two lengths.
 SCALINGS = ("linear", "theta", "yarn")
+# Start of a change of model.layers
+LAYERS = "layers="
+# Characters of labels -> those in names of folders
+FOLDER_CHARACTERS = str.maketrans({":": "_", ",": "_", "@": "-", "*": "x"})
 
 
-class Cost(NamedTuple):
-    """A model's number of weights, and its forward FLOPs per sample."""
+class MatchedCost(NamedTuple):
+    """Costs that a control can match: a model's number of weights, and its forward FLOPs per sample."""
 
     params: int
     flops: int
@@ -30,21 +34,21 @@ class Control(NamedTuple):
     """Goal of a control: to cost as much as the model with another encoding.
 
     Attributes:
-        quantity: Quantity to match, a field of Cost.
+        quantity: Quantity to match, a field of MatchedCost.
         encoding: The other encoding.
     """
 
     quantity: str
     encoding: str
 
-    def amount(self, cost: Cost) -> int:
+    def amount(self, cost: MatchedCost) -> int:
         """Return the quantity to match."""
         amount: int = getattr(cost, self.quantity)
         return amount
 
 
 @dataclass(frozen=True)
-class Variant:
+class EncodingVariant:
     """A row of a comparison, such as tape+yarn:position_size=12.
 
     Attributes:
@@ -106,7 +110,10 @@ class Variant:
         second = self.control.amount(_cost(config, config.model, 2 * unit))
         num_units = 1 + round((goal - first) / (second - first))
         if num_units < 1:
-            raise UserError(f"encodings: {self.label}: even an MLP of width {unit} has more: exchange the two encodings")
+            raise UserError(
+                f"{flag('encodings')}: {self.label}: even with an MLP of width {unit}, {self.encoding} has {first:,} "
+                f"{self.control.quantity}, more than {self.control.encoding}'s {goal:,}: exchange the two encodings"
+            )
         return unit * num_units
 
     def overrides_for(self, config: Config) -> list[str]:
@@ -138,56 +145,77 @@ class Variant:
         )
 
 
-def _cost(config: Config, model: ModelConfig, mlp_size: int) -> Cost:
+def _cost(config: Config, model: ModelConfig, mlp_size: int) -> MatchedCost:
     """Return a model's cost with this MLP width, for the samples of a run."""
     model = model.model_copy(update={"mlp_size": mlp_size})
     groups = config.training.num_shifted_groups
-    return Cost(count_parameters(model).total, forward_flops(model, config.data.sequence_length, groups))
+    return MatchedCost(count_parameters(model).total, forward_flops(model, config.data.sequence_length, groups))
 
 
-def parse_variants(text: str) -> list[Variant]:
-    """Parse a list such as "rope,tape+yarn,tape:position_size=12".
+def parse_variants(text: str) -> list[EncodingVariant]:
+    """Parse a list such as "rope,tape+yarn,tape:position_size=12,tape:layers=tape@full,rope@1024*3".
 
     Raises:
         UserError: An encoding or a scaling is unknown, the encoding does not support the scaling, or a variant is repeated.
     """
-    variants = [_parse(entry.strip()) for entry in text.split(",")]
+    variants = [_parse(entry) for entry in _entries(text)]
     for variant in variants:
         if variants.count(variant) > 1:
-            raise UserError(f"encodings: {variant.label} is listed twice")
+            raise UserError(f"{flag('encodings')}: {variant.label} is listed twice")
     return variants
 
 
-def _parse(entry: str) -> Variant:
+def _entries(text: str) -> list[str]:
+    """Split a list at its commas, except for those of a pattern of layers, whose entries have a window or a count."""
+    entries: list[str] = []
+    for part in text.split(","):
+        entry = part.strip()
+        head, *_ = entry.split(":")
+        is_layer = "@" in head or "*" in head
+        if is_layer and entries and f":{LAYERS}" in entries[-1]:
+            entries[-1] += f",{entry}"
+        else:
+            entries.append(entry)
+    return entries
+
+
+def folder_name(label: str) -> str:
+    """Return the name of the folder with a variant's runs, without the characters that a shell expands."""
+    return label.translate(FOLDER_CHARACTERS)
+
+
+def _parse(entry: str) -> EncodingVariant:
     """Parse a variant such as "tape+yarn:position_size=12:params=rope"."""
     head, *all_changes = entry.split(":")
     encoding, plus, scaling = head.partition("+")
     parse_encodings(encoding)
     if plus:
         _check_scaling(head, encoding, scaling)
-    prefixes = tuple(f"{quantity}=" for quantity in Cost._fields)
+    prefixes = tuple(f"{quantity}=" for quantity in MatchedCost._fields)
     controls = [change for change in all_changes if change.startswith(prefixes)]
     changes = [change for change in all_changes if change not in controls]
     sets_mlp_size = any(change.startswith("mlp_size=") for change in changes)
     if len(controls) > 1 or (controls and sets_mlp_size):
-        raise UserError(f"encodings: {entry}: {controls[0]} chooses mlp_size: remove the other setting of it")
+        raise UserError(f"{flag('encodings')}: {entry}: {controls[0]} chooses mlp_size: remove the other setting of it")
     _check_changes(entry, changes)
     control = None
     if controls:
         quantity, _, other = controls[0].partition("=")
         if parse_encodings(other) == [encoding]:
-            raise UserError(f"encodings: {entry}: {encoding} is its own encoding: name another one, as in rope:{quantity}=tape")
+            raise UserError(
+                f"{flag('encodings')}: {entry}: {encoding} is its own encoding: name another one, as in rope:{quantity}=tape"
+            )
         control = Control(quantity, other)
-    return Variant(encoding, tuple(changes), control, scaling or None)
+    return EncodingVariant(encoding, tuple(changes), control, scaling or None)
 
 
 def _check_scaling(head: str, encoding: str, scaling: str) -> None:
     """Raise UserError unless the encoding supports the scaling."""
     if not ENCODINGS[encoding].scalable:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
-        raise UserError(f"encodings: {head}: {encoding} has no scaling; only {scalable} do")
+        raise UserError(f"{flag('encodings')}: {head}: {encoding} has no scaling; only {scalable} do")
     if scaling not in SCALINGS:
-        raise UserError(f"encodings: {head}: {scaling!r} is not a scaling: {choose_one(scaling, SCALINGS)}")
+        raise UserError(f"{flag('encodings')}: {head}: {scaling!r} is not a scaling: {choose_one(scaling, SCALINGS)}")
 
 
 def _check_changes(entry: str, changes: list[str]) -> None:
@@ -195,9 +223,9 @@ def _check_changes(entry: str, changes: list[str]) -> None:
     for change in changes:
         if "=" not in change or change.startswith(("encoding=", "scaling")):
             raise UserError(
-                f"encodings: {entry}: {change!r} is not a model setting: write one such as position_size=12; encoding and "
-                "scaling come first, as in tape+yarn"
+                f"{flag('encodings')}: {entry}: {change!r} is not a model setting: write one such as position_size=12; "
+                "encoding and scaling come first, as in tape+yarn"
             )
     keys = [change.partition("=")[0] for change in changes]
     if len(set(keys)) < len(keys):
-        raise UserError(f"encodings: {entry}: a setting is given twice")
+        raise UserError(f"{flag('encodings')}: {entry}: a setting is given twice")

@@ -12,7 +12,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.addition_problems import AdditionTask, Problem, longest_document
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.pictures import Grid, heat_map
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 from megatape.lab.tasks.engine.result import Measure, wilson
@@ -79,9 +79,7 @@ class AdditionGrid:
     @property
     def summary(self) -> str:
         size = len(self.correct)
-        beyond = ""
-        if self.beyond is not None:
-            beyond = f", beyond {self.beyond:.2%}"
+        beyond = f", beyond {self.beyond:.2%}" if self.beyond is not None else ""
         return f"exact match: trained lengths {self.inside:.2%}{beyond}, all {size} x {size} lengths {self.mean:.2%}"
 
     @property
@@ -242,5 +240,5 @@ def _check_lengths(model: ModelOutline, size: int) -> None:
     if num_needed > limit:
         raise UserError(
             f"problems of {size} digits need {num_needed} positions, but {model.name} has {limit} (model.max_positions): lower "
-            "`max_digits`, or train with more positions"
+            f"{flag('max_digits')}, or train with more positions"
         )

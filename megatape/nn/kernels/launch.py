@@ -12,9 +12,14 @@ Argument = Tensor | int | float | bool | None
 
 
 class Kernel(Protocol):
-    """Kernel that Triton compiles."""
+    """Kernel that Triton compiles.
+
+    Attributes:
+        arg_names: Names of its arguments.
+    """
 
     __name__: str
+    arg_names: list[str]
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         """Return a function launching a grid of programs."""
@@ -39,7 +44,7 @@ def launch(
     stages: int,
     arguments: Mapping[str, Argument],
 ) -> None:
-    """Run a Triton kernel. On the meta device, dispatch modes such as torch.utils.flop_counter see it as one operator.
+    """Run a Triton kernel. On the meta device, dispatch modes such as FlopCounterMode see one operator.
 
     Args:
         kernel: Kernel to run.

@@ -1,4 +1,4 @@
-"""Triton kernel of the loss, which overwrites the logits with their gradient. `_chunk` in nn/loss.py is its plain counterpart.
+"""Triton kernel of the loss, which overwrites the logits with their gradient. In PyTorch: nn/loss.py, `_losses_by_torch`.
 
 The kernel reads each row of logits once for the online maximum and sum, and once more for the gradient, from the cache if the
 row fits. A bfloat16 logit then costs 4 to 6 bytes of memory traffic, compared to about 50 with PyTorch's operators.
@@ -44,9 +44,7 @@ def run_loss_kernel(
         differentiate: Whether to compute the gradient from `sums`.
     """
     columns = logits.shape[1]
-    gradient = None
-    if differentiate:
-        gradient = logits
+    gradient = logits if differentiate else None
     arguments = {
         # Tensors
         "logits": logits,
@@ -103,11 +101,7 @@ def loss_kernel(
         target_logit = 0.0
         for first in range(0, columns, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
-            values = _capped(
-                tl.load(logits + start + column, mask=column < num_valid, other=0.0).to(tl.float32),
-                cap,
-                CAPPED,
-            )
+            values = _load_logits(logits + start + column, column < num_valid, cap, CAPPED)
             values = tl.where(column < num_valid, values, float("-inf"))
             highest = tl.maximum(largest, tl.max(values, 0))
             total = total * tl.exp(largest - highest) + tl.sum(tl.exp(values - highest), 0)
@@ -122,11 +116,7 @@ def loss_kernel(
         counts = tl.load(targets + row) != IGNORED
         for first in range(0, columns, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
-            values = _capped(
-                tl.load(logits + start + column, mask=column < num_valid, other=0.0).to(tl.float32),
-                cap,
-                CAPPED,
-            )
+            values = _load_logits(logits + start + column, column < num_valid, cap, CAPPED)
             # d loss / d logit = softmax (1 + 2 z_loss log_total) - [column is the target]
             slopes = tl.exp(values - log_total) * (1.0 + 2.0 * z_loss * log_total) - tl.where(column == target, 1.0, 0.0)
             if CAPPED:
@@ -136,8 +126,9 @@ def loss_kernel(
 
 
 @triton.jit
-def _capped(values, cap, CAPPED: tl.constexpr):
-    """Return cap tanh(values / cap) if CAPPED, otherwise the values."""
+def _load_logits(pointers, is_valid, cap, CAPPED: tl.constexpr):
+    """Load logits in float32, zero where they are not valid. With CAPPED, return cap tanh(logits / cap)."""
+    values = tl.load(pointers, mask=is_valid, other=0.0).to(tl.float32)
     if CAPPED:
         values = cap * (1.0 - 2.0 / (tl.exp(2.0 * values / cap) + 1.0))
     return values

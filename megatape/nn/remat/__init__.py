@@ -4,8 +4,8 @@ The life of such a tensor x, for example the sum that several linear layers mult
 
 1. Code computing x returns a `Remat` beside it (rebuilt.py). Its recipe is a function with arguments that other operations
    save anyway, so saving them costs nothing.
-2. Callers pass the Remat on, by keyword, because ZeRO stage 3's hooks wrap tensors among positional arguments. To the linear
-   layers of an encoding, which gets plain tensors, shared_remat.py passes it.
+2. Callers pass the Remat on, by keyword, because ZeRO stage 3's hooks wrap tensors among positional arguments. The
+   linear layers of an encoding, which gets plain tensors, find it in the forward context (nn/forward_context.py).
 3. A layer that multiplies x checks that x is the Remat's tensor, unchanged (`Remat.matching`). Autograd then saves the
    recipe's arguments instead of x, and the layer registers as a consumer of the `SharedInput`. Other code sees a plain tensor.
    x is freed once the forward pass no longer uses it.
@@ -17,7 +17,6 @@ Files, in reading order:
 * shared_input.py: counts the layers, rebuilds x and frees it.
 * remat.py: `Recipe` and `Remat`, which connect x to its recipe and its SharedInput.
 * rebuilt.py: operations returning a tensor with its Remat.
-* shared_remat.py: the Remat that layers find without being passed it.
 * gathered_input.py: the same for tensor-parallel ranks, which save their own tokens and gather the rest again.
 * recompute.py: activation checkpointing. Saves only a function's arguments, and runs all of it again.
 """

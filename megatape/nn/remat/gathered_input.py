@@ -5,14 +5,16 @@ Shapes as in model/transformer.py.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from megatape.distributed.asynchronous import AsyncAllGather
-from megatape.distributed.collectives import paired, reduce_scatter
+from megatape.distributed.collectives import gather_tokens, paired, reduce_scatter
 from megatape.distributed.mesh import Axis
-from megatape.nn.remat.recompute import is_recomputed
+from megatape.nn.forward_context import forward_context
+from megatape.nn.remat.recompute import recompute
 from megatape.nn.remat.remat import Rebuild, Remat, recipe_of
 from megatape.nn.remat.shared_input import SharedInput
 
@@ -24,7 +26,7 @@ class GatheredInput:
     Attributes:
         whole: Tokens of all ranks, [B, N, D]. Only complete for layers that get `remat`.
         local: Tokens of this rank, [B, N/T, D].
-        remat: How the backward pass rebuilds `whole`; None: autograd saves it.
+        remat: Recipe for rebuilding `whole` in the backward pass. None: autograd saves it.
     """
 
     whole: Tensor
@@ -40,16 +42,18 @@ class GatheredInput:
 def begin_gather(x: Tensor, axis: Axis, remat: Remat | None = None) -> GatheredInput:
     """Begin to gather the tokens of all ranks, [B, N/T, D] -> [B, N, D]. Only linear layers wait for them.
 
-    Each rank saves only its own tokens. The backward pass gathers the rest again, once for all layers, and ends with a
-    reduce-scatter.
+    Each rank saves its own tokens. The backward pass gathers the rest again, once for all layers.
 
     Args:
         x: Tokens of this rank, [B, N/T, D].
         axis: Tensor-parallel ranks. With a single rank there is nothing to gather.
-        remat: How the backward pass rebuilds x; None: x is saved.
+        remat: Recipe for rebuilding x in the backward pass. None: x is saved.
     """
     if axis.size == 1:
         return GatheredInput(x, x, remat)
+    if torch.compiler.is_compiling():
+        # Autograd saves x, and the graph of the backward pass gathers it again.
+        return GatheredInput(recompute(partial(gather_tokens, axis=axis), x), x, None)
     gather = AsyncAllGather(x.detach(), axis, in_halves=True)
 
     def tensor_in_flight(_: Tensor, __: Axis) -> Tensor:
@@ -59,7 +63,8 @@ def begin_gather(x: Tensor, axis: Axis, remat: Remat | None = None) -> GatheredI
         return gather.whole.view_as(gather.whole)
 
     whole = paired(x, axis, tensor_in_flight, reduce_scatter)
-    if is_recomputed():
+    if forward_context().is_recomputed:
+        # Saving the gathered input is cheaper than gathering it a third time.
         gather.wait()
         return GatheredInput(whole, x, None)
     recipe = recipe_of(x, remat)
@@ -71,7 +76,7 @@ class _SharedGatheredInput(SharedInput):
     """Gathered input of several layers. Each rank rebuilds its own tokens, and the backward pass gathers them again.
 
     Attributes:
-        arriving: Samples that the first product can take, as they arrive. Later products take all samples at once.
+        arriving: Samples that the first layer can multiply, as they arrive. Later layers multiply all samples at once.
     """
 
     def __init__(self, function: Rebuild, axis: Axis, gather: AsyncAllGather) -> None:

@@ -3,8 +3,17 @@
 import torch
 from torch import Tensor
 
+from megatape.nn.forward_context import forward_context
 from megatape.nn.remat.recompute import recompute
-from megatape.nn.remat.remat import Rebuild, Recipe, Remat, saves_memory
+from megatape.nn.remat.remat import Rebuild, Recipe, Remat
+
+
+def saves_memory() -> bool:
+    """Whether a Remat would save memory now.
+
+    False without a backward pass, inside `recompute`, and while compiling, because torch.compile decides alone what to save.
+    """
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not forward_context().is_recomputed
 
 
 def add_rebuilt(x: Tensor, y: Tensor) -> tuple[Tensor, Remat | None]:

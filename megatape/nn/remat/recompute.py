@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from contextvars import ContextVar, copy_context
 from itertools import repeat
 from typing import TypeVar, TypeVarTuple, cast
 
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from megatape.nn.forward_context import context_for_recomputation, forward_context
+
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
 # Each is a tensor with tokens in dimension 1, or None.
 Outputs = TypeVarTuple("Outputs")
-
-_inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
 def recompute(function: Callable[[*Args], Result], *args: *Args) -> Result:
@@ -27,28 +26,18 @@ def recompute(function: Callable[[*Args], Result], *args: *Args) -> Result:
     The second run sees the context variables of the first one, such as the samples of dropout.
     """
     if torch.compiler.is_compiling():
-        # torch.compile cannot trace contexts. Only dropout and tensor parallelism need them, and neither is compiled.
+        # torch.compile cannot trace contexts. Only dropout and Remats need them, and compiled blocks have neither.
         result: Result = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
         return result
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or forward_context().saves_everything:
         return function(*args)
-    context = copy_context()
-    context.run(_inside.set, True)
+    context = context_for_recomputation()
 
     def run(*args: *Args) -> Result:
         return context.run(function, *args)
 
     result = checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False)
     return result
-
-
-def is_recomputed() -> bool:
-    """Whether this code runs inside `recompute`.
-
-    Tensors of the second run only live until the backward pass right after it. So saving a gathered input is cheaper than
-    gathering it a third time.
-    """
-    return _inside.get()
 
 
 def in_chunks(function: Callable[..., tuple[*Outputs]], size: int, *args: Tensor | None) -> tuple[*Outputs]:
@@ -85,7 +74,7 @@ def in_chunks(function: Callable[..., tuple[*Outputs]], size: int, *args: Tensor
 def keep_on_host(*tensors: Tensor | None) -> AbstractContextManager[None]:
     """Return a context inside which autograd saves these tensors in host memory. On a CPU it saves copies.
 
-    Copying runs in the compute stream: with a stream of its own, the device memory would stay in use until the copy ends.
+    Copies run in the compute stream. With another stream, the device memory would stay in use until the copy ends.
     """
     chosen = {tensor.untyped_storage()._cdata for tensor in tensors if tensor is not None}
 

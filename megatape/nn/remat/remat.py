@@ -1,7 +1,7 @@
 """A tensor's Remat: how the backward pass rebuilds it, and for whom. The package's docstring tells when.
 
-Operations that take a Remat (products and RMSNorm) save the recipe's arguments instead of the tensor. For example, the residual
-stream after a block is x + m, and both terms are already saved:
+Operations that take a Remat (linear layers and RMSNorm) save the recipe's arguments instead of the tensor. For example, the
+residual stream after a block is x + m, and both terms are already saved:
 
     total, total_remat = add_rebuilt(x, m)          # rebuilt.py
     normalized = norm(total, remat=total_remat)     # saves x and m, not total
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from megatape.moved_modules import old_names
-from megatape.nn.remat.recompute import is_recomputed
 from megatape.nn.remat.shared_input import SharedInput
 
 # Rebuilds a tensor from the arguments saved in its place.
@@ -23,7 +22,7 @@ Rebuild = Callable[..., Tensor]
 
 
 class Recipe(NamedTuple):
-    """How the backward pass computes a tensor: function(*args), cheap and without a graph.
+    """Function and arguments that compute a tensor in the backward pass: function(*args), cheap and without a graph.
 
     Attributes:
         function: Function that computes the tensor. It runs outside of modules' hooks, so it must not be a module that ZeRO
@@ -40,7 +39,7 @@ class Remat:
 
     Args:
         x: The tensor. Only its identity is remembered, so its memory can be freed.
-        recipe: How the backward pass computes x.
+        recipe: Recipe for computing x in the backward pass.
         shared_input: x in the backward pass, for all layers that multiply it; by default computed by the recipe.
     """
 
@@ -52,9 +51,9 @@ class Remat:
         self._version = _version(x)
 
     def matching(self, x: Tensor) -> "Remat | None":
-        """Return this Remat if x is the tensor that it rebuilds; None if x is another tensor or has been changed since.
+        """Return this Remat if x is the tensor that it rebuilds, unchanged; otherwise None.
 
-        A wrapper with the same memory is the same tensor: hooks of ZeRO stage 3 make wrappers. A user's hook may change it.
+        Hooks of ZeRO stage 3 wrap x in a new tensor with the same memory. Users' hooks may change x.
         """
         if torch.compiler.is_compiling():
             return None
@@ -77,19 +76,11 @@ def identity(x: Tensor) -> Tensor:
 
 
 def recipe_of(x: Tensor, remat: Remat | None) -> Recipe:
-    """Return the recipe in `remat` if it is that of x. Otherwise x itself is saved."""
+    """Return the recipe in `remat` if it is that of x, or else the recipe of saving x itself."""
     matching = None if remat is None else remat.matching(x)
     if matching is None:
         return Recipe(identity, (x.detach(),))
     return matching.recipe
-
-
-def saves_memory() -> bool:
-    """Whether a Remat would save memory now.
-
-    False without a backward pass, inside `recompute`, and while compiling, because torch.compile decides alone what to save.
-    """
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_recomputed()
 
 
 if not TYPE_CHECKING:

@@ -9,11 +9,9 @@ from torch import Tensor
 class SharedInput:
     """Counts the layers that multiply one input, and rebuilds it for them in the backward pass.
 
-    The first layer whose backward pass needs the input begins to rebuild it, and the last one frees it.
-
     Attributes:
         function: Function that rebuilds the input from saved tensors.
-        num_consumers: Number of layers whose backward pass needs the input, see `add_consumer`.
+        num_consumers: Number of layers whose backward pass needs the input.
         num_pending: Number of these layers still waiting for their backward pass.
         wait: Function returning the rebuilt input; None before rebuilding and after the last layer.
     """

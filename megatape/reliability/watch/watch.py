@@ -42,8 +42,44 @@ from megatape.utils.waiting import wait_until
 LOG = logging.getLogger(__name__)
 
 
+def watch_ranks(topology: Topology, timeouts: WatchTimeouts, stacks: Path) -> "Watch | NoWatch":
+    """Return the watch for a run. With a single rank, it watches nothing.
+
+    Args:
+        topology: All ranks.
+        timeouts: Watch timeouts, the same on all ranks.
+        stacks: File to append this rank's stacks to when a rank hangs.
+    """
+    if topology.world_size == 1:
+        return NoWatch(timeouts)
+    return Watch(topology, timeouts, stacks)
+
+
+class NoWatch:
+    """Watch for a run with a single rank. It sends nothing and starts no threads.
+
+    Args:
+        timeouts: Watch timeouts.
+
+    Attributes:
+        pace: This rank's pace.
+    """
+
+    def __init__(self, timeouts: WatchTimeouts) -> None:
+        self.pace = Pace(timeouts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def authenticate(self, secret: bytes) -> None:
+        """Do nothing: there are no messages."""
+
+
 class Watch:
-    """Context manager around all work that communicates with other ranks.
+    """Watch for a run with several ranks: a context manager around all work that communicates with the others.
 
     The process group must exist. An exception leaving the block is reported to the other ranks. Threads end a stuck rank.
 
@@ -70,37 +106,32 @@ class Watch:
         self.pace = Pace(timeouts)
         self._topology = topology
         self._timeouts = timeouts
-        self._open_store = open_store
-        self._process = f"host {socket.gethostname()}, process {os.getpid()}"
-        self._process_end = ProcessEnd(topology.rank, self._process, self.pace, stacks, timeouts.grace)
+        self._messages = WatchMessages(open_store(), topology.rank)
+        self._monitor = PeerMonitor(topology, timeouts, self._messages, self.pace.warnings.append)
+        process = f"host {socket.gethostname()}, process {os.getpid()}"
+        self._sender = HeartbeatSender(self._messages, self.pace, process)
+        self._process_end = ProcessEnd(topology.rank, process, self.pace, stacks, timeouts.grace)
         self._verdict: Verdict | None = None
         self._finished = threading.Event()
         self._decided = threading.Event()
+        guard = StoreGuard(self._sender, self.pace, timeouts, self._process_end)
+        events = (self._finished, self._decided)
+        self._threads = [
+            threading.Thread(target=self._exchange_messages, name=THREAD_NAME, daemon=True),
+            threading.Thread(target=guard.run, args=events, name=THREAD_NAME, daemon=True),
+        ]
 
     def __enter__(self) -> Self:
-        if self._topology.world_size > 1:
-            self._messages = WatchMessages(self._open_store(), self._topology.rank)
-            self._monitor = PeerMonitor(self._topology, self._timeouts, self._messages, self.pace.warnings.append)
-            self._sender = HeartbeatSender(self._messages, self.pace, self._process)
-            self._sender.send()
-            guard = StoreGuard(self._sender, self.pace, self._timeouts, self._process_end)
-            events = (self._finished, self._decided)
-            self._threads = [
-                threading.Thread(target=self._exchange_messages, name=THREAD_NAME, daemon=True),
-                threading.Thread(target=guard.run, args=events, name=THREAD_NAME, daemon=True),
-            ]
-            for thread in self._threads:
-                thread.start()
+        self._sender.send()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def authenticate(self, secret: bytes) -> None:
         """Accept only messages of ranks that know this secret, from now on."""
-        if self._topology.world_size > 1:
-            self._messages.authenticate(secret)
+        self._messages.authenticate(secret)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._topology.world_size == 1:
-            return
         try:
             # All ranks receive a KeyboardInterrupt, so it needs no report.
             if isinstance(error, Exception):

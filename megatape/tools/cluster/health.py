@@ -1,4 +1,8 @@
-"""Health check of a container: `python -m megatape.tools.cluster.health`. MEGATAPE_RUN is the run directory."""
+"""Health check of a container: `python -m megatape.tools.cluster.health`.
+
+MEGATAPE_RUN is the run directory. Without it, the check knows no run and always reports "healthy", because containers also run
+commands that train nothing.
+"""
 
 import os
 import sys
@@ -27,7 +31,7 @@ def unhealthy_reason(run: Path) -> str | None:
     if age < -MAX_STEP_SECONDS:
         return f"{log}: the last step is {-age:.0f} s in the future: the clock of the file system was set back"
     if age > MAX_STEP_SECONDS:
-        return f"{log}: no step for {MAX_STEP_SECONDS:.0f} s"
+        return f"{log}: no step for {age:.0f} s (limit: {MAX_STEP_SECONDS:.0f} s): read {RunFolder(run).events}"
     return None
 
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from megatape.errors import ExitStatus
-
-# Shells report a process killed by signal N with exit status KILLED_BY + N.
-KILLED_BY = 128
+from megatape.utils.python_process import KILLED_BY
 
 # Slurm sends SIGUSR1 before the time limit. The signal kills a rank that is still starting and has no handler yet.
 KILLED_BY_USR1 = KILLED_BY + signal.SIGUSR1.value
@@ -24,7 +22,7 @@ REQUEUE_REASONS = {
     ExitStatus.NOT_SAVED.value: "the last checkpoint was not saved",
 }
 
-# A job is not requeued after this many starts in a row without a new checkpoint.
+# A run is not started again, and a job not requeued, after this many starts in a row without a new checkpoint.
 MAX_IDLE_STARTS = 3
 
 
@@ -32,12 +30,13 @@ MAX_IDLE_STARTS = 3
 class RestartPolicy:
     """Rules for restarting a run.
 
-    A run that died is restarted only if it has completed a checkpoint since its last start. Otherwise a run that always dies at
-    the same step would be restarted forever. A run that could not save its last checkpoint is restarted without progress as
-    well, but only a few times and after a pause, in which other jobs may free space on the disk.
+    A run that died is restarted a few times in a row even if it has not completed a checkpoint: machines fail while a run is
+    starting as well. A run that always dies at the same step must not be restarted forever. A run that could not save its last
+    checkpoint is restarted after a pause, in which other jobs may free space on the disk.
 
     Attributes:
         final: Exit statuses after which a run is not restarted. All others except NOT_SAVED mean that the run died.
+        max_idle_starts: Maximum number of consecutive starts that die without completing a checkpoint.
         max_unsaved_starts: Maximum number of consecutive restarts after NOT_SAVED.
         pause: Seconds before restarting after NOT_SAVED.
     """
@@ -49,6 +48,7 @@ class RestartPolicy:
         ExitStatus.UNFINISHED.value,
         ExitStatus.INTERRUPTED.value,
     )
+    max_idle_starts: int = MAX_IDLE_STARTS
     max_unsaved_starts: int = 3
     pause: int = 60
 
@@ -62,7 +62,7 @@ class Action(Enum):
 
     # The status is final, or no restarts are left.
     END = auto()
-    # The run has not completed a checkpoint since its last start.
+    # Several starts in a row have not completed a checkpoint.
     GIVE_UP = auto()
     RESTART = auto()
 
@@ -73,7 +73,7 @@ class Decision:
 
     Attributes:
         status: Exit status to report. It can differ from the command's.
-        action: What to do next.
+        action: Next action.
         pause: Seconds to wait before restarting.
     """
 
@@ -91,10 +91,12 @@ class Restarts:
 
     Attributes:
         num_left: Number of restarts left.
+        num_idle: Number of consecutive starts that have died without completing a checkpoint.
     """
 
     def __init__(self, policy: RestartPolicy, max_restarts: int) -> None:
         self.num_left = max_restarts
+        self.num_idle = 0
         self._policy = policy
         # Number of consecutive starts that ended with NOT_SAVED.
         self._num_unsaved = 0
@@ -114,14 +116,22 @@ class Restarts:
 
         if status == ExitStatus.NOT_SAVED:
             self._num_unsaved += 1
+            if self._num_unsaved > self._policy.max_unsaved_starts and not has_advanced():
+                return Decision(status, Action.GIVE_UP)
         else:
             self._num_unsaved = 0
-        may_free_space = 0 < self._num_unsaved <= self._policy.max_unsaved_starts
-        if not (may_free_space or has_advanced()):
-            return Decision(status, Action.GIVE_UP)
+            self._count_idle(has_advanced())
+            if self.num_idle >= self._policy.max_idle_starts:
+                return Decision(status, Action.GIVE_UP)
 
         self.num_left -= 1
         pause = 0
         if self._num_unsaved:
             pause = self._policy.pause
         return Decision(status, Action.RESTART, pause)
+
+    def _count_idle(self, has_advanced: bool) -> None:
+        if has_advanced:
+            self.num_idle = 0
+        else:
+            self.num_idle += 1

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import plan_state, plan_total
-from megatape.accounting.traffic import RankGroup, plan_traffic
-from megatape.tools.planner.cases import Range
+from megatape.accounting.memory.rank_memory import plan_total
+from megatape.accounting.memory.state_memory import plan_state
+from megatape.accounting.traffic.rank_traffic import RankGroup, plan_traffic
 from megatape.tools.planner.memory_requirements import MemoryRequirements, memory_requirements
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.tools.planner.speed import plan_speed
+from megatape.tools.planner.step_time.cases import Range
+from megatape.tools.planner.step_time.speed import plan_speed
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from megatape.accounting.memory import MARGIN
-from megatape.accounting.memory_parts import Memory
+from megatape.accounting.memory.memory_parts import Memory
+from megatape.accounting.memory.rank_memory import MARGIN
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.utils.units import format_bytes
 
@@ -40,9 +40,7 @@ class Requirement:
         needed = format_bytes(self.bytes)
         if self.available is None:
             return f"{needed}; cluster.host_gib (--host-gib) compares it with the node's"
-        result = "DOES NOT FIT"
-        if self.fits:
-            result = "fits"
+        result = "fits" if self.fits else "DOES NOT FIT"
         return f"{needed} of {format_bytes(self.available)}: {result}"
 
 
@@ -88,8 +86,7 @@ def memory_requirements(memory: Memory, cluster: PlannedCluster) -> MemoryRequir
     of_gpu = Requirement(on_gpu, cluster.gpu.memory)
     if not memory.host:
         return MemoryRequirements(of_gpu, None)
-    available = None
-    if cluster.machines.host_gib is not None:
-        available = cluster.machines.host_gib * 2**30
-    of_host = Requirement(memory.host_total * cluster.machines.gpus_per_node, available)
+    machines = cluster.machines
+    available = None if machines.host_gib is None else machines.host_gib * 2**30
+    of_host = Requirement(memory.host_total * machines.gpus_per_node, available)
     return MemoryRequirements(of_gpu, of_host)

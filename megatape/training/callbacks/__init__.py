@@ -1,5 +1,5 @@
 """Callbacks follow a run: callback.py is their interface, and the other files are built-in ones.
 
-metrics.py passes metrics to the sinks, position_views.py writes position views, and profile.py traces steps. collection.py
-calls all callbacks of a run.
+metrics.py passes metrics to the sinks, position_views.py writes position views, profile.py traces steps, and exports.py exports
+checkpoints. collection.py calls all callbacks of a run.
 """

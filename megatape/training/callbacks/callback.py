@@ -1,4 +1,4 @@
-"""Interface of callbacks, which follow a run. CONTRIBUTING.md explains how to add one."""
+"""Interface of callbacks, which follow a run. CONTRIBUTING.md lists the files to touch for adding one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,8 @@ class RunContext:
 class Callback:
     """Base class of callbacks. Every rank calls each method at the same point, and all methods are optional.
 
-    An exception ends the run. Write into the run directory through `run.log.attempt`.
+    Hooks of the model's modules are not called in steps that replay CUDA graphs (training.cuda_graphs): register them inside
+    `run.engine.replays.suspended()`. An exception ends the run. Write into the run directory through `run.log.attempt`.
 
     Args:
         run: Run context.

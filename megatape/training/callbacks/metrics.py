@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from megatape.errors import LeaseLost
+from megatape.errors import LeaseLost, UserError
 from megatape.registry import SINKS
 from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.training.reporting.step_metrics import StepMetrics
@@ -30,7 +30,9 @@ class Metrics(Callback):
         self._each(lambda sink: sink.start(step))
 
     def on_step(self, metrics: StepMetrics) -> None:
-        self.run.speed.add_step(metrics.step, metrics.seconds)
+        # The step before the first one was made by an earlier process, and is reported again with its evaluation.
+        if metrics.step >= self._first_step:
+            self.run.speed.add_step(metrics.step, metrics.seconds)
         is_due = (
             metrics.step % self.run.config.logging.interval == 0
             or metrics.step == self._first_step
@@ -61,6 +63,8 @@ class Metrics(Callback):
                 if name == RECORD or isinstance(error, LeaseLost):
                     raise
                 text = f"sink {name}: {type(error).__name__}: {error}"
+                if isinstance(error, UserError):
+                    text = f"sink {name}: {error}"
                 if text not in self._warned:
                     self._warned.add(text)
                     self.run.log.warning(f"{text}; training continues")

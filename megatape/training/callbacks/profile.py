@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from megatape.distributed.traffic import CountTraffic
+from megatape.distributed.traffic import TrafficCounter
 from megatape.encodings.encoding import LayerBias, PositionEmbedding, SequenceFeatures, StateUpdate, TokenFeatures
-from megatape.model.block import MLP, Attention
+from megatape.model.attention import Attention
+from megatape.model.mlp import MLP
 from megatape.nn.vocabulary import VocabularyEmbedding, VocabularyHead
 from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.utils.tables import columns
@@ -70,17 +71,18 @@ class Profile(Callback):
             activities.append(ProfilerActivity.CUDA)
         recorder = profile(activities=activities)
         mesh = self.run.engine.mesh
-        traffic = CountTraffic(mesh["tensor"], mesh["sequence"], mesh["context"], mesh["replicate"])
+        traffic = TrafficCounter(mesh["tensor"], mesh["sequence"], mesh["context"], mesh["replicate"])
         # The stack closes in reverse order, so `finish` is called after recording has ended.
+        self.recording.enter_context(self.run.engine.replays.suspended())
         self.recording.callback(self.finish, recorder, traffic)
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)
-        for module in self.run.engine.deepspeed.module.modules():
+        for module in self.run.engine.deepspeed_engine.module.modules():
             for kind, name in RANGES.items():
                 if isinstance(module, kind):
                     _name_passes(module, name, self.recording)
 
-    def finish(self, recorder: profile, traffic: CountTraffic) -> None:
+    def finish(self, recorder: profile, traffic: TrafficCounter) -> None:
         """Write the trace and print the summary."""
         steps = min(self.steps, self.num_started - WARM_UP)
         try:
@@ -123,7 +125,7 @@ def _name_passes(module: nn.Module, name: str, recording: ExitStack) -> None:
         recording.enter_context(module.register_full_backward_hook(backward.leave))
 
 
-def summarize(recorder: profile, traffic: CountTraffic, steps: int) -> str:
+def summarize(recorder: profile, traffic: TrafficCounter, steps: int) -> str:
     """Return a table of milliseconds and bytes per step on this rank.
 
     Args:

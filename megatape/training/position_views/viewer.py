@@ -6,12 +6,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from megatape.data.training.batch import Batch
+from megatape.data.training.batches.batch import Batch
 from megatape.distributed.layout import local_tokens
 from megatape.model.recorded_streams import local_state, recorded_streams
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
-from megatape.zero.engine import Engine, Inputs
-from megatape.zero.kinds import WEIGHT
+from megatape.zero.engine import Engine
+from megatape.zero.passes.recorded_passes import Inputs
+from megatape.zero.state.kinds import WEIGHT
 
 
 class PositionViewer:
@@ -43,7 +44,7 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
     Returns:
         The view on the main rank, None on the others.
     """
-    module = engine.deepspeed.module
+    module = engine.deepspeed_engine.module
     axis = engine.mesh["sample"]
     ids = text["tokens"]
     assert ids is not None and ids.shape[0] == 1
@@ -79,12 +80,12 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
 
 def _record_states(engine: Engine, text: Inputs) -> list[torch.Tensor]:
     """Run the model, and return the position tensor e [1, N, ...] of this rank's N tokens as read by each layer. Collective."""
-    module = engine.deepspeed.module
-    engine.deepspeed.eval()
+    module = engine.deepspeed_engine.module
+    engine.deepspeed_engine.eval()
     first: list[torch.Tensor | None] = []
     hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].state)))
     with hook, recorded_streams(module) as streams:
-        engine.deepspeed(**text)
+        engine.deepspeed_engine(**text)
     # Nothing reads the last layer's update.
     updated = [e for _, e in streams[:-1]]
     return [e for e in [*first, *updated] if e is not None]

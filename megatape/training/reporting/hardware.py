@@ -33,6 +33,6 @@ def peak_memory() -> int:
     """Return peak bytes: allocated on the GPU, or on a CPU, resident in this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    # Not ru_maxrss, which starts with the parent's memory, from before exec.
+    # ru_maxrss would start with the parent's memory from before exec, so read VmHWM.
     (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024

@@ -1,13 +1,13 @@
 """Reports the steps of a run to its log and its callbacks."""
 
-from megatape.data.training.corpus_names import without_unnamed
-from megatape.data.training.mixture_order import MixtureOrder
+from megatape.data.training.mixing.corpus_names import without_unnamed
+from megatape.data.training.mixing.mixture_order import MixtureOrder
 from megatape.run_environment import RunEnvironment
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.interrupt import Interrupt
+from megatape.training.progress import Progress
 from megatape.training.reporting.hardware import peak_memory
 from megatape.training.reporting.step_metrics import StepMetrics
-from megatape.training.state import TrainState
 from megatape.training.steps.output import StepOutput
 from megatape.training.validation.result import Validation
 
@@ -48,7 +48,7 @@ class StepReporter:
         """Report a spike or an unplanned skip. Comes before the step's metrics, because a rollback may undo the step."""
         is_unplanned = not output.is_applied and not output.is_planned
         if output.anomaly or is_unplanned:
-            text = f"{output.description}: {output.anomaly or output.skipped}"
+            text = f"{output.description}: {output.anomaly or output.skip_reason}"
             if not output.is_applied:
                 text += "; the step is skipped"
             self._log.warning(text)
@@ -58,7 +58,7 @@ class StepReporter:
     def report_step(
         self,
         output: StepOutput,
-        state: TrainState,
+        progress: Progress,
         seconds: float,
         validation: Validation | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class StepReporter:
 
         Args:
             output: Step result.
-            state: Progress after the step.
+            progress: Progress after the step.
             seconds: Step duration.
             validation: Evaluation after the step, None if none was due.
         """
@@ -75,14 +75,15 @@ class StepReporter:
             loss=output.loss,
             grad_norm=output.grad_norm,
             lr=output.learning_rate,
-            tokens=state.tokens,
-            samples=state.samples,
+            tokens=progress.tokens,
+            samples=progress.samples,
             seconds=seconds,
             peak_memory=peak_memory(),
             validation=validation,
-            corpora=without_unnamed(self._order.counts(state.samples)),
-            skipped=output.skipped or "",
+            corpora=without_unnamed(self._order.counts(progress.samples)),
+            skipped=output.skip_reason or "",
             digest=output.digest,
+            goodput=self._log.goodput(),
         )
         with self._pace.waiting(f"the metrics of step {output.step}"):
             self._lease.wait(lambda: self._interrupt.is_requested, self._log.warning)

@@ -1,10 +1,11 @@
 """Training speed: tokens per second, utilization, and remaining time."""
 
+import math
 from typing import NamedTuple
 
-from megatape.accounting.flops import forward_flops
+from megatape.accounting.whole_model.flops import forward_flops
 from megatape.config import ModelConfig, TrainingConfig
-from megatape.config.batches import BatchSizes
+from megatape.config.sections.batches import BatchSizes
 from megatape.training.reporting.hardware import peak_flops
 
 
@@ -56,7 +57,7 @@ class Speed:
         self._seconds = 0.0
 
     def add_step(self, step: int, seconds: float) -> None:
-        """Count a step.
+        """Count a step that this process has made.
 
         Args:
             step: Step number, from 1.
@@ -69,12 +70,21 @@ class Speed:
         """Return the rates of a single step, see `add_step`."""
         return self._rates(self._batches.of_step(step), seconds)
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether this process has made a step, so that it has a mean speed."""
+        return self._samples > 0
+
     def mean(self) -> Rates:
-        """Return the mean rates since this process started."""
+        """Return the mean rates since this process started, 0 tokens per second before its first step."""
+        if not self.has_steps:
+            return Rates(0.0, None)
         return self._rates(self._samples, self._seconds)
 
     def seconds_left(self, step: int) -> float:
-        """Return the seconds remaining after `step`, at the mean speed."""
+        """Return the seconds remaining after `step` at the mean speed, infinity before this process's first step."""
+        if not self.has_steps:
+            return math.inf
         remaining = self._num_samples - self._batches.consumed(step)
         return self._seconds / self._samples * remaining
 

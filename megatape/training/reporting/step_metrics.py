@@ -27,6 +27,8 @@ class StepMetrics:
         corpora: Samples of each corpus in a mixture, since the start of the run.
         skipped: Reason for skipping the step, or "".
         digest: Digest of the step's samples (order.samples_digest).
+        goodput: Share of the time since the run's first start that new steps took, None if unknown. Not recorded, because
+            events.jsonl has the parts.
     """
 
     step: int
@@ -41,6 +43,7 @@ class StepMetrics:
     corpora: dict[str, int] = field(default_factory=dict)
     skipped: str = ""
     digest: int = 0
+    goodput: float | None = None
 
     def values(self) -> dict[str, float]:
         """Return name -> number for sinks that draw curves."""
@@ -52,6 +55,8 @@ class StepMetrics:
             "seconds": self.seconds,
             "memory/peak GiB": self.peak_memory / 2**30,
         }
+        if self.goodput is not None:
+            values["speed/goodput"] = self.goodput
         if self.validation:
             values["loss/validation"] = self.validation.loss
             if self.validation.ema_loss is not None:

@@ -21,7 +21,6 @@ class Console(Sink):
     def write(self, metrics: StepMetrics) -> None:
         step = metrics.step
         steps = self.run.config.training.steps
-        tokens, utilization = self.run.speed.mean()
         filled = BAR_WIDTH * step // steps
         bar = "#" * filled + "." * (BAR_WIDTH - filled)
         width = len(str(steps))
@@ -30,11 +29,9 @@ class Console(Sink):
             f"loss {metrics.loss:.4f}",
             f"grad norm {metrics.grad_norm:.3f}",
             f"lr {metrics.lr:.2e}",
-            f"{format_count(tokens, UNITS)} tokens/s",
         ]
-        if utilization is not None:
-            parts.append(f"MFU {utilization:.1%}")
-        parts.append(f"{format_duration(self.run.speed.seconds_left(step))} left")
+        if self.run.speed.has_steps:
+            parts += self._speed_parts(step)
         validation = metrics.validation
         if validation is not None:
             parts.append(f"validation loss {validation.loss:.4f} (unigram {self.run.unigram_entropy:.4f})")
@@ -42,3 +39,12 @@ class Console(Sink):
                 parts.append(f"of the EMA {validation.ema_loss:.4f}")
             parts += [f"{name} {loss:.4f}" for name, loss in validation.parts.items()]
         LOG.info("  ".join(parts))
+
+    def _speed_parts(self, step: int) -> list[str]:
+        """Return mean speed, utilization and the time remaining after `step`."""
+        tokens, utilization = self.run.speed.mean()
+        parts = [f"{format_count(tokens, UNITS)} tokens/s"]
+        if utilization is not None:
+            parts.append(f"MFU {utilization:.1%}")
+        parts.append(f"{format_duration(self.run.speed.seconds_left(step))} left")
+        return parts

@@ -1,4 +1,4 @@
-"""Interface of sinks, which receive the metrics of a run. CONTRIBUTING.md explains how to add one."""
+"""Interface of sinks, which receive the metrics of a run. CONTRIBUTING.md lists the files to touch for adding one."""
 
 from typing import TYPE_CHECKING
 

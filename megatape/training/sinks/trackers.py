@@ -2,8 +2,10 @@
 
 import os
 import secrets
+from pathlib import Path
 from typing import Any
 
+from megatape.errors import UserError
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.sink import Sink
@@ -34,13 +36,13 @@ class Tracker(Sink):
     def start(self, step: int) -> None:
         if self._record is None:
             if self._path.exists():
-                stored = read_json(self._path)
-                self._id = str(stored["id"])
-                self._last_step = int(stored["step"])
+                self._id, self._last_step = _read_position(self._path)
             self._record = self.open(self._id)
 
     def write(self, metrics: StepMetrics) -> None:
-        if self._record is None or metrics.step <= self._last_step:
+        if self._record is None:
+            raise UserError("no record is open, because the sink did not start: no step is written until the run is restarted")
+        if metrics.step <= self._last_step:
             return
         self._record.log(metrics.values(), step=metrics.step)
         self._last_step = metrics.step
@@ -56,6 +58,22 @@ class Tracker(Sink):
     def open(self, record_id: str) -> Any:
         """Open or continue the record with this id. The result has the methods `log` and `finish`."""
         raise NotImplementedError
+
+
+def _read_position(path: Path) -> tuple[str, int]:
+    """Read the id of a run's record and its last step.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    try:
+        stored = read_json(path)
+        return str(stored["id"]), int(stored["step"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{path}: cannot read id and step of the record ({type(error).__name__}: {error}): restore the file, or "
+            "delete it to begin a new record"
+        ) from None
 
 
 class WeightsAndBiases(Tracker):

@@ -1,19 +1,23 @@
 """Builds a trainer: its parts from their sections of the configuration, in the state that the run starts from."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.node_traffic import spanning_warning
-from megatape.checkpoint.fresh_start import check_new
+from megatape.accounting.traffic.node_traffic import spanning_warning
+from megatape.checkpoint.load.fresh_start import check_new
 from megatape.checkpoint.manager import CheckpointManager
-from megatape.config import Config, save_config
+from megatape.config import Config, LoggingConfig, save_config
 from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
-from megatape.optim.schedules import LearningRate
-from megatape.registry import CALLBACKS
+from megatape.optim.learning_rate import LearningRate
+from megatape.registry import CALLBACKS, SINKS
+from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.shared_folder import check_shared
@@ -23,6 +27,7 @@ from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.interrupt import Interrupt
+from megatape.training.progress import Progress
 from megatape.training.reporting.environment_record import EnvironmentRecord
 from megatape.training.reporting.speed import Speed
 from megatape.training.reporting.start_report import StartReport
@@ -30,19 +35,20 @@ from megatape.training.run_schedule import RunSchedule
 from megatape.training.run_state import RunFacts, RunState
 from megatape.training.start import Start
 from megatape.training.startup.build_engine import build_engine
-from megatape.training.startup.build_readers import build_evaluator, build_loader
+from megatape.training.startup.build_evaluator import build_evaluator
+from megatape.training.startup.build_loader import build_loader
 from megatape.training.startup.export_warning import export_warning
 from megatape.training.startup.load_starting_state import load_starting_state
 from megatape.training.startup.run_description import describe_run
-from megatape.training.state import TrainState
 from megatape.training.steps.spike_policy import SpikePolicy
 from megatape.training.steps.status import Requests
 from megatape.training.steps.stepper import Stepper
 from megatape.training.trainer import Trainer
+from megatape.utils.recorder import Recorder
 from megatape.utils.url_secrets import mask_secrets_in_json
 
 # Callbacks of every run.
-BUILT_IN = ("metrics", "position_views", "profile")
+BUILT_IN = ("metrics", "position_views", "profile", "exports")
 
 
 def build_trainer(
@@ -52,6 +58,8 @@ def build_trainer(
     lease: Lease,
     start: Start | None = None,
     pace: Pace | None = None,
+    clock: ProcessClock | None = None,
+    make_recorder: Callable[[], Recorder] | None = None,
 ) -> Trainer:
     """Build a trainer, ready to continue from its starting point. Collective.
 
@@ -62,31 +70,45 @@ def build_trainer(
         lease: Lease on the run directory, held while the trainer exists.
         start: Starting point, by default a new run.
         pace: Receives this rank's phases, for the watch.
+        clock: Clock of this process, by default a new one.
+        make_recorder: Returns a recorder of forward and backward passes (training.cuda_graphs), by default one for GPUs.
 
     Raises:
         UserError, FileNotFoundError: Configuration, data and checkpoint do not fit together.
     """
     start = start or Start()
     folder = RunFolder(Path(config.run.directory))
-    log = RunLog(folder, lease, topology)
-    environment = RunEnvironment(folder, lease, topology, log, pace or Pace(), start.base)
+    clock = clock or ProcessClock()
+    clock.begin("setup")
+    log = RunLog(folder, lease, topology, clock)
+    environment = RunEnvironment(
+        folder=folder, lease=lease, topology=topology, log=log, pace=pace or Pace(), base=start.base, clock=clock
+    )
     if not start.resumes:
         environment.on_main(lambda: check_new(folder))
 
     mesh = make_mesh(topology, config.parallel.axes)
     config.check_divides(topology.world_size)
     loader = build_loader(config.data, config.model, config.training, config.batches, data.train, mesh["batch"])
-    engine, attention = build_engine(config, topology, mesh)
+    engine, attention = build_engine(config, topology, mesh, clock, make_recorder)
     evaluator = build_evaluator(config, data, engine, environment.pace)
 
     speed = Speed(config.model, config.training, config.batches, config.data.sequence_length, topology.world_size)
-    context = RunContext(config, folder, topology, engine, log, speed, data.train.unigram_entropy, start.profile)
-    recorded_config = mask_secrets_in_json(config.model_dump())
+    context = RunContext(
+        config=config,
+        folder=folder,
+        topology=topology,
+        engine=engine,
+        log=log,
+        speed=speed,
+        unigram_entropy=data.train.unigram_entropy,
+        profiled_steps=start.profile,
+    )
     run_state = RunState(
-        progress=TrainState(config.data.sequence_length),
+        progress=Progress(config.data.sequence_length),
         policy=SpikePolicy(config.training, config.batches),
         callbacks=build_callbacks(config.logging.callbacks, context),
-        facts=RunFacts(topology.world_size, data.fingerprints, attention.name, recorded_config, data.tokenizer.files),
+        facts=_run_facts(config, data, topology, attention.name),
     )
     checkpoints = CheckpointManager(environment, config.checkpoint, engine, run_state)
     interrupt = Interrupt(engine.sum_over_ranks)
@@ -98,7 +120,7 @@ def build_trainer(
     trainer = Trainer(
         environment,
         run_state,
-        schedule=_schedule(config),
+        schedule=_schedule(config, engine.device),
         stepper=Stepper(engine, loader, run_state.policy, learning_rate.of_step, requests, environment.pace),
         evaluator=evaluator,
         checkpoints=checkpoints,
@@ -109,6 +131,20 @@ def build_trainer(
     load_starting_state(trainer, config, data, start)
     environment.on_main(lambda: _mark_folder(trainer, partial(save_config, config, folder.config)))
     return trainer
+
+
+def import_callbacks(config: LoggingConfig) -> None:
+    """Import callbacks and sinks before they are needed, so that a process waiting for its rank has imported them.
+
+    Args:
+        config: Section `logging`.
+    """
+    for name in (*BUILT_IN, *config.callbacks):
+        CALLBACKS[name].load()
+    for name in config.sinks:
+        with suppress(ImportError):
+            # The check of packages reports it (rank_agreement.py).
+            SINKS[name].load()
 
 
 def build_callbacks(names: Sequence[str], context: RunContext) -> Callbacks:
@@ -124,19 +160,34 @@ def build_callbacks(names: Sequence[str], context: RunContext) -> Callbacks:
     return Callbacks(members, context.log)
 
 
-def _schedule(config: Config) -> RunSchedule:
+def _run_facts(config: Config, data: RunData, topology: Topology, attention: str) -> RunFacts:
+    return RunFacts(
+        world_size=topology.world_size,
+        fingerprints=data.fingerprints,
+        attention=attention,
+        config=mask_secrets_in_json(config.model_dump()),
+        tokenizer=data.tokenizer.files,
+    )
+
+
+def _schedule(config: Config, device: torch.device) -> RunSchedule:
+    computation_check_interval = config.training.computation_check_interval
+    if device.type != "cpu" and not config.training.deterministic:
+        # Kernels that add in any order do not repeat their results.
+        computation_check_interval = 0
     return RunSchedule(
         num_steps=config.training.steps,
         evaluation_interval=config.evaluation.interval,
         save_interval=config.checkpoint.interval,
         replica_check_interval=config.training.replica_check_interval,
+        computation_check_interval=computation_check_interval,
         max_skipped_steps=config.training.max_skipped_steps,
     )
 
 
 def _requests(interrupt: Interrupt, checkpoints: CheckpointManager) -> Requests:
     """Return this rank's requests to the training loop."""
-    return Requests(interrupt.is_requested, checkpoints.has_ended)
+    return Requests(interrupt.is_requested, checkpoints.save_has_ended())
 
 
 def _warnings(config: Config, topology: Topology) -> list[str]:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from megatape.checkpoint.hashed_files import hash_file
+from megatape.checkpoint.format.hashed_files import hash_file
+from megatape.checkpoint.format.records import FileRecord
+from megatape.checkpoint.format.stored_weights import StoredWeights
 from megatape.checkpoint.initial_weights import InitialWeights
-from megatape.checkpoint.records import FileRecord
-from megatape.checkpoint.tensors import StoredWeights
 from megatape.config import ModelConfig
 from megatape.distributed.values.exchange import gather_values, on_each
 from megatape.errors import path_errors

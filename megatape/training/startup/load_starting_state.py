@@ -6,7 +6,7 @@ import torch
 
 from megatape.config import Config
 from megatape.data.training.run_data import RunData
-from megatape.optim.schedules import check_new_run
+from megatape.optim.legacy_schedules import check_new_run
 from megatape.training.start import Start
 from megatape.training.startup.new_run_state import new_run_state
 from megatape.training.startup.resuming import check_continues, resumed_checkpoint
@@ -36,5 +36,6 @@ def load_starting_state(trainer: Trainer, config: Config, data: RunData, start: 
             return
     check_new_run(config.schedule)
     parameters = trainer.engine.state.parameters
-    state = new_run_state(config.model, config.training, parameters, environment, data.tokenizer)
-    trainer.checkpoints.load(state)
+    with environment.clock.measure("weights"):
+        state = new_run_state(config.model, config.training, parameters, environment, data.tokenizer)
+        trainer.checkpoints.load(state)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from megatape.distributed.values.exchange import gather_values
-from megatape.errors import OutOfMemory
+from megatape.errors import InsufficientMemory
 from megatape.training.startup.available_memory import available_memory, memory_capacity
 from megatape.training.startup.memory_plan import MemoryPlan
 from megatape.utils.units import format_bytes
@@ -26,7 +26,7 @@ def check_memory(plan: MemoryPlan, measure: Callable[[], float] | None = None, p
         patience: Seconds to wait for ending processes, such as those of the run's previous start, to free memory.
 
     Raises:
-        OutOfMemory: The memory of a rank does not suffice. Raised on all ranks.
+        InsufficientMemory: The memory of a rank does not suffice. Raised on all ranks.
     """
     topology = plan.topology
     if measure is None:
@@ -43,12 +43,10 @@ def check_memory(plan: MemoryPlan, measure: Callable[[], float] | None = None, p
     least, device = min(gather_values((available, plan.device_name()), topology))
     if certain <= least:
         return
-    error = OutOfMemory(
+    raise InsufficientMemory(
         f"the run needs at least {format_bytes(certain)} of memory a rank, and {format_bytes(least)} are free on {device}: "
         f"{plan.remedy(least)}"
     )
-    error.everywhere = True
-    raise error
 
 
 def _wait_for(needed: float, available: float, measure: Callable[[], float], patience: float) -> float:

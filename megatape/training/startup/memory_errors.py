@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import torch
 
-from megatape.errors import ExitStatus, OutOfMemory
+from megatape.errors import OutOfMemory, OutOfMemoryInStep
 from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.training.startup.available_memory import memory_capacity
 from megatape.training.startup.memory_plan import MemoryPlan
@@ -32,10 +32,10 @@ def explained_memory_errors(plan: MemoryPlan, steps: Callable[[], int] = lambda:
         if not is_out_of_memory(error):
             raise
         num_steps = steps()
-        explained = OutOfMemory(_explain(plan, num_steps))
+        explanation = _explain(plan, num_steps)
         if num_steps:
-            explained.status = ExitStatus.DIED
-        raise explained from error
+            raise OutOfMemoryInStep(explanation) from error
+        raise OutOfMemory(explanation) from error
 
 
 def _explain(plan: MemoryPlan, num_steps: int) -> str:

@@ -5,17 +5,26 @@ from collections.abc import Callable
 
 import torch
 
-from megatape.accounting.fitting_change import Changes
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import plan_memory
-from megatape.accounting.memory_parts import Memory, MemoryPart
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.memory.fitting_change import Changes
+from megatape.accounting.memory.memory_parts import Memory, MemoryPart
+from megatape.accounting.memory.rank_memory import plan_memory
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.distributed.topology import Topology
 from megatape.utils.units import format_bytes
 
 # Share of the planned activations that is certainly needed. Measured peaks are 0.80 to 0.97 of the plan
 # (docs/benchmarks.md).
 CERTAIN_ACTIVATIONS = 0.75
+
+# Generous factors of `MemoryPlan.rough_bound`. Weights, gradients and optimizer state of a parameter, with copies.
+BYTES_PER_PARAMETER = 40.0
+# Numbers that a block has for each token, as multiples of the hidden size and the MLP's size, and their bytes.
+HIDDEN_WIDTHS = 20
+MLP_WIDTHS = 8
+BYTES_PER_NUMBER = 8.0
+# Numbers that the loss has for each token, as multiples of the vocabulary size.
+VOCABULARY_WIDTHS = 8
 
 # Parts of the plan that are estimates.
 ACTIVATION_PARTS = (MemoryPart.ACTIVATIONS, MemoryPart.POSITION_ENCODING, MemoryPart.LARGEST_TEMPORARY)
@@ -54,14 +63,18 @@ class MemoryPlan:
         workload = self._layout().workload
         model = workload.model
         tokens = workload.micro_batch_size * workload.sequence_length
-        widths = model.num_layers * (20 * model.hidden_size + 8 * model.mlp_size) + 8 * model.vocab_size
-        return 40.0 * count_parameters(model).total + 8.0 * tokens * widths
+        numbers_per_block = HIDDEN_WIDTHS * model.hidden_size + MLP_WIDTHS * model.mlp_size
+        numbers_per_token = model.num_layers * numbers_per_block + VOCABULARY_WIDTHS * model.vocab_size
+        parameters = BYTES_PER_PARAMETER * count_parameters(model).total
+        return parameters + BYTES_PER_NUMBER * tokens * numbers_per_token
 
     def certain_bytes(self) -> float:
         """Return the bytes certainly needed on this rank's device or, on a CPU, in total."""
         memory = self.memory()
         activations = sum(memory.device[part] for part in ACTIVATION_PARTS)
         certain = memory.device_total - (1 - CERTAIN_ACTIVATIONS) * activations
+        # Without the memory for graphs, a run continues without them, or ends when it records them.
+        certain -= memory.device.get(MemoryPart.CUDA_GRAPHS, 0.0)
         if not self._on_gpu:
             certain += memory.host_total
         return certain

@@ -6,18 +6,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from megatape.checkpoint.format.stored_weights import StoredWeights
 from megatape.checkpoint.initial_weights import InitialWeights
-from megatape.checkpoint.tensors import StoredWeights
 from megatape.config import ModelConfig, TrainingConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.model.init import initial_block
 from megatape.nn.parameters import spec_of
 from megatape.run_environment import RunEnvironment
 from megatape.training.startup.initial_weights import open_initial_weights
 from megatape.training.startup.initial_weights_summary import summarize_initial_weights
-from megatape.zero.kinds import EMA, WEIGHT
-from megatape.zero.tensors import ReadBlock
+from megatape.zero.state.interfaces import ReadBlock
+from megatape.zero.state.kinds import EMA, WEIGHT
 
 
 class NewRunState:
@@ -51,7 +51,7 @@ class NewRunState:
         self.base = base
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a tensor (zero/tensors.py). A moving average starts with the weights."""
+        """Read some rows and columns of a tensor (zero/state/interfaces.py). A moving average starts with the weights."""
         if self._weights is not None and name in self._taken and kind in (WEIGHT, EMA):
             return self._weights.read(WEIGHT, name, shape, rows, columns)
         return self._fresh(kind, name, shape, rows, columns)
@@ -79,7 +79,9 @@ def new_run_state(
     fresh = fresh_state(parameters, model.init_std, training.seed)
     if training.init_from is None:
         if environment.base is not None:
-            raise UserError("base belongs to a checkpoint: add `resume` or training.init_from, or leave it out")
+            raise UserError(
+                f"{flag('base')} belongs to a checkpoint: add {flag('resume')} or training.init_from, or leave it out"
+            )
         return NewRunState(fresh)
 
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}

@@ -9,7 +9,7 @@ from megatape.data.training.run_data import RunData
 from megatape.distributed.topology import Topology
 from megatape.distributed.values.exchange import gather_values
 from megatape.distributed.values.rank_differences import find_disagreement
-from megatape.errors import RankMismatch, UserError
+from megatape.errors import RankMismatch, UserError, marked_message
 from megatape.imports import file_hashes
 from megatape.registry import SINKS
 from megatape.utils.project_files import install_command
@@ -45,7 +45,7 @@ def open_together(
             check_packages(sinks)
         values |= _data_hashes(data)
     except (UserError, OSError) as error:
-        reason = str(error)
+        reason = marked_message(error)
 
     results = gather_values((socket.gethostname(), reason, values), topology)
     hosts, reasons, values_by_rank = zip(*results, strict=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from megatape.checkpoint.compatibility import (
+from megatape.checkpoint.load.compatibility import (
     check_annealing,
     check_end_token,
     check_order,
@@ -11,9 +11,9 @@ from megatape.checkpoint.compatibility import (
     check_same_settings,
     recipe_changes,
 )
-from megatape.checkpoint.fresh_start import check_restart, set_metrics_aside
-from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.selection import find_newest, open_named
+from megatape.checkpoint.load.fresh_start import check_restart, set_metrics_aside
+from megatape.checkpoint.load.reader import CheckpointReader
+from megatape.checkpoint.load.selection import find_newest, open_named
 from megatape.config import Config, differences
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import NEW_SELECTION

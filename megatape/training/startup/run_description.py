@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.accounting.parameters import count_parameters, count_trainable
+from megatape.accounting.whole_model.parameters import count_parameters, count_trainable
 from megatape.config import Config, DataConfig, ModelConfig, TrainingConfig, ZeroConfig
 from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import AXES
@@ -23,11 +23,12 @@ def describe_run(config: Config, data: RunData, engine: Engine, attention: Atten
     num_parameters = count_parameters(config.model).total
     num_samples = config.batches.consumed(config.training.steps)
     directory = Path(config.run.directory)
+    ranks = _describe_ranks(config.zero, engine)
     lines = [
         _describe_model(config.model, attention),
         *trained_share(config.model, config.training, num_parameters),
         *_describe_data(config.data, data, num_samples),
-        f"{_describe_ranks(config.zero, engine)}, {_describe_batches(config.training, config.data)}; writing to {directory}",
+        f"{ranks}, {_describe_batches(config.training, config.data, engine)}; writing to {directory}",
     ]
     return "\n".join(lines)
 
@@ -88,5 +89,8 @@ def _describe_ranks(zero: ZeroConfig, engine: Engine) -> str:
     return f"ZeRO stage {zero.stage} over {' x '.join(sizes)} ({' x '.join(axes)}) ranks on {engine.device.type}"
 
 
-def _describe_batches(training: TrainingConfig, data: DataConfig) -> str:
-    return f"{training.arithmetic}; {training.global_batch_size} x {data.sequence_length} tokens a step"
+def _describe_batches(training: TrainingConfig, data: DataConfig, engine: Engine) -> str:
+    text = f"{training.arithmetic}; {training.global_batch_size} x {data.sequence_length} tokens a step"
+    if engine.replays.are_planned:
+        text += ", as CUDA graphs"
+    return text

@@ -63,7 +63,7 @@ class SplitResult(NamedTuple):
     """Result of a model that splits sequences.
 
     Attributes:
-        failure: How it fails, or how its logits differ, or None.
+        failure: Description of the failure or of the difference between logits, or None.
         gradients: Gradients by parameter, empty if it fails.
     """
 
@@ -139,7 +139,7 @@ def _run_split(split: Transformer, inputs: ModelInputs, weight: Tensor, expected
         return SplitResult(f"the encoding fails ({text.splitlines()[0]})", [])
     failure = None
     difference = float((logits - expected_logits).norm() / expected_logits.norm())
-    # Not "difference > ...": it may be NaN.
+    # `not ... <=` also catches NaN.
     if not difference <= TOLERANCE:
         failure = f"its outputs are off by {difference:.0%}"
     return SplitResult(failure, gradients)
@@ -151,7 +151,7 @@ def _gradients_differ(expected_gradients: list[Tensor], sums_by_rank: Sequence[l
     Args:
         expected_gradients: One rank's gradients, by parameter.
         sums_by_rank: Each rank's `_signed_sums`.
-        num_copies: How often the sums contain a gradient, because groups of ranks compute the same.
+        num_copies: Number of times that the sums contain a gradient, because groups of ranks compute the same.
     """
     expected_sums = _signed_sums(expected_gradients)
     for number, gradient in enumerate(expected_gradients):
@@ -175,7 +175,9 @@ def _tiny(model: ModelConfig, num_ranks: int) -> ModelConfig:
             "mlp_size": 32,
             "vocab_size": VOCAB_SIZE,
             "position_size": 8,
+            "layers": None,
             "nope_every": None,
+            "sliding_window": None,
             "attention_scale": None,
             "tie_embeddings": False,
             "lora": None,

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from megatape.attention.attend import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
-from megatape.attention.backend import AttentionRequirements
+from megatape.attention.backend import AttentionRequirements, Backend
 from megatape.config import Fp8Recipe, ModelConfig
 from megatape.distributed.mesh import SINGLE
 from megatape.distributed.topology import Topology, name_ranks
@@ -17,15 +17,15 @@ from megatape.encodings import encoding_of
 from megatape.errors import UserError
 from megatape.model.smoke_test import BackendTrial, smoke_test_backend, smoke_test_loss, smoke_test_rotation, smoke_test_update
 from megatape.model.smoke_test_child import smoke_test_in_child
-from megatape.nn.fp8 import fp8_product
+from megatape.nn.fp8 import fp8_linear_function
 from megatape.nn.kernels.launch import has_kernels
+from megatape.nn.linear_function import LinearFunction, linear
 from megatape.nn.loss import LossFormula
-from megatape.nn.product import LinearFunction
-from megatape.registry import AUTO
+from megatape.registry import AUTO, BACKENDS
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of tokens in the sample of a smoke test: two blocks of queries.
+# Maximum number of tokens in the sample of a smoke test, except for attention backends.
 TOKENS = 256
 
 # Reason why a rank cannot use our kernels, if other ranks can.
@@ -122,7 +122,6 @@ class KernelTests:
     ) -> BackendSelection:
         """Test backends in order of preference until they support all layers. Collective."""
         most_demanding = requirements[0]
-        trial = self._backend_trial(rotation_by_kernel)
         working: list[str] = []
         failures: dict[str, str] = {}
         unsupported = set(requirements)
@@ -132,6 +131,7 @@ class KernelTests:
             if not unsupported or not supported:
                 continue
             may_crash = self.device.type == "cuda" and (name == forced or backend.is_preferred_for(most_demanding))
+            trial = self._backend_trial(backend, rotation_by_kernel)
             failure = self._find_failure(name, supported, trial, may_crash)
             if failure is not None:
                 failures[name] = failure
@@ -174,18 +174,26 @@ class KernelTests:
             raise UserError(
                 f"training.attention is {forced}, but it {failures[forced]}: choose {AUTO}, or one of {alternatives}"
             )
-        if failures and self.topology.is_main:
-            LOG.info("attention by %s instead of %s", select_backend(most_demanding, selection.working), description)
+        if not self.topology.is_main:
+            return
+        selected = select_backend(most_demanding, selection.working)
+        if failures:
+            LOG.info("attention by %s instead of %s", selected, description)
+        if forced == AUTO:
+            for name in BACKENDS:
+                missed_reason = get_backend(name).missed_reason(most_demanding)
+                if missed_reason is not None:
+                    LOG.info("attention by %s instead of %s, which %s", selected, name, missed_reason)
 
-    def _backend_trial(self, rotation_by_kernel: bool) -> BackendTrial:
+    def _backend_trial(self, backend: Backend, rotation_by_kernel: bool) -> BackendTrial:
         encoding = encoding_of(self.model)
         state_width = 0
         if encoding.moves_state:
             state_width = encoding.state_width
         return BackendTrial(
-            groups=self.model.num_heads // self.model.num_kv_heads,
+            num_heads=self.model.num_heads // self.model.num_kv_heads,
             state_width=state_width,
-            tokens=self._sample_tokens,
+            tokens=min(self.num_tokens, backend.smoke_test_tokens),
             device=self.device,
             rotation_by_kernel=rotation_by_kernel,
         )
@@ -215,8 +223,8 @@ class KernelTests:
         return failure is None
 
 
-def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> LinearFunction | None:
-    """Return the matrix product in FP8, None if training.fp8 is "none". Collective.
+def working_linear_function(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> LinearFunction:
+    """Return the function of linear layers, in FP8 unless training.fp8 is "none". Collective.
 
     Args:
         recipe: FP8 recipe (training.fp8).
@@ -227,11 +235,12 @@ def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology)
         UserError: A rank lacks torchao, or its device does not support FP8. Raised on all ranks.
     """
     if recipe == "none":
-        return None
-    product = on_each(lambda: fp8_product(recipe, device), topology, context=f"training.fp8 {recipe} does not work: ")
+        return linear
+    context = f"training.fp8 {recipe} does not work: "
+    linear_function = on_each(lambda: fp8_linear_function(recipe, device), topology, context=context)
     if topology.is_main and device.type == "cpu":
         LOG.info("training.fp8 %s is emulated on a CPU: it rounds as on a GPU, and is slower than bfloat16", recipe)
-    return product
+    return linear_function
 
 
 def _summarize(reason: str | None, topology: Topology) -> str | None:

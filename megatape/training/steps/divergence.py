@@ -3,7 +3,7 @@
 import math
 
 from megatape.checkpoint.manager import CheckpointManager
-from megatape.errors import DataError, TrainingDiverged
+from megatape.errors import DataError, TrainingDiverged, flag
 from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
 from megatape.training.steps.output import SkipReason, StepOutput
@@ -41,8 +41,8 @@ class DivergenceCheck:
             TrainingDiverged: Too many consecutive steps were skipped.
             DataError: Too many consecutive steps were skipped, and the last of them has no targets.
         """
-        if output.skipped is not None:
-            self._log.record("skipped", f"{output.description}: {output.skipped}")
+        if output.skip_reason is not None:
+            self._log.record("skipped", f"{output.description}: {output.skip_reason}")
         if output.is_planned:
             return
         if output.is_applied:
@@ -53,12 +53,20 @@ class DivergenceCheck:
             return
         skipped = plural(self._num_skipped, "skipped step")
         reason = (
-            f"{output.description}: {output.skipped}. That makes {skipped} in a row, training.max_skipped_steps allows "
+            f"{output.description}: {output.skip_reason}. That makes {skipped} in a row, training.max_skipped_steps allows "
             f"{self._max_skipped_steps}"
         )
-        if output.skip_reason is SkipReason.NO_TARGETS:
+        if output.not_computed is SkipReason.NO_TARGETS:
             raise DataError(f"{reason}. Train on data whose samples have targets: check data.samples and data.prompt_end")
         raise TrainingDiverged(f"{reason}. {self._advice()}")
+
+    def after_rollback(self) -> None:
+        """Forget the skipped steps that a rollback has undone.
+
+        A run that diverges again and again still ends: it only rolls back again after a number of other steps
+        (SpikePolicy.may_roll_back).
+        """
+        self._num_skipped = 0
 
     def check_validation(self, loss: float, step: int) -> None:
         """Check the validation loss, so that a run whose steps are all skipped does not end as a success.
@@ -75,4 +83,4 @@ class DivergenceCheck:
         changes = "lower optimizer.learning_rate or training.gradient_clip, or lengthen the warm-up"
         if not self._checkpoints.saved_step:
             return f"There is no checkpoint from before: {changes}, check model.init_std, and start again"
-        return f"Checkpoints in {self._folder.checkpoints} are from before: {changes}, and continue with --resume auto"
+        return f"Checkpoints in {self._folder.checkpoints} are from before: {changes}, and continue with {flag('resume')} auto"

@@ -6,7 +6,7 @@ from enum import Enum
 
 from megatape.training.steps.spike_policy import Rollback
 from megatape.training.steps.status import StepStatus
-from megatape.zero.update import Update
+from megatape.zero.update.decision import Update
 
 
 class SkipReason(Enum):
@@ -46,7 +46,7 @@ class StepOutput:
         digest: Digest of the samples (order.samples_digest).
         status: Status between this step and the next, summed over all ranks.
         computed: Loss and update, None if the step was skipped without computing it.
-        skip_reason: Reason for skipping the step without computing it, None if it was computed.
+        not_computed: Reason for skipping the step without computing it, None if it was computed.
         read_seconds: Time in which this rank waited for its batches.
     """
 
@@ -56,7 +56,7 @@ class StepOutput:
     digest: int
     status: StepStatus
     computed: ComputedStep | None = None
-    skip_reason: SkipReason | None = None
+    not_computed: SkipReason | None = None
     read_seconds: float = 0.0
 
     @property
@@ -81,13 +81,13 @@ class StepOutput:
     @property
     def is_applied(self) -> bool:
         """Whether the step has changed the weights. Otherwise weights and optimizer state are bit-identical to before."""
-        return self.skipped is None
+        return self.skip_reason is None
 
     @property
-    def skipped(self) -> str | None:
-        """Reason for skipping the update, None if it was applied: `skip_reason`, values that are not finite, or a spike."""
-        if self.skip_reason is not None:
-            return self.skip_reason.value
+    def skip_reason(self) -> str | None:
+        """Reason for skipping the update, None if it was applied: `not_computed`, values that are not finite, or a spike."""
+        if self.not_computed is not None:
+            return self.not_computed.value
         if self.computed is None:
             return None
         return self.computed.update.skip_reason
@@ -95,7 +95,7 @@ class StepOutput:
     @property
     def is_planned(self) -> bool:
         """Whether the configuration or a rollback skipped the step."""
-        return self.skip_reason in (SkipReason.CONFIGURED, SkipReason.ROLLED_BACK)
+        return self.not_computed in (SkipReason.CONFIGURED, SkipReason.ROLLED_BACK)
 
     @property
     def anomaly(self) -> str | None:

@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from megatape.data.training.batch import Batch
-from megatape.data.training.loader import Loader
-from megatape.errors import UserError
+from megatape.data.training.batches.batch import Batch
+from megatape.data.training.batches.loader import Loader
+from megatape.errors import UserError, marked_message
 
 # Steps to read ahead. Training does not notice a file server that is slow for less than their duration.
 STEPS_AHEAD = 4
@@ -96,7 +96,7 @@ class Prefetcher(AbstractContextManager["Prefetcher"]):
         try:
             batches = self._loader.step(consumed)
         except (UserError, OSError) as error:
-            return StepBatches([], error=str(error))
+            return StepBatches([], error=marked_message(error))
         num_targets = sum(batch.num_targets for batch in batches)
         digest = self._loader.digest(consumed)
         if self._pins_memory:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from megatape.checkpoint.state import SpikeState
+from megatape.checkpoint.format.state import SpikeState
 from megatape.config import TrainingConfig
-from megatape.config.batches import BatchSizes
-from megatape.zero.update import Decision, Skip, Take, Update
+from megatape.config.sections.batches import BatchSizes
+from megatape.zero.update.decision import Apply, Decision, Skip, Update
 
 # Same rule as OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): a loss or gradient norm more than SIGMAS
 # standard deviations above the mean of the last WINDOW steps is a spike, once there are MIN_STEPS steps.
@@ -73,10 +73,10 @@ class SpikePolicy:
             grad_norm: Gradient norm before clipping.
         """
         if not math.isfinite(loss) or not math.isfinite(grad_norm):
-            return Take()
+            return Apply()
         anomaly = self._describe_anomaly(loss, grad_norm)
         if anomaly is None or self._config.on_spike == "log":
-            return Take(anomaly)
+            return Apply(anomaly)
         if self._config.on_spike == "skip":
             return Skip(anomaly)
         return Rollback(anomaly)
@@ -127,7 +127,7 @@ class SpikePolicy:
             checkpoints: Steps of all checkpoints.
             step: Current step.
         """
-        if self._config.on_spike != "rewind":
+        if self._config.on_spike != "roll_back":
             return []
         candidates = self._candidates(checkpoints)
         num_stable = sum(saved + STABLE_STEPS <= step for saved in candidates)

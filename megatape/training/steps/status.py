@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from megatape.zero.pass_result import GradientSums, Scalar
+from megatape.zero.passes.pass_result import GradientSums, Scalar
 
 
 class BatchCounts(NamedTuple):
-    """Counts of the next step's batch. Every rank of a sample counts it.
+    """Counts of the next step's batch. Every rank of a sample counts its targets, but only the first one adds to the digest.
 
     Attributes:
         num_unreadable: Ranks that cannot read their samples.

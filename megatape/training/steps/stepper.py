@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from megatape.data.training.loader import Loader
+from megatape.data.training.batches.loader import Loader
 from megatape.reliability.watch.pace import Pace
-from megatape.training.state import TrainState
+from megatape.training.progress import Progress
 from megatape.training.steps.output import ComputedStep, SkipReason, StepOutput
 from megatape.training.steps.prefetch import Prefetcher, StepBatches
 from megatape.training.steps.readable_check import check_readable
 from megatape.training.steps.spike_policy import SpikePolicy
 from megatape.training.steps.status import BatchCounts, Requests, StepStatus
 from megatape.zero.engine import Engine
-from megatape.zero.pass_result import GradientSums
-from megatape.zero.update import Take
+from megatape.zero.passes.pass_result import GradientSums
 
 
 @dataclass(frozen=True)
@@ -84,27 +83,28 @@ class Stepper(AbstractContextManager["Stepper"]):
         self._pace = pace
         # Ranks that read and count the same sample.
         self._num_readers = engine.mesh["sample"].size
+        self._is_first_reader = engine.mesh["sample"].rank == 0
         # Counts of the next step's batch, summed over all ranks; None before the first exchange.
         self._next_batch: BatchCounts | None = None
 
     def __exit__(self, *error: object) -> None:
         self.prefetcher.__exit__(*error)
 
-    def step(self, state: TrainState) -> StepOutput:
-        """Make the step after `state`, which is not changed.
+    def step(self, progress: Progress) -> StepOutput:
+        """Make the step after `progress`, which is not changed.
 
-        A spike is computed again before skipping it: a spike caused by the data repeats exactly, a device fault does not.
+        A step is computed again before it is skipped: a spike caused by the data repeats exactly, a device fault does not.
 
         Raises:
             DataError: A rank cannot read its samples. Raised on all ranks.
         """
         waited_before = self.prefetcher.waited
-        step = self._read_next(state)
+        step = self._read_next(progress)
         self.prefetcher.start(step.samples.stop)
 
         computed = None
-        skip_reason = self._skip_reason(step)
-        if skip_reason is None:
+        not_computed = self._reason_not_to_compute(step)
+        if not_computed is None:
             computed, status = self._compute_checked(step)
             self._policy.observe(step.number, computed.loss, computed.update)
         else:
@@ -115,12 +115,23 @@ class Stepper(AbstractContextManager["Stepper"]):
             step.number,
             step.samples,
             step.learning_rate,
-            digest=round(step.counts.digest / self._num_readers),
+            digest=round(step.counts.digest),
             status=status,
             computed=computed,
-            skip_reason=skip_reason,
+            not_computed=not_computed,
             read_seconds=self.prefetcher.waited - waited_before,
         )
+
+    def check_computation(self, progress: Progress) -> None:
+        """Check with a micro-batch of the next step that replicas compute the same numbers. Collective.
+
+        Raises:
+            TrainingDiverged: They differ. Raised on all ranks.
+        """
+        if self._next_batch is None or self._next_batch.num_unreadable:
+            return
+        batches = self._read(progress.samples).batches
+        self.engine.check_computation(batches[0].inputs_on(self.engine.device))
 
     def forget_next_batch(self) -> None:
         """Forget the counts of the next step's batch, because the run continues from another step."""
@@ -136,15 +147,17 @@ class Stepper(AbstractContextManager["Stepper"]):
         batches = self._read(consumed)
         if sums is None:
             sums = GradientSums()
-        counts = BatchCounts(batches.error is not None, batches.num_targets, batches.digest)
+        # Digests are summed once for each sample, so that the sum is exact in float64 on any number of ranks.
+        digest = batches.digest if self._is_first_reader else 0.0
+        counts = BatchCounts(batches.error is not None, batches.num_targets, digest)
         local = StepStatus(sums, counts, self._requests())
         return local.summed(self.engine.sum_over_ranks)
 
-    def _read_next(self, state: TrainState) -> NextStep:
-        """Read the batches of the step after `state`. Raises DataError on all ranks if one cannot."""
-        number = state.step + 1
-        samples = range(state.samples, state.samples + self.loader.batches.after(state.samples))
-        learning_rate = self._learning_rate(state.step)
+    def _read_next(self, progress: Progress) -> NextStep:
+        """Read the batches of the step after `progress`. Raises DataError on all ranks if one cannot."""
+        number = progress.step + 1
+        samples = range(progress.samples, progress.samples + self.loader.batches.after(progress.samples))
+        learning_rate = self._learning_rate(progress.step)
         batches = self._read(samples.start)
         counts = self._next_batch
         if counts is None:
@@ -152,7 +165,7 @@ class Stepper(AbstractContextManager["Stepper"]):
         check_readable(counts.num_unreadable, batches.error, f"the data of step {number}", self.engine.topology)
         return NextStep(number, samples, learning_rate, batches, counts)
 
-    def _skip_reason(self, step: NextStep) -> SkipReason | None:
+    def _reason_not_to_compute(self, step: NextStep) -> SkipReason | None:
         """Return the reason for skipping a step without computing it, or None."""
         if self._policy.is_configured_to_skip(step.samples):
             return SkipReason.CONFIGURED
@@ -163,16 +176,12 @@ class Stepper(AbstractContextManager["Stepper"]):
         return None
 
     def _compute_checked(self, step: NextStep) -> Computation:
-        """Compute a step, and compute it again if it is about to be skipped for a spike. Returns the last result."""
+        """Compute a step, and compute it again if it is about to be skipped. Returns the last result."""
         first, status = self._compute(step)
-        if first.update.nonfinite_reason is not None or isinstance(first.update.decision, Take):
+        if first.update.is_applied:
             return Computation(first, status)
         again, status = self._compute(step)
-        anomaly = first.update.decision.anomaly
-        grad_norm = again.update.grad_norm
-        if (again.loss, grad_norm) != (first.loss, first.update.grad_norm):
-            anomaly += f"; computed again, they are {again.loss:.4g} and {grad_norm:.4g}: a transient fault"
-        return Computation(replace(again, anomaly=anomaly), status)
+        return Computation(replace(again, anomaly=_anomaly_of_two(first, again)), status)
 
     def _compute(self, step: NextStep) -> Computation:
         """Run the forward and backward passes and the update of a step."""
@@ -191,10 +200,25 @@ class Stepper(AbstractContextManager["Stepper"]):
             sums,
             decide=partial(self._policy.decide, loss),
         )
-        computed = ComputedStep(loss, update, update.decision.anomaly, passes.forward.seconds())
+        computed = ComputedStep(loss, update, update.decision.anomaly, passes.forward_stopwatch.seconds())
         return Computation(computed, status)
 
     def _read(self, consumed: int) -> StepBatches:
         """Return the batches after this number of samples. May wait for a file server or a copy."""
         with self._pace.waiting(f"the reading of samples {consumed} and after"):
             return self.prefetcher.get(consumed)
+
+
+def _anomaly_of_two(first: ComputedStep, again: ComputedStep) -> str | None:
+    """Return the description of a step that was computed twice, or None if it has to be skipped because it is not finite."""
+    results = (again.loss, again.update.grad_norm)
+    transient = f"; computed again, loss and gradient norm are {results[0]:.4g} and {results[1]:.4g}: a transient fault"
+    nonfinite_reason = first.update.nonfinite_reason
+    if nonfinite_reason is not None:
+        if again.update.nonfinite_reason is not None:
+            return None
+        return nonfinite_reason + transient
+    anomaly = first.update.decision.anomaly
+    if anomaly is not None and results != (first.loss, first.update.grad_norm):
+        return anomaly + transient
+    return anomaly

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megatape.data.training.batch import Batch
+from megatape.data.training.batches.batch import Batch
 
 
 @dataclass(frozen=True)

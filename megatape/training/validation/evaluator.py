@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from megatape.data.training.corpus_names import without_unnamed
+from megatape.data.training.mixing.corpus_names import without_unnamed
 from megatape.data.training.selection import Selection
 from megatape.errors import DataError
 from megatape.reliability.watch.pace import Pace
@@ -13,7 +13,7 @@ from megatape.training.validation.batches import ValidationBatches
 from megatape.training.validation.reader import ValidationReader
 from megatape.training.validation.result import Validation
 from megatape.zero.engine import Engine
-from megatape.zero.evaluation_losses import EvaluationLosses
+from megatape.zero.passes.evaluation_losses import EvaluationLosses
 
 
 class Evaluator:
@@ -49,7 +49,7 @@ class Evaluator:
 
         Args:
             step: Step after which to evaluate, for messages.
-            selection: How samples are selected.
+            selection: Rule for selecting samples.
 
         Raises:
             DataError: A rank cannot read its samples, or a split has no targets. Raised on all ranks.

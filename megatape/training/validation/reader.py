@@ -1,12 +1,12 @@
 """Reads this rank's share of the validation samples."""
 
-from megatape.data.training.batch import Batch
-from megatape.data.training.evaluation_reader import EvaluationReader
-from megatape.data.training.positions import Positions
+from megatape.data.training.batches.batch import Batch
+from megatape.data.training.batches.evaluation_reader import EvaluationReader
+from megatape.data.training.batches.positions import Positions
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import Selection
 from megatape.distributed.mesh import Axis
-from megatape.errors import UserError
+from megatape.errors import UserError, marked_message
 from megatape.training.validation.batches import SplitBatches, ValidationBatches
 
 
@@ -48,7 +48,7 @@ class ValidationReader:
             for corpus in self._data.validation:
                 splits[corpus] = self._read_split(corpus, selection)
         except (UserError, OSError) as error:
-            return ValidationBatches({}, error=str(error))
+            return ValidationBatches({}, error=marked_message(error))
         return ValidationBatches(splits, viewed)
 
     def _read_split(self, corpus: str, selection: Selection) -> SplitBatches:

@@ -16,7 +16,7 @@ class Validation:
         corpora: Corpus of a mixture -> loss.
         inputs: Input -> loss, for data directories with several inputs. In a mixture, names begin with the corpus.
         ema_loss: Loss of the averaged weights, None if the run keeps no average.
-        selection: How samples were selected (data/training/selection.py).
+        selection: Rule by which samples were selected (data/training/selection.py).
     """
 
     loss: float

@@ -33,6 +33,11 @@ class ZeroStage(ABC):
     def is_replicated(self, parameter: Any) -> bool:
         """Whether every data-parallel rank holds the same part."""
 
+    def compute_weight(self, parameter: Any) -> Tensor:
+        """Return the weight with which passes compute, as this rank keeps it between steps."""
+        weight: Tensor = parameter.data
+        return weight
+
     @abstractmethod
     def accumulated_gradient(self, parameter: Any) -> Tensor | None:
         """Return the gradient of this rank's part, between the last backward pass and the update. Trained parameters only.
@@ -64,7 +69,7 @@ class ZeroStage(ABC):
     def gradient_norm(self) -> float:
         """Return the gradient norm before clipping, NaN if it is not finite. Valid when DeepSpeed calls the optimizer."""
         norm = float(self._optimizer._global_grad_norm)
-        if norm < 0:
-            # DeepSpeed's mark for a norm that is not finite.
+        # DeepSpeed marks a norm that is not finite by a negative one.
+        if norm < 0 or not math.isfinite(norm):
             return math.nan
         return norm

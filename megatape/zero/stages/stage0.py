@@ -8,6 +8,7 @@ from deepspeed import DeepSpeedEngine
 from torch import Tensor, nn
 
 from megatape.distributed.mesh import Mesh
+from megatape.nn.parameters import is_sharded
 from megatape.zero.stages.fragment import Fragment, unsharded_fragment
 from megatape.zero.stages.stage import ZeroStage
 
@@ -57,7 +58,7 @@ class Stage0(ZeroStage):
             if parameter.grad is None:
                 continue
             square = parameter.grad.float().square().sum()
-            if hasattr(parameter, "partition_dim"):
+            if is_sharded(parameter):
                 sharded += square
             else:
                 replicated += square

@@ -2,14 +2,22 @@
 
 from typing import Any
 
+from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from megatape.zero.stages.fragment import Fragment, unsharded_fragment
+from megatape.zero.stages.joint_norm import compute_norms_jointly
+from megatape.zero.stages.local_gradients import sum_gradients_locally
 from megatape.zero.stages.stage import ZeroStage
 
 
 class Stage12(ZeroStage):
     """Stages at which a group's masters are one flat tensor, split into a run per rank. Compute weights are whole."""
+
+    def __init__(self, engine: DeepSpeedEngine) -> None:
+        super().__init__(engine)
+        compute_norms_jointly(self._optimizer)
+        sum_gradients_locally(engine)
 
     def flats(self) -> list[Tensor]:
         return self._optimizer.single_partition_of_fp32_groups

@@ -6,8 +6,9 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.utils import safe_get_local_grad, safe_set_local_grad
 from torch import Tensor
 
-from megatape.zero.internals import trim_zero3_hooks
 from megatape.zero.stages.fragment import Fragment
+from megatape.zero.stages.hooks import trim_zero3_hooks
+from megatape.zero.stages.joint_norm import compute_norms_jointly
 from megatape.zero.stages.stage import ZeroStage
 
 
@@ -17,6 +18,7 @@ class Stage3(ZeroStage):
     def __init__(self, engine: DeepSpeedEngine) -> None:
         super().__init__(engine)
         trim_zero3_hooks(engine.module)
+        compute_norms_jointly(self._optimizer)
 
     def flats(self) -> list[Tensor]:
         return self._optimizer.fp32_partitioned_groups_flat
@@ -35,6 +37,10 @@ class Stage3(ZeroStage):
 
     def is_replicated(self, parameter: Any) -> bool:
         return False
+
+    def compute_weight(self, parameter: Any) -> Tensor:
+        weight: Tensor = parameter.ds_tensor.data
+        return weight
 
     def accumulated_gradient(self, parameter: Any) -> Tensor:
         gradient: Tensor = safe_get_local_grad(parameter)

@@ -1,4 +1,4 @@
-"""Ring attention of context-parallel ranks against blocked attention in one process."""
+"""Ring attention on context-parallel ranks against blocked attention in one process."""
 
 import itertools
 from pathlib import Path
@@ -14,37 +14,43 @@ from megatape.attention.rotation import PositionState
 from megatape.distributed.layout import zigzag
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import Topology
-from megatape.distributed.traffic import SHIFT, CountTraffic
+from megatape.distributed.traffic import SHIFT, TrafficCounter
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.attention import initial_state, inputs, random_document_starts
 from tests.helpers.processes.workers import run_workers
 
-RANKS = 3  # more than the heads of keys
+RANKS = 3  # More ranks than key heads
 # B, N, H, L, R: chunks shorter than a block of rows, and longer ones, so that blocks have parts of two chunks
 SHAPES = [(2, 24, 4, 2, 8), (1, 6 * (BLOCK + 12), 2, 1, 4)]
+# Windows within a chunk, and spanning several chunks
+WINDOWS = (3, BLOCK + 30)
 
 
 @pytest.mark.numerics
 def test_ring_equals_one_process(tmp_path: Path) -> None:
-    """Results and gradients are equal, with and without a moving state, for documents ending in other ranks' chunks.
+    """Results and gradients are equal, with and without a moving state, for documents ending in other ranks' chunks, and for
+    windows within a chunk and beyond one.
 
-    Fails if a row without keys on a rank is divided by an empty sum, or if a rank masks by its local indices.
+    Fails if a row without keys on a rank is divided by an empty sum, if a rank masks by its local indices, or if it skips keys
+    within the window.
     """
     assert run_workers("tests.attention.backends.test_blocked:check", RANKS, None, tmp_path) == [True] * RANKS
 
 
 def check(_: Any, topology: Topology) -> bool:
     context = make_mesh(topology, {"context": RANKS})["context"]
-    for shape, moves_state, masked in itertools.product(SHAPES, (True, False), (False, True)):
+    full: Any = itertools.product(SHAPES, (True, False), (False, True), (None,))
+    windowed: Any = itertools.product(SHAPES, (True,), (False, True), WINDOWS)
+    for shape, averages_state, masked, window in itertools.chain(full, windowed):
         document_starts = None
         if masked:
             document_starts = random_document_starts(*shape[:2])
-        expected = [zigzag(part, context) for part in results(shape, SINGLE, moves_state, document_starts)]
+        expected = [zigzag(part, context) for part in results(shape, SINGLE, averages_state, document_starts, window=window)]
         for min_block_rows in (BLOCK, 3 * BLOCK):
-            ring = results(shape, context, moves_state, document_starts, min_block_rows=min_block_rows)
+            ring = results(shape, context, averages_state, document_starts, min_block_rows=min_block_rows, window=window)
             for ours, theirs in zip(ring, expected, strict=True):
-                assert_close(ours, theirs, bounds.RING, floor=1e-3, what=(shape, moves_state, masked))
+                assert_close(ours, theirs, bounds.RING, floor=1e-3, what=(shape, averages_state, masked, window))
     check_bytes(context)
     return True
 
@@ -52,22 +58,23 @@ def check(_: Any, topology: Topology) -> bool:
 def results(
     shape: tuple[int, ...],
     context: Axis,
-    moves_state: bool,
+    averages_state: bool,
     document_starts: Tensor | None,
     dtype: torch.dtype = torch.float32,
     min_block_rows: int = BLOCK,
+    window: int | None = None,
 ) -> list[Tensor]:
-    """Return the outputs and gradients of this rank's tokens."""
+    """Return outputs and gradients for this rank's tokens."""
     arguments = [zigzag(part.detach(), context).requires_grad_() for part in inputs(shape, dtype)]
     q, k, v, delta = arguments
     initial = zigzag(initial_state(inputs(shape)[3]), context)
     state = PositionState(initial)
     trained = [q, k, v]
-    if moves_state:
+    if averages_state:
         state = PositionState(initial, delta)
         trained = arguments
     backend = Blocked(context, min_block_rows)
-    content, attended_state = backend.attend(q, k, v, state, None, zigzag(document_starts, context), moves_state)
+    content, attended_state = backend.attend(q, k, v, state, None, zigzag(document_starts, context), averages_state, window)
     outputs = [content]
     if attended_state is not None:
         outputs.append(attended_state)
@@ -79,9 +86,9 @@ def check_bytes(context: Axis) -> None:
     """Check the bytes sent to the next rank: keys, values and a moving state forward, again backward, and their gradients."""
     shape = SHAPES[0]
     batch, length, _, channels, size = shape
-    for moves_state, num_tensors in ((True, 3), (False, 2)):
-        with CountTraffic(context) as traffic:
-            results(shape, context, moves_state, None, torch.bfloat16)
+    for averages_state, num_tensors in ((True, 3), (False, 2)):
+        with TrafficCounter(context) as traffic:
+            results(shape, context, averages_state, None, torch.bfloat16)
         tensor_bytes = batch * (length // RANKS) * channels * size * torch.bfloat16.itemsize
         hop_bytes = num_tensors * tensor_bytes
         pass_bytes = (RANKS - 1) * hop_bytes

@@ -1,10 +1,14 @@
-"""Calls of flex_attention, uncompiled on a CPU. tests/gpu/test_attention.py has the compiled kernels."""
+"""Calling flex_attention, uncompiled on a CPU. tests/gpu/test_attention.py has the compiled kernels."""
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from megatape.attention.attend import get_backend
 from megatape.attention.backends import flex
+from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import MAX_VALUE_WIDTH
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
@@ -43,6 +47,28 @@ def test_moving_equals_blocks(size: int, width: int, document_starts: Tensor | N
         assert_close(result, expected, bounds.ATTENTION, floor=1e-3)
 
 
+@pytest.mark.parametrize(("masked", "window"), [(False, None), (True, 30)])
+def test_attention_compiles_without_graph_breaks(masked: bool, window: int | None) -> None:
+    """A break would raise an error. Block masks are computed in the graph."""
+    torch._dynamo.reset()
+    document_starts = random_document_starts(2, 200) if masked else None
+    q, k, v, delta = widths(2, 200, 4, 2, 16, 16)
+    initial = initial_state(delta)
+    backend = get_backend("flex")
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, delta: Tensor) -> Any:
+        return backend.attend(q, k, v, PositionState(initial, delta), None, document_starts, True, window)
+
+    results = []
+    for function in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
+        content, attended_state = function(q, k, v, delta)
+        loss = content.sin().sum() + attended_state.square().sum()
+        results.append([content, attended_state, *torch.autograd.grad(loss, (q, k, v, delta))])
+
+    for result, expected in zip(*results, strict=True):
+        assert_close(result, expected, bounds.ATTENTION, floor=1e-3)
+
+
 @pytest.mark.parametrize(
     ("dtype", "biased", "width", "tiles"),
     [
@@ -55,7 +81,7 @@ def test_moving_equals_blocks(size: int, width: int, document_starts: Tensor | N
 def test_tiles(
     dtype: torch.dtype, biased: bool, width: int, tiles: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch's own tiles ignore the bias, with which they need more shared memory than an H100 has."""
+    """Choosing tiles, torch ignores the bias, which makes them exceed an H100's shared memory."""
     kernel_options = []
 
     def recorded(queries: Tensor, keys: Tensor, values: Tensor, **options: object) -> Tensor:

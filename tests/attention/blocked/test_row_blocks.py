@@ -5,7 +5,7 @@ from megatape.distributed.mesh import Axis
 
 
 def test_ranks_compute_equally_many_scores() -> None:
-    """In every step of the ring, row blocks see equally many keys on each rank."""
+    """In every ring step, row blocks see equally many keys on each rank."""
     length = 64 * BLOCK
     num_ranks = 8
     ranks = [Axis("context", num_ranks, rank) for rank in range(num_ranks)]

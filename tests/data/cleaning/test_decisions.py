@@ -1,23 +1,27 @@
 """Decisions made in one pass, and in two passes over several units, against their definition."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from megatape.data.cleaning.comparison import compare, equal_groups, near_duplicate_flags
+from megatape.data.cleaning.comparison import ROW, divide_buckets, find_duplicates
 from megatape.data.cleaning.decisions import Cleaning, OnePass
 from megatape.data.cleaning.first_pass import FirstPass
-from megatape.data.cleaning.near_duplicates import Banding, NearDuplicates, Signature
+from megatape.data.cleaning.near_duplicates.near_duplicates import Banding, NearDuplicates, Signature
 from megatape.data.cleaning.rule import DocumentDropped, Rule, TextRule
-from megatape.data.prepare.checksummed_files import ChecksummedFiles
-from megatape.data.prepare.first_pass_unit import FirstPassUnit
-from megatape.data.shards.hashes import document_hash
+from megatape.data.cleaning.stored.sorted_keys import HASH_RECORD, NUM_BUCKETS, BucketRange, SortedKeys, pack_columns
+from megatape.data.cleaning.stored.unit_items import UnitItems
+from megatape.data.prepare.passes.checksummed_files import ChecksummedFiles
+from megatape.data.prepare.passes.decision_pass import DecisionPass
+from megatape.data.prepare.passes.first_pass_unit import FirstPassUnit
+from megatape.data.prepare.shared_folder.folder import PartialFolder
+from megatape.data.prepare.shared_folder.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.document import Decide, Document
+from megatape.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,9 @@ class Numbers(NearDuplicates):
 
     def signature(self, text: str, at_once: int = 1) -> Signature:
         numbers = np.array(text.split(), np.uint64)
-        return Signature(numbers, numbers.astype(np.uint32))
+        # Multiplication by an odd number distributes the keys over all buckets.
+        keys = numbers * np.uint64(0x9E3779B97F4A7C15)
+        return Signature(keys, numbers.astype(np.uint32))
 
     def _similarity(self, first: np.ndarray, second: np.ndarray) -> float:
         if (first == second).all():
@@ -49,7 +55,7 @@ class NoNine(TextRule):
 
 
 def resemble(first: list[int], second: list[int]) -> bool:
-    """The definition of near duplicates in this file."""
+    """Find near duplicates as defined in this file."""
     pairs = list(zip(first, second, strict=True))
     has_common_number = any(a == b for a, b in pairs)
     distance = sum(abs(a - b) for a, b in pairs)
@@ -91,7 +97,7 @@ def expected_outcomes(texts: list[str], drop_duplicates: bool, near: bool) -> li
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    """Ninety texts of three numbers, with repetitions, a third of them with an exclamation mark."""
+    """Return ninety texts of three numbers, some repeated, a third of them ending with an exclamation mark."""
     draw = np.random.default_rng(0)
     distinct = [" ".join(map(str, draw.choice(80, 3))) for _ in range(60)]
     texts = []
@@ -129,7 +135,7 @@ def test_one_pass_decides_by_definition(texts: list[str], drop_duplicates: bool,
 
 @COMPARISONS
 def test_every_outcome_occurs(texts: list[str], drop_duplicates: bool, near: bool) -> None:
-    """Otherwise the other tests of these texts would prove little."""
+    """The texts reach every outcome, without which the other tests of these texts would prove little."""
     results = set(expected_outcomes(texts, drop_duplicates, near))
 
     assert "dropped by rule: a nine" in results
@@ -138,34 +144,42 @@ def test_every_outcome_occurs(texts: list[str], drop_duplicates: bool, near: boo
     assert len(results) > 10
 
 
+@pytest.mark.parametrize("memory_bytes", [pytest.param(10 * 80, id="many ranges"), pytest.param(2**30, id="one range")])
 @COMPARISONS
 def test_two_passes_over_several_units_decide_by_definition(
-    texts: list[str], tmp_path: Path, drop_duplicates: bool, near: bool
+    texts: list[str], tmp_path: Path, drop_duplicates: bool, near: bool, memory_bytes: int
 ) -> None:
-    """Some units are empty or have a single text. Comparing causes heartbeats."""
+    """Some units are empty or have a single text. Comparing causes heartbeats. The ranges do not matter, nor their order."""
     cleaning = cleaning_with(drop_duplicates, near)
     bounds = [0, 0, 1, 30, 31, 90]
     units = [texts[begin:end] for begin, end in pairwise(bounds)]
-    folders = [tmp_path / f"{number}" for number in range(len(units))]
-
+    folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
+    folder.create()
     results: list[str] = []
-    for unit, folder in zip(units, folders, strict=True):
-        results += first_pass(cleaning, unit, folder)
-    heartbeats: list[None] = []
-    comparisons = compare_units(cleaning, folders, tmp_path, lambda: heartbeats.append(None))
-    drop_compared(results, cleaning, folders, comparisons)
+    for number, unit in enumerate(units):
+        results += first_pass(cleaning, unit, folder.first_pass(number))
+    lease = CountingLease()
+    decisions = DecisionPass(cleaning, folder, len(units), memory_bytes, group_units=2)
+    num_ranges = compare_units(decisions, lease)
+    drop_compared(results, decisions, folder)
 
     assert results == expected_outcomes(texts, drop_duplicates, near)
-    num_comparisons = 0
-    if drop_duplicates:
-        num_comparisons += 1
-    if near:
-        num_comparisons += 3
-    assert len(heartbeats) >= len(units) * num_comparisons
+    if memory_bytes < 10**6:
+        assert num_ranges > len(cleaning.compared_columns)
+    assert lease.num_heartbeats >= len(units) * num_ranges
+
+
+class CountingLease:
+    """Counts heartbeats."""
+
+    num_heartbeats = 0
+
+    def heartbeat(self) -> None:
+        self.num_heartbeats += 1
 
 
 def first_pass(cleaning: Cleaning, unit: list[str], folder: Path) -> list[str]:
-    """Decide about the texts of a unit, and store what later comparisons need."""
+    """Decide about the texts in a unit, storing what later comparisons need."""
     folder.mkdir()
     files = ChecksummedFiles(folder)
     decider = FirstPass(cleaning)
@@ -176,34 +190,31 @@ def first_pass(cleaning: Cleaning, unit: list[str], folder: Path) -> list[str]:
     return results
 
 
-def compare_units(cleaning: Cleaning, folders: list[Path], output: Path, heartbeat: Callable[[], None]) -> list[Path]:
-    """Compare the units for exact and near duplicates. Return the files with the results."""
-    files = []
-    band_files = []
-    for comparison in cleaning.comparisons:
-        file = output / f"{comparison.array}.npz"
-        if comparison.rule == "near_duplicates":
-            file.write_bytes(compare(folders, comparison.array, cleaning.near_duplicates, heartbeat))
-            band_files.append(file)
-        else:
-            file.write_bytes(compare(folders, comparison.array, None, heartbeat))
-            files.append(file)
-    if band_files:
-        near_file = output / "near.npz"
-        near_file.write_bytes(near_duplicate_flags(folders, band_files, lambda: None))
-        files.insert(0, near_file)
-    return files
+def compare_units(decisions: DecisionPass, lease: Any) -> int:
+    """Run all steps, each with its parts in reverse order. Return the number of ranges."""
+    num_ranges = 0
+    decisions.division().work(0, lease)
+    for step in decisions.later_steps():
+        assert step.done() == set()
+        if step.lease_suffix == "compare":
+            num_ranges = step.count
+        for number in reversed(range(step.count)):
+            assert not step.is_done(number)
+            step.work(number, lease)
+        assert step.done() == set(range(step.count))
+    return num_ranges
 
 
-def drop_compared(results: list[str], cleaning: Cleaning, folders: list[Path], comparisons: list[Path]) -> None:
-    """Replace the results of texts that a comparison dropped."""
+def drop_compared(results: list[str], decisions: DecisionPass, folder: PartialFolder) -> None:
+    """Replace results for texts dropped by a comparison."""
     dropped_by: list[int] = []
-    for number, folder in enumerate(folders):
-        dropped_by += list(FirstPassUnit(folder, 0).dropped_by(comparisons, number))
+    for number in range(decisions.num_units):
+        first_pass = FirstPassUnit(folder.first_pass(number))
+        dropped_by += list(first_pass.dropped_by(decisions.dropped_rows(number)))
     compared = [number for number, result in enumerate(results) if not result.startswith("dropped by")]
     for number, rule_number in zip(compared, dropped_by, strict=True):
         if rule_number:
-            results[number] = f"dropped by {cleaning.comparing_rules[rule_number - 1]}"
+            results[number] = f"dropped by {decisions.cleaning.comparing_rules[rule_number - 1]}"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +227,7 @@ def drop_compared(results: list[str], cleaning: Cleaning, folders: list[Path], c
 def test_a_slow_rule_is_named_with_the_document(
     caplog: pytest.LogCaptureFixture, slow_seconds: float, expected: list[str]
 ) -> None:
-    """The result is the same, since it must not depend on the machine. Rules that drop a text are named as well."""
+    """The result must not depend on the machine. Rules dropping a text are named as well."""
     cleaning = Cleaning({"rule": NoNine(), "near_duplicates": Numbers()}, slow_seconds=slow_seconds)
 
     results = outcomes(OnePass(cleaning).decide, ["1 2 3!", "9"])
@@ -236,27 +247,38 @@ def test_a_failing_rule_is_named_with_the_document() -> None:
     assert error.value.__notes__ == ["rule near_duplicates was applied to a.jsonl:7"]
 
 
-def hashes_of(texts: list[str]) -> np.ndarray:
-    """Return the document hashes of texts as two integers each, uint64 [texts, 2]."""
-    content = b"".join(document_hash(text.encode()) for text in texts)
-    return np.frombuffer(content, "<u8").reshape(-1, 2)
-
-
-@pytest.mark.parametrize("at_once", [4, 64, 10**6])
-def test_duplicates_are_found_across_units(at_once: int) -> None:
-    """The number of hashes compared at a time does not matter."""
+@pytest.fixture
+def unit_hashes() -> list[np.ndarray]:
+    """Hashes of four units, uint64 [documents, 2], many of which have the same first half."""
     draw = np.random.default_rng(0)
-    units = [[f"document {number}" for number in draw.integers(0, 40, size)] for size in (30, 0, 1, 50)]
-    hashes = [hashes_of(unit) for unit in units]
-    texts = [text for unit in units for text in unit]
-    expected = [number for number, text in enumerate(texts) if text in texts[:number]]
-    assert expected != []
-
-    groups = equal_groups([partial(np.copy, unit) for unit in hashes], at_once)
-
-    later = [int(number) for group in groups for number in group[1:]]
-    assert sorted(later) == expected
+    return [draw.integers(0, (2**64 - 1, 3), (size, 2), np.uint64) // (2**60, 1) * (2**60, 1) for size in (30, 0, 1, 50)]
 
 
-def test_no_documents_have_no_duplicates() -> None:
-    assert list(equal_groups([lambda: np.empty((0, 2), np.uint64)])) == []
+def test_hashes_that_differ_in_the_second_half_are_no_duplicates(tmp_path: Path, unit_hashes: list[np.ndarray]) -> None:
+    earlier: set[tuple[int, ...]] = set()
+    expected: list[list[int]] = []
+    units = []
+    for number, hashes in enumerate(unit_hashes):
+        path = tmp_path / f"{number}"
+        path.write_bytes(pack_columns([hashes]))
+        units.append(SortedKeys(path, [HASH_RECORD]))
+        expected.append([])
+        for row, pair in enumerate(map(tuple, hashes.tolist())):
+            if pair in earlier:
+                expected[-1].append(row)
+            earlier.add(pair)
+
+    found = tmp_path / "found"
+    found.write_bytes(find_duplicates(units, BucketRange(0, 0, NUM_BUCKETS), lambda: None))
+
+    rows = UnitItems(found, ROW, len(units)).read(0, len(units))
+    assert [unit_rows.tolist() for unit_rows in rows] == expected
+    assert sum(map(len, expected)) > 10
+
+
+def test_too_little_memory_is_refused() -> None:
+    counts = np.full((1, NUM_BUCKETS), 1000)
+
+    with pytest.raises(UserError, match="^comparison_bytes 79999: 512,000 documents need at least 78.12 KiB in each process"):
+        divide_buckets(counts, 79_999)
+    assert len(divide_buckets(counts, 80_000)) == NUM_BUCKETS

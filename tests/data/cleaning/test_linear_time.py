@@ -17,7 +17,7 @@ from megatape.data.sources.document import Document
 from megatape.registry import RULES
 from tests.helpers.data.classifiers import fasttext_model, save_classifier
 from tests.helpers.data.data_directory import small_tokenizer
-from tests.helpers.data.preparation import write_lines
+from tests.helpers.data.preparation import write_corpus
 from tests.helpers.data.rules import PROSE
 
 DRAW = random.Random(0)
@@ -32,7 +32,7 @@ def repeated(part: str, size: int) -> str:
     return part * (size // len(part))
 
 
-# Texts of about a size, by what they consist of.
+# Content -> text of about a given size
 TEXTS: dict[str, Callable[[int], str]] = {
     "base64": lambda size: LETTERS[:size],
     "words": words,
@@ -94,7 +94,7 @@ def options_of(name: str, folder: Path) -> str:
         domains.write_text("a.org\n")
         return f"block={domains}"
     if name == "distinct":
-        prepare(PreparationOptions(write_lines(folder / "texts"), 0.1, small_tokenizer(), 0), folder / "data")
+        prepare(PreparationOptions(write_corpus(folder / "texts"), 0.1, small_tokenizer(), 0), folder / "data")
         return f"folders={folder / 'data'}"
     return ""
 

@@ -28,7 +28,7 @@ from tests.helpers.data.rules import PROSE, apply_rule
         ("gopher_repetition", PROSE, PROSE),
         ("gopher_repetition", "one two three\n" * 9, "dropped by gopher_repetition: dup_line_frac"),
         ("fineweb_quality", PROSE, PROSE),
-        # Spaces that datatrove inserts after every 256 characters are not kept.
+        # Spaces inserted by datatrove after every 256 characters are not kept.
         ("fineweb_quality", f"{PROSE}\n{'x' * 600}.", f"{PROSE}\n{'x' * 600}."),
         ("fineweb_quality", "no mark\n" * 9, "dropped by fineweb_quality: line_punct_ratio"),
         ("c4_quality", PROSE, PROSE),
@@ -90,7 +90,7 @@ def test_rules_are_described_with_their_options_and_versions() -> None:
 
 
 def test_a_rule_whose_package_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatape.data.cleaning.filters.Language.packages", ("missing-package",))
+    monkeypatch.setattr("megatape.data.cleaning.rules.language.Language.packages", ("missing-package",))
 
     with pytest.raises(ModuleNotFoundError, match="missing-package"):
         parse_rules(["language:languages=en"])

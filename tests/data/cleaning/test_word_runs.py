@@ -1,4 +1,4 @@
-"""Words of texts, in scripts with and without spaces."""
+"""Finding words, in scripts with and without spaces."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.cleaning.near_duplicates import BucketText, NearDuplicates
+from megatape.data.cleaning.near_duplicates.near_duplicates import BucketText, NearDuplicates
 from megatape.data.cleaning.word_runs import WORD, hash_runs
 from tests.helpers.data.rules import apply_rule
 

@@ -1,4 +1,4 @@
-"""Data directories that the tests of merging and appending share."""
+"""Data directories shared by the tests for merging and appending."""
 
 from pathlib import Path
 
@@ -10,5 +10,5 @@ from tests.helpers.data.merged_folders import prepared
 
 @pytest.fixture
 def folders(tmp_path: Path, tokenizer: Tokenizer) -> list[Path]:
-    """Three data directories of two units each: web, books and code."""
+    """Prepare three data directories with two units each: web, books and code."""
     return [prepared(tmp_path, name, tokenizer) for name in ("web", "books", "code")]

@@ -1,4 +1,4 @@
-"""Data directories that grow in place: the same documents in order, and no change after an error."""
+"""Data directories growing in place: the same documents in order, and no change after an error."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from megatape.data.derived.append import append
 from megatape.data.derived.merge import merge
 from megatape.data.shards.index import load_index
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.errors import UserError
 from tests.helpers.data.data_directory import hashes_of, read_all
 from tests.helpers.data.merged_folders import check_whole, rename_table
@@ -37,7 +37,7 @@ def names_below(folder: Path) -> set[str]:
 
 
 def test_append_adds_documents_and_keeps_existing_files(folders: list[Path], grown: Path) -> None:
-    """Appending works again on a folder that has grown. A run that has the folder open keeps its data."""
+    """Appending works again on a grown folder. A run having the folder open keeps its data."""
     opened = TokenDataset(StoredSplit(grown, "train"), 8)
     before = hashes_but_of_index(grown)
     ids = read_all(grown)
@@ -58,7 +58,7 @@ def test_append_refuses_data_that_the_folder_has(folders: list[Path], grown: Pat
 
 
 def test_append_to_a_prepared_folder_replaces_leftover_files(folders: list[Path], tmp_path: Path) -> None:
-    """A killed append has left a part of a shard. The prepared folder becomes one of several."""
+    """A killed append has left part of a shard. The prepared folder becomes one of several."""
     merge(folders[:1], tmp_path / "copy")
     (folders[0] / "train-0001-00000-000000.tar").write_bytes(b"a part of a shard")
 
@@ -68,7 +68,7 @@ def test_append_to_a_prepared_folder_replaces_leftover_files(folders: list[Path]
 
 
 def run_killed(work: Callable[[], object], owner: Any, function: str, number: int) -> None:
-    """Run work in a process that dies in its n-th call of a function."""
+    """Run work in a process dying at its n-th call to a function."""
     original = getattr(owner, function)
     num_calls = 0
 
@@ -115,7 +115,7 @@ def test_killed_append_is_finished_by_the_same_command(
 
 
 def test_killed_append_is_finished_before_another_one(folders: list[Path], grown: Path) -> None:
-    """The second command finishes the work of the killed one before its own."""
+    """Before its own work, the second command finishes that of the killed one."""
     run_killed(lambda: append(folders[1:2], grown), Path, "rename", 3)
 
     check_whole(grown, folders, append(folders[2:], grown))
@@ -127,7 +127,7 @@ def test_killed_append_is_finished_before_another_one(folders: list[Path], grown
 def test_failed_append_leaves_the_folder_unchanged(
     folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Nothing of a failed append remains, even after renaming files. The error names the folder of a full disk."""
+    """A failed append leaves nothing behind, even after renaming files. The error names the folder on a full disk."""
     before = hashes_of(folders[0])
     merge(folders[:1], tmp_path / "copy")
     targets = []

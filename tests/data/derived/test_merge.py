@@ -1,4 +1,4 @@
-"""Data directories that become one: the same documents in order, shards as links, and nothing left after an error."""
+"""Merging data directories: the same documents in order, shards as links, and nothing left after an error."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.errors import UserError
 from tests.helpers.data.data_directory import (
     Documents,
@@ -31,11 +31,11 @@ from tests.helpers.data.data_directory import (
     make_earlier,
     read_all,
 )
-from tests.helpers.data.merged_folders import check_whole, places_of, prepared, rename_table
+from tests.helpers.data.merged_folders import check_whole, locations_of, prepared, rename_table
 from tests.helpers.processes.command import Command
 
 EARLIER = Path(__file__).parents[2] / "compatibility" / "fixtures" / "earlier_data" / "version-2"
-# The first shard of a prepared folder, and its name in a merged one.
+# The first shard in a prepared folder, and its name in a merged one
 FIRST_SHARD = "train-00000-000000.tar"
 FIRST_MERGED_SHARD = "train-0000-00000-000000.tar"
 
@@ -64,7 +64,7 @@ def test_merge_links_shards_in_order(folders: list[Path], tmp_path: Path) -> Non
 
 
 def test_merged_folders_are_merged_again(folders: list[Path], tmp_path: Path) -> None:
-    """The result has the same record of its sources as a folder merged at once."""
+    """The result records the same sources as a folder merged at once."""
     merge(folders[:2], tmp_path / "two")
 
     index = merge([tmp_path / "two", folders[2]], tmp_path / "nested")
@@ -104,7 +104,7 @@ class FullDisk:
 def test_full_disk_leaves_nothing_new(
     folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int
 ) -> None:
-    """A full disk leaves nothing of a merge, and the folder as it was before an append."""
+    """A full disk leaves nothing behind after merging, and after appending the folder as it was."""
     monkeypatch.setattr(os, "link", refuse_links)
     monkeypatch.setattr(shutil, "copyfileobj", FullDisk(num_files).copy)
     hashes = hashes_of(folders[0])
@@ -131,7 +131,7 @@ def test_shards_are_copied_where_links_are_impossible(
 
 @pytest.mark.parametrize("shard_tokens", [None, MEMBER_TOKENS], ids=["linked shards", "new shards"])
 def test_a_hostile_folder_writes_nowhere_else(folders: list[Path], tmp_path: Path, shard_tokens: int | None) -> None:
-    """Names of two outputs collide. The first output is a link to a user's file, so writing the second would overwrite it."""
+    """Two output names collide. The first output is a link to a user's file, so writing the second would overwrite it."""
     hostile = folders[0]
     victim = tmp_path / ".bashrc"
     if shard_tokens is None:
@@ -178,7 +178,7 @@ def test_the_order_of_folders_changes_the_fingerprint(folders: list[Path], tmp_p
 def test_snapshots_of_relative_links_are_copied(
     folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_work: bool
 ) -> None:
-    """Merging snapshots of the hub's cache writes their files, not relative links, which would be broken in the result."""
+    """Merging snapshots in the hub's cache writes their files, not relative links, which would be broken in the result."""
     if not links_work:
         monkeypatch.setattr(os, "link", refuse_links)
     snapshots = [linked_snapshot(folder) for folder in folders]
@@ -217,7 +217,7 @@ def test_links_to_folders_and_devices_are_refused(folders: list[Path], tmp_path:
 
 @pytest.fixture
 def unfit(folders: list[Path], tmp_path: Path, make_directory: MakeDirectory, documents: Documents) -> dict[str, Path]:
-    """Folders that cannot be merged with the first one, by name."""
+    """Prepare folders unsuitable for merging with the first one, by name."""
     first = folders[0]
     unfit = {
         name: tmp_path / name for name in ("other", "link", "merged", "new_shards", "old", "begun", "begun.partial", "missing")
@@ -310,9 +310,9 @@ def test_new_shards_of_one_folder_keep_its_record(folders: list[Path], tmp_path:
     assert index.source == expected.source
     assert index.ledger == expected.ledger
     assert index.rules == expected.rules
-    places = places_of(tmp_path / "one", "train") + places_of(tmp_path / "one", "validation")
-    assert f"{tmp_path}/web.jsonl:2" in places
-    assert len(set(places)) > 1
+    locations = locations_of(tmp_path / "one", "train") + locations_of(tmp_path / "one", "validation")
+    assert f"{tmp_path}/web.jsonl:2" in locations
+    assert len(set(locations)) > 1
 
 
 def test_folder_of_an_earlier_version_gets_new_shards(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_folder_of_an_earlier_version_gets_new_shards(tmp_path: Path) -> None:
 
 
 def test_command_merges_and_appends(folders: list[Path], tmp_path: Path, command: Command) -> None:
-    """A folder that has grown has another fingerprint, so that no run resumes on it."""
+    """A grown folder has another fingerprint, preventing runs from resuming on it."""
     output = tmp_path / "all"
     status, printed, errors = command("data", "merge", output, *folders[:2])
     assert status == 0, errors
@@ -358,7 +358,7 @@ def test_command_merges_and_appends(folders: list[Path], tmp_path: Path, command
 
 
 def test_folders_without_ledger_are_merged(tmp_path: Path) -> None:
-    """Their splits are merged. The result has no ledger and no tables, either."""
+    """Splits are merged even without ledgers. The result then has no ledger and no tables, either."""
     parts = []
     for seed in range(2):
         part = tmp_path / f"{seed}"

@@ -1,4 +1,4 @@
-"""Subsets of a data directory: the documents that meet all conditions, with their tokens, tables, ledger and source."""
+"""Subsets of a data directory: the documents meeting all conditions, with their tokens, tables, ledger and source."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,11 @@ from megatape.data.derived.merge import merge
 from megatape.data.derived.subset import subset
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.shards.document_tables import DocumentMatch
 from megatape.data.shards.entries import SPLITS
 from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.shards.tables.document_tables import DocumentMatch
 from megatape.data.shards.writer import entropy
 from megatape.data.sources.source import Source
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
@@ -40,7 +40,7 @@ class LastDigit(ScoreRule):
 
 
 def write(folder: Path, tokenizer: Tokenizer, *names: str, rules: Mapping[str, Rule]) -> Path:
-    """Prepare a data directory of several units, so with several tables. Its documents differ in length, domain and score."""
+    """Prepare a data directory with several units, so with several tables. Documents differ in length, domain and score."""
     texts = folder / "texts"
     texts.mkdir(exist_ok=True)
     inputs = []
@@ -68,7 +68,7 @@ def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
 
 
 class StoredDocument(NamedTuple):
-    """A document of a data directory, with its token ids."""
+    """A document in a data directory, with its token ids."""
 
     entry: DocumentMatch
     ids: list[int]
@@ -94,7 +94,7 @@ def is_selected(entry: DocumentMatch, conditions: dict[str, Any]) -> bool:
     domain = entry.url.removeprefix("https://www.").partition("/")[0]
     if not conditions.get("min_tokens", 0) <= entry.tokens <= conditions.get("max_tokens", 10**9):
         return False
-    if not entry.place.startswith(conditions.get("place", "")):
+    if not entry.location.startswith(conditions.get("place", "")):
         return False
     if domain not in conditions.get("domain", (domain,)):
         return False
@@ -115,7 +115,7 @@ CONDITIONS: list[dict[str, Any]] = [
 
 @pytest.fixture(params=CONDITIONS, ids=lambda conditions: " ".join(conditions) or "all")
 def conditions(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Conditions of a subset. TEXTS in a place stands for the folder of the texts."""
+    """Conditions for a subset. TEXTS in a location stands for the folder with the texts."""
     conditions = dict(request.param)
     if "place" in conditions:
         conditions["place"] = conditions["place"].replace("TEXTS", str(tmp_path / "texts"))
@@ -177,15 +177,15 @@ def test_a_share_of_both_splits_is_taken(folder: Path, tmp_path: Path, share: fl
 
 
 def test_larger_share_contains_a_smaller_one(folder: Path, tmp_path: Path) -> None:
-    places: dict[float, set[str]] = {}
+    locations: dict[float, set[str]] = {}
     for share in (0.3, 0.6, 1.0):
         output = tmp_path / f"{share}"
         subset(folder, output, DocumentFilter(share=share))
         documents = documents_of(output, "train") + documents_of(output, "validation")
-        places[share] = {document.entry.place for document in documents}
+        locations[share] = {document.entry.location for document in documents}
 
-    assert places[0.3] < places[0.6] < places[1.0]
-    assert len(places[1.0]) == 180
+    assert locations[0.3] < locations[0.6] < locations[1.0]
+    assert len(locations[1.0]) == 180
 
 
 def test_the_same_share_has_the_same_documents(folder: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_the_same_share_has_the_same_documents(folder: Path, tmp_path: Path) -> 
 
 
 def test_subset_of_merged_folders_keeps_their_origins(folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """A subset, and a subset of a subset, record the folders that their source was merged from."""
+    """A subset, and a subset of a subset, record the folders merged into their source."""
     another = write(tmp_path, tokenizer, "code", rules={})
     fingerprints = [load_index(part).fingerprint("train") for part in (folder, another)]
     merge([folder, another], tmp_path / "all")

@@ -1,4 +1,4 @@
-"""Tokenizers of pretrained models, and a function that prepares records."""
+"""Tokenizers of pretrained models, and a function preparing records."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Conversations without a chat template: answers and their weights, long conversations, and records that are refused."""
+"""Conversations without a chat template: answers and their weights, long conversations, and refused records."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def example_of(tokenizer: Tokenizer, messages: list[dict[str, Any]], limit: int 
 
 
 def test_a_tokenizer_without_a_template_uses_a_plain_one(tokenizer: Tokenizer) -> None:
-    """Each answer follows the prompt that generation sees, and ends with the end token."""
+    """Each answer follows the prompt seen by generation, and ends with the end token."""
     form = Chat(tokenizer, Limits(256))
     assert "no chat template" in form.notes[0]
 
@@ -68,7 +68,7 @@ def test_messages_after_the_last_answer_are_not_needed(tokenizer: Tokenizer) -> 
 
 
 def tool_call(arguments: str) -> dict[str, Any]:
-    """Return a message that calls a tool."""
+    """Return a message calling a tool."""
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
@@ -87,7 +87,7 @@ def tool_call(arguments: str) -> dict[str, Any]:
 def test_answers_of_weight_0_are_not_learned(
     tokenizer: Tokenizer, form: type[Chat], first: dict[str, Any], second: dict[str, Any], learned: list[int]
 ) -> None:
-    """An answer that is not learned stays in the context of later answers, as in generation."""
+    """An answer excluded from learning remains context for later answers, as in generation."""
     fields = form.fields
     turns = [{fields.role: message["role"], fields.content: message["content"]} for message in MESSAGES]
     complete = form(tokenizer, Limits(256)).example({fields.messages: turns})

@@ -23,7 +23,7 @@ def tokenizer_file(tmp_path: Path, tokenizer: Tokenizer) -> Path:
 
 @pytest.fixture
 def prepare_pairs(tokenizer_file: Path) -> list[object]:
-    """Words of a command that prepares pairs, without input and output."""
+    """Return a command line preparing pairs, without input and output."""
     return ["prepare", "finetuning", "--format", "pairs", "--sequence-length", 64, "--tokenizer", tokenizer_file]
 
 
@@ -33,7 +33,7 @@ def file_contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def bad_file(tmp_path: Path) -> Path:
-    """Path that `prepare` writes its records to."""
+    """Return the path where `prepare` writes its records."""
     return tmp_path / "data.jsonl"
 
 
@@ -51,8 +51,8 @@ MALFORMED_RECORDS: list[Any] = [
 ]
 
 
-def test_bad_records_are_counted_with_their_place(prepare: Prepare, bad_file: Path) -> None:
-    """Each of the two splits has the same records."""
+def test_bad_records_are_counted_with_their_location(prepare: Prepare, bad_file: Path) -> None:
+    """Both splits have the same records."""
     directory, counts = prepare("pairs", MALFORMED_RECORDS, max_bad_fraction=0.6)
     assert len(examples(directory)) == 1
     assert counts.bad == 2 * 6
@@ -66,7 +66,7 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, bad_file: Pa
 
 
 def test_dropped_records_are_counted_by_reason(prepare: Prepare, bad_file: Path) -> None:
-    """The counts are printed with the place of the first record, and recorded in the index."""
+    """Counts are printed with the first record's location, and recorded in the index."""
     directory, counts = prepare("pairs", MALFORMED_RECORDS, max_bad_fraction=0.6)
     assert counts.first_dropped == {
         "empty answer": f"{bad_file}:7",
@@ -102,7 +102,7 @@ def test_dropped_records_are_counted_by_reason(prepare: Prepare, bad_file: Path)
 def test_unfit_options_are_refused_before_anything_is_written(
     command: Command, tmp_path: Path, prepare_pairs: list[object], options: list[object], message: str
 ) -> None:
-    """The command ends with status 2 and an error of one line."""
+    """The command ends with status 2 and a one-line error."""
     file = write_lines(tmp_path / "a.jsonl", PAIRS)
     one = write_lines(tmp_path / "one.jsonl", PAIRS[:1])
     before = sorted(tmp_path.iterdir())
@@ -120,7 +120,7 @@ def test_unfit_options_are_refused_before_anything_is_written(
 def test_the_default_share_holds_out_at_least_one_prompt(
     command: Command, tmp_path: Path, prepare_pairs: list[object], tokenizer: Tokenizer, count: int
 ) -> None:
-    """All records of one prompt are held out. Each preparation picks the same prompt, and the others keep their order."""
+    """All records with one prompt are held out. Each preparation picks the same prompt, keeping the others in order."""
     training_prompts = [prompt for prompt in map(str, range(1000)) if split_of(prompt.encode(), 0.02) == "train"]
     prompts = training_prompts[:count]
     records = [{"prompt": prompt, "answer": answer} for answer in "xy" for prompt in prompts]
@@ -177,7 +177,7 @@ def test_equal_records_give_equal_files(command: Command, tmp_path: Path, prepar
 def test_the_report_has_the_counts_that_preparation_prints(
     command: Command, tmp_path: Path, prepare_pairs: list[object]
 ) -> None:
-    """Both say what was cut and dropped, and how full sequences are; the report reads it from the index."""
+    """Report and preparation say what was cut and dropped, and how full sequences are. The report reads it from the index."""
     records = [{"prompt": words(number), "answer": str(number)} for number in range(1, 60)]
     file = write_lines(tmp_path / "a.jsonl", [*records, {"prompt": "a", "answer": ""}, b"{"])
     output = tmp_path / "data"
@@ -198,7 +198,7 @@ def test_the_report_has_the_counts_that_preparation_prints(
 
 
 def prompts_of(directory: Path, split: str) -> set[tuple[int, ...]]:
-    """Return the distinct prompts of a split, without their last token."""
+    """Return the distinct prompts in a split, without their last token."""
     prompts = set()
     for tokens, targets in examples(directory, split=split):
         num_unlearned = targets.count(-1)
@@ -207,7 +207,7 @@ def prompts_of(directory: Path, split: str) -> set[tuple[int, ...]]:
 
 
 def test_equal_prompts_are_in_one_split(command: Command, tmp_path: Path, prepare_pairs: list[object]) -> None:
-    """SCROLLS, for example, has a record for each reference answer of a question."""
+    """SCROLLS, for example, has one record for each reference answer to a question."""
     records = [{"prompt": f"prompt {number}", "answer": answer} for number in range(60) for answer in "xyz"]
     file = write_lines(tmp_path / "a.jsonl", records)
     output = tmp_path / "data"
@@ -226,7 +226,7 @@ TEN_BAD_RECORDS = [{"prompt": "a", "answers": "b"}] * 10
 
 
 def test_ten_bad_records_are_accepted(command: Command, tmp_path: Path, prepare_pairs: list[object]) -> None:
-    """So a small file is not refused for one bad record."""
+    """A small file is not refused for one bad record."""
     file = write_lines(tmp_path / "a.jsonl", [*GOOD_RECORDS, *TEN_BAD_RECORDS])
     status, _, errors = command(*prepare_pairs, "--input", file, "--output", tmp_path / "out")
     assert status == 0, errors
@@ -280,7 +280,7 @@ def test_files_of_other_names_are_refused_or_counted(command: Command, tmp_path:
 
 @pytest.fixture
 def hub_words(tmp_path: Path, prepare_pairs: list[object], no_hub: None) -> list[object]:
-    """Words of a command that prepares a local data set as one of the hub."""
+    """Return a command line preparing a local data set as if it came from the hub."""
     folder = tmp_path / "set"
     folder.mkdir()
     for split, count in (("train", 5), ("test", 3)):

@@ -16,7 +16,7 @@ PAIR = {"prompt": "What is\n\tthis <s>? " + "the fox " * 40, "answer": " é漢\n
 
 
 class Preview(NamedTuple):
-    """Content of a preview's lines: token ids, marks of learned tokens, and the text of all tokens."""
+    """Content of a preview's lines: token ids, marks on learned tokens, and the text of all tokens."""
 
     ids: list[int]
     marks: list[bool]
@@ -24,7 +24,7 @@ class Preview(NamedTuple):
 
 
 def parse_preview(example: Example, tokenizer: Tokenizer) -> Preview:
-    """Show an example, and read ids, marks and text from the lines. Checks that the lines are printable and short."""
+    """Show an example, reading ids, marks and text from the lines. Checks that the lines are printable and short."""
     ids = []
     marks = []
     text = ""
@@ -50,7 +50,7 @@ def test_every_token_is_shown_with_its_mark(folders: dict[str, Path], tokenizer:
 
     preview = parse_preview(example, tokenizer)
     assert preview.ids == example.ids
-    marked = [place for place, is_marked in enumerate(preview.marks) if is_marked]
+    marked = [index for index, is_marked in enumerate(preview.marks) if is_marked]
     assert marked == [2, 3, *range(begin, len(pair.ids))]
     end_piece = tokenizer.piece(tokenizer.eos_id)
     assert end_piece is not None

@@ -16,7 +16,7 @@ from tests.helpers.data.examples import PAIRS, Prepare, examples, learned, words
 
 
 def check_examples(directory: Path, prompts: list[list[int]], tokenizer: Tokenizer) -> None:
-    """Check that the examples of PAIRS have these prompts, and learn the answers with their end token."""
+    """Check that PAIRS become examples with these prompts, learning answers with their end token."""
     expected = []
     for pair, prompt in zip(PAIRS, prompts, strict=True):
         assert len(prompt) > 2
@@ -42,14 +42,14 @@ def test_the_prompt_has_the_tokens_of_transformers(prepare: Prepare, folders: di
 
 
 def text_of_length(tokenizer: Tokenizer, num_tokens: int) -> str:
-    """Return a text of exactly this many tokens."""
+    """Return a text with exactly this many tokens."""
     text = tokenizer.decode(tokenizer.encode(words(num_tokens))[:num_tokens])
     assert len(tokenizer.encode(text)) == num_tokens
     return text
 
 
 class CutCase(NamedTuple):
-    """Limits, and what remains of a prompt of 200 tokens and an answer of 20."""
+    """Limits, and what remains when a prompt has 200 tokens and its answer 20."""
 
     limits: dict[str, Any]
     prompt_parts: list[slice]
@@ -68,7 +68,7 @@ CUT_CASES = [
 
 @pytest.mark.parametrize("case", CUT_CASES, ids=lambda case: str(case.limits))
 def test_prompts_and_answers_are_cut_to_the_limits(prepare: Prepare, tokenizer: Tokenizer, case: CutCase) -> None:
-    """Prompt, answer and end token share N + 1 places. Both splits have the same record, so counts are doubled."""
+    """Prompt, answer and end token share N + 1 tokens. Both splits have the same record, so counts are doubled."""
     prompt = text_of_length(tokenizer, 199)
     answer = text_of_length(tokenizer, 20)
     directory, counts = prepare("pairs", [{"prompt": prompt, "answer": answer}], **case.limits)
@@ -95,7 +95,7 @@ ALPACA_REQUEST = "Write a response that appropriately completes the request.\n\n
 
 @pytest.mark.parametrize("empty_fields", [{}, {"input": ""}, {"input": " "}, {"input": None}, {"system": "", "history": []}])
 def test_an_instruction_without_input_has_the_prompt_of_stanford(tokenizer: Tokenizer, empty_fields: dict[str, Any]) -> None:
-    """The formats are stanford_alpaca's, except for the line end after the last colon, which later data sets have."""
+    """The formats are stanford_alpaca's, except for ending a line after the last colon, as later data sets do."""
     form = Alpaca(tokenizer, Limits(2048))
     expected = f"{ALPACA_BEGIN}. {ALPACA_REQUEST}Add {{1}}.\n\n### Response:\n"
     assert form.texts({"instruction": "Add {1}.", "output": "2"} | empty_fields) == (expected, "2")

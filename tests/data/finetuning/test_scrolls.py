@@ -1,4 +1,4 @@
-"""Formats of SCROLLS: prompts, and where they are cut."""
+"""SCROLLS formats: prompts, and where they are cut."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_a_short_question_is_complete(tokenizer: Tokenizer) -> None:
 
 
 def test_the_middle_of_a_long_report_is_cut(tokenizer: Tokenizer) -> None:
-    """The first tokens and the instruction fill the places that a summary of 1000 tokens leaves."""
+    """The first tokens and the instruction fill the space left by a summary of 1000 tokens."""
     form = Summarizing(tokenizer, Limits(8192))
     example = form.example(REPORT)
     ((begin, end),) = example.answers
@@ -68,7 +68,7 @@ def test_a_newline_separates_the_answer_without_a_beginning_token(folders: dict[
     ids=["prompt", "answer"],
 )
 def test_empty_records_are_dropped(tokenizer: Tokenizer, form: type[Scrolls], record: dict[str, str], reason: str) -> None:
-    """The instruction of a summary alone is no prompt."""
+    """The instruction for a summary alone is no prompt."""
     with pytest.raises(RecordDropped, match=reason):
         form(tokenizer, Limits(2048)).example(record)
 

@@ -1,4 +1,4 @@
-"""A child process that answers requests: its answers, its errors, and its death."""
+"""A child process answering requests: its answers, its errors, and its death."""
 
 import os
 import signal

@@ -17,7 +17,7 @@ RECORDS: list[Any] = [{"a": "é [1, 2]"}, {"b": {"c": ["]", ",", '\\"']}}, {}, [
 
 
 def read(path: Path, max_bytes: int = 10_000) -> tuple[list[Record], RecordCounts]:
-    """Read the (place, record) pairs of a file, and count its records."""
+    """Read a file's (location, record) pairs, counting its records."""
     counts = RecordCounts()
     records = list(read_json(str(path), max_bytes, counts))
     return records, counts

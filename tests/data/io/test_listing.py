@@ -83,7 +83,7 @@ def test_a_file_that_is_named_is_not_skipped(mixed_folder: Path) -> None:
     ],
 )
 def test_a_large_part_of_a_folder_is_not_skipped(tmp_path: Path, others: dict[str, int], message: str) -> None:
-    """The limit applies to the number and to the size of files."""
+    """The limit applies to both number and size of files."""
     write_files(tmp_path, {f"{number}.jsonl": 100 for number in range(10)} | others)
     listing = list_folder(tmp_path)
 
@@ -110,7 +110,7 @@ def test_a_small_part_and_files_that_accompany_data_are_skipped(tmp_path: Path, 
 
 @pytest.fixture
 def server_folder() -> str:
-    """The URL of a folder with one file of lines among other files."""
+    """Return the URL of a folder with one file of lines among other files."""
     memory = fsspec.filesystem("memory")
     for name in ("a.jsonl", "b.json", "c/d.csv", ".e"):
         memory.pipe_file(f"/skipped/{name}", b"12345")

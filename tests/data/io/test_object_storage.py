@@ -1,6 +1,5 @@
 """S3, served by moto on this machine, with faults and without credentials. Needs moto and s3fs."""
 
-import json
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -20,16 +19,13 @@ from megatape.data.io.retries import Retries
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.errors import PathError
+from tests.helpers.data.sources import text_lines
 from tests.helpers.processes.command import Command
 
 TEXTS = [f"Document {number}" for number in range(300)]
 QUICK = Retries(count=2, wait=0.01)
-# Status and code of the server's next answers.
+# Status and code in the server's next answers
 FAULTS: list[tuple[str, str]] = []
-
-
-def json_lines() -> bytes:
-    return "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 
 @pytest.fixture
@@ -67,10 +63,10 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    # Remove what earlier servers of this process have stored.
+    # Remove what earlier servers in this process have stored.
     urllib.request.urlopen(f"{address}/moto-api/reset", data=b"")
     monkeypatch.setattr(retries, "RETRIES", QUICK)
-    # Attempts of botocore would hide ours.
+    # botocore's attempts would hide ours.
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"retries": {"max_attempts": 0}}})
     s3fs.S3FileSystem.clear_instance_cache()
     s3fs.S3FileSystem().mkdir("bucket")
@@ -89,7 +85,7 @@ UNAVAILABLE = ("503 Busy", "ServiceUnavailable")
 
 @pytest.fixture
 def large(bucket: str) -> str:
-    """The URL of a large object of ones."""
+    """Return the URL of a large object filled with ones."""
     fsspec.filesystem("s3").pipe_file("bucket/large", b"1" * LARGE_BYTES)
     return f"{bucket}/large"
 
@@ -142,7 +138,7 @@ def clear_clients() -> None:
 
 def test_missing_credentials_are_an_error_with_a_remedy(bucket: str, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     """A command prints one line. With the remedy, a public bucket needs no credentials."""
-    fsspec.filesystem("s3").pipe_file("bucket/a.jsonl", json_lines(), ACL="public-read")
+    fsspec.filesystem("s3").pipe_file("bucket/a.jsonl", text_lines(TEXTS), ACL="public-read")
     words = ["prepare", "corpus", "--source", "jsonl", "--input", f"{bucket}/", "--dry-run"]
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     clear_clients()
@@ -172,13 +168,13 @@ def test_a_missing_server_is_an_error_with_a_remedy(bucket: str, monkeypatch: py
 
 def test_lines_in_folders_of_a_bucket_are_read(bucket: str) -> None:
     storage = fsspec.filesystem("s3")
-    storage.pipe_file("bucket/lines/a/0.jsonl", json_lines())
-    storage.pipe_file("bucket/lines/1.jsonl", json_lines())
+    storage.pipe_file("bucket/lines/a/0.jsonl", text_lines(TEXTS))
+    storage.pipe_file("bucket/lines/1.jsonl", text_lines(TEXTS))
 
     documents = list(read_documents(Source("jsonl", (f"{bucket}/lines",)), CorpusCounts()))
 
     assert [document.text for document in documents] == TEXTS * 2
-    assert documents[0].place.startswith(f"{bucket}/lines/")
+    assert documents[0].location.startswith(f"{bucket}/lines/")
 
 
 def test_parquet_files_in_a_bucket_are_read(bucket: str, tmp_path: Path) -> None:
@@ -188,15 +184,15 @@ def test_parquet_files_in_a_bucket_are_read(bucket: str, tmp_path: Path) -> None
     documents = list(read_documents(Source("parquet", (f"{bucket}/rows",)), CorpusCounts()))
 
     assert [document.text for document in documents] == TEXTS
-    assert documents[0].place.startswith(f"{bucket}/rows/")
+    assert documents[0].location.startswith(f"{bucket}/rows/")
 
 
 def test_an_object_is_copied(bucket: str, tmp_path: Path) -> None:
-    fsspec.filesystem("s3").pipe_file("bucket/a.jsonl", json_lines())
+    fsspec.filesystem("s3").pipe_file("bucket/a.jsonl", text_lines(TEXTS))
 
     copy_file(f"{bucket}/a.jsonl", tmp_path / "copy")
 
-    assert (tmp_path / "copy").read_bytes() == json_lines()
+    assert (tmp_path / "copy").read_bytes() == text_lines(TEXTS)
 
 
 def test_an_object_that_changes_while_being_read_is_refused(large: str) -> None:

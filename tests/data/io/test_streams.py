@@ -26,7 +26,7 @@ CONTENT = random.Random(0).randbytes(300_000) + bytes(700_000)
     ],
 )
 def test_content_of_one_and_several_streams(kind: str, compressed: bytes) -> None:
-    """Streams can be read backwards too, because a reader of tars seeks."""
+    """Streams support going backwards, because reading tars seeks."""
     file = io.BufferedReader(CompressedStreams(io.BytesIO(compressed), kind))
 
     assert file.read() == CONTENT
@@ -41,7 +41,7 @@ def read_xz(compressed: bytes) -> bytes | None:
 
 
 def test_a_dictionary_that_needs_much_memory_is_refused() -> None:
-    """The size of the dictionary is known before any content is unpacked."""
+    """The dictionary's size is known before unpacking any content."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "mf": lzma.MF_HC3, "nice_len": 16, "dict_size": 2**28}]
     compressed = lzma.compress(b"a", filters=filters)
 

@@ -6,28 +6,28 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from megatape.data.prepare.folder import PartialFolder, unit_name
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
-from megatape.data.prepare.task import Task
-from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.prepare.work_queue import Step
+from megatape.data.prepare.queue.task import Task
+from megatape.data.prepare.queue.work_queue import Step
+from megatape.data.prepare.shared_folder.folder import PartialFolder, unit_name
+from megatape.data.prepare.shared_folder.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.reliability.lease.holder import this_process
+from tests.helpers.processes.clock import Clock
+from tests.helpers.processes.leases import elsewhere
 
 NUM_UNITS = 600
 NUM_WORKERS = 512
-# Names in one reply of a file server to a listing.
+# Names in a file server's reply to listing a folder
 LISTED = 170
-# Calls that a file server gets for each function of Python.
+# Calls to a file server made by each Python function
 CALLS_PER_FUNCTION = [
     (os, "stat", 1),
     (os, "unlink", 1),
@@ -42,20 +42,20 @@ MakePreparation = Callable[..., Preparation]
 
 @pytest.fixture
 def make_preparation(tmp_path: Path, tokenizer: Tokenizer) -> MakePreparation:
-    """make_preparation(task) returns the preparation of one of many processes."""
+    """Return a function: make_preparation(task) makes the preparation in one of many processes."""
     corpus = PreparationOptions(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
-    units = [Unit(("a",), 0)] * NUM_UNITS
+    plan = corpus.plan([Unit(("a",), 0)] * NUM_UNITS, tokenizer)
 
     def make(task: Task = ALONE) -> Preparation:
         folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
         folder.create()
-        return Preparation(corpus, folder, units, lambda line: None, task)
+        return Preparation(corpus, folder, plan, lambda line: None, task)
 
     return make
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, folder: Path, count: Callable[[int], None]) -> None:
-    """Report the number of calls that a file server with this folder would get."""
+    """Count the calls to a file server having this folder."""
 
     def counting(function: Callable[..., Any], num_calls: int) -> Callable[..., Any]:
         def call(path: Any, *arguments: Any, **options: Any) -> Any:
@@ -86,23 +86,14 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, folder: Path, count: Callable[[
 
 
 def finish_three_quarters(folder: PartialFolder) -> None:
-    """Finish three quarters of the units. The others are in progress on another machine."""
-    elsewhere = replace(this_process(), machine="other").content()
+    """Finish three quarters of all units, leaving the others in progress on another machine."""
+    foreign_lease = elsewhere().content()
     for number in range(NUM_UNITS):
         in_progress = number >= NUM_UNITS // 2 and number % 2 == 1
         if in_progress:
-            (folder.path / f"{unit_name(number)}.claim").write_bytes(elsewhere)
+            (folder.path / f"{unit_name(number)}.claim").write_bytes(foreign_lease)
         else:
             folder.unit_folder(number).mkdir()
-
-
-class Clock:
-    """A clock that simulated processes move."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def simulate(processes: list[Iterator[float]], clock: Clock, seconds: float) -> None:
@@ -128,6 +119,7 @@ def test_idle_processes_make_few_calls(
         lease_suffix=None,
         count=NUM_UNITS,
         done=lambda: folder.finished(NUM_UNITS),
+        is_done=folder.is_finished,
         work=lambda *_: pytest.fail("a unit was taken from its process"),
     )
     processes = [make_preparation().queue.run(step) for _ in range(NUM_WORKERS)]
@@ -145,15 +137,11 @@ def test_idle_processes_make_few_calls(
 
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_machines_start_with_their_own_shares(make_preparation: MakePreparation, index: int) -> None:
-    """A machine takes units of others, which may be lost, once its own share is done."""
+    """Once its own share is done, a machine takes units from others, which may be lost."""
     queue = make_preparation(Task(index, 4)).queue
     in_progress = NUM_UNITS
     free = list(range(NUM_UNITS))
-    chosen = []
-    while free:
-        number = queue.choose([in_progress, *free], free)
-        free.remove(number)
-        chosen.append(number)
+    chosen = list(queue.candidates([in_progress, *free], free))
 
     assert {number % 4 for number in chosen[: NUM_UNITS // 4]} == {index}
     assert sorted(chosen) == list(range(NUM_UNITS))
@@ -162,6 +150,6 @@ def test_machines_start_with_their_own_shares(make_preparation: MakePreparation,
 def test_processes_that_start_together_choose_different_units(make_preparation: MakePreparation) -> None:
     candidates = [NUM_UNITS, *range(NUM_UNITS)]
 
-    chosen = [make_preparation().queue.choose(candidates, range(NUM_UNITS)) for _ in range(20)]
+    chosen = [next(make_preparation().queue.candidates(candidates, range(NUM_UNITS))) for _ in range(20)]
 
     assert len(set(chosen)) > 15

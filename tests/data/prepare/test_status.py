@@ -1,4 +1,4 @@
-"""Progress of a preparation, read from its folder on any machine."""
+"""Reading a preparation's progress from its folder on any machine."""
 
 import os
 import shutil
@@ -11,18 +11,18 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.progress import UnitPass
+from megatape.data.prepare.shared_folder.folder import PartialFolder
+from megatape.data.prepare.shared_folder.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.prepare.status import preparation_status
-from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.units import Unit
 from tests.helpers.data.preparation import prepare_until
 from tests.helpers.processes.command import Command
 
 
 def set_times(folder: Path, *seconds_ago: float) -> None:
-    """Set the modification times of a folder's results, in order of their names."""
+    """Set modification times for a folder's results, in order of their names."""
     now = time.time()
     paths = sorted(path for path in folder.iterdir() if path.is_dir())
     for path, seconds in zip(paths, seconds_ago, strict=True):
@@ -41,7 +41,7 @@ def one_pass_corpus(corpus: PreparationOptions) -> PreparationOptions:
 
 @pytest.fixture
 def output(one_pass_corpus: PreparationOptions, tmp_path: Path) -> Path:
-    """The output of a preparation in one pass that stopped after four units."""
+    """Return the output of a one-pass preparation stopping after four units."""
     prepare_until(one_pass_corpus, tmp_path / "out", UnitPass.WRITE, 4)
     return tmp_path / "out"
 
@@ -59,7 +59,7 @@ def test_progress_of_one_pass(one_pass_corpus: PreparationOptions, output: Path)
 
 
 def test_the_rate_is_measured_since_the_first_unit(one_pass_corpus: PreparationOptions, output: Path) -> None:
-    """The first unit itself does not count, since the time of its start is unknown."""
+    """The first unit itself does not count, since its starting time is unknown."""
     set_times(output.with_name("out.partial") / "units", 100, 60, 40, 20)
     units = one_pass_corpus.source.units()
     rate = bytes_of(units[1:4]) / 100
@@ -117,7 +117,7 @@ def test_a_written_unit_counts_in_both_passes(corpus: PreparationOptions, tmp_pa
 
 
 def test_status_names_holders_of_leases(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
-    """The status shows the process of each lease, its input and its last heartbeat."""
+    """The status shows the process holding each lease, its input and its last heartbeat."""
     output = tmp_path / "out"
     prepare_until(corpus, output, UnitPass.WRITE, 2)
     leases = PartialFolder(output, DEFAULT_TIMEOUTS).leases
@@ -140,7 +140,7 @@ def test_status_names_holders_of_leases(corpus: PreparationOptions, tmp_path: Pa
 
 
 def test_status_without_an_unfinished_preparation(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
-    """A missing or complete preparation is an error. A preparation that has just started has no plan yet."""
+    """A missing or complete preparation is an error. One just starting has no plan yet."""
     output = tmp_path / "out"
 
     status, _, errors = command("data", "status", output)

@@ -95,7 +95,7 @@ def test_a_damaged_index_of_an_earlier_version_is_refused(
 
 
 def test_a_short_member_of_an_earlier_version_is_refused(make_directory: MakeDirectory, documents: Documents) -> None:
-    """A member's place follows from its number, so every member but the last has to be full."""
+    """A member's offset follows from its number, so every member but the last has to be full."""
     directory = make_directory(documents)
     make_earlier(directory)
     member = "splits.train.shards.0.members.1"

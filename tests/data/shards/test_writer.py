@@ -102,9 +102,10 @@ def test_tables_need_no_pandas(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from megatape.data.shards.table_writer import TableWriter
+from megatape.data.shards.tables.table_writer import TableWriter, table_rows
 writer = TableWriter(Path({str(tmp_path)!r}), "train")
-writer.add(tokens=[2], text_bytes=[5], places=["a:1"], urls=[""], hashes=[2**64 - 1], scores=[{{"rule": 0.5}}])
+rows = table_rows(tokens=[2], text_bytes=[5], locations=["a:1"], urls=[""], hashes=[2**64 - 1], scores=[{{"rule": 0.5}}])
+writer.add(rows)
 sys.exit(len(writer.close()) != 1 or "pandas" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -83,7 +83,7 @@ def test_files_of_the_hub_are_units(data_set: Path) -> None:
 
     assert len(units) == 3
     assert [document.text for document in documents] == TEXTS[:30]
-    assert documents[12].place == f"{data_set} file 1 record 3"
+    assert documents[12].location == f"{data_set} file 1 record 3"
     assert documents[12].url == "http://host/2"
 
 

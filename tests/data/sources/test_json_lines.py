@@ -44,7 +44,7 @@ def test_jsonl_plain_and_compressed(tmp_path: Path) -> None:
     assert read("jsonl", tmp_path / "g.json")[0] == ["of any name"]
 
 
-def test_bad_records_are_counted_with_their_place(tmp_path: Path) -> None:
+def test_bad_records_are_counted_with_their_location(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     bad_records = [
         b'{"text": "cut',
@@ -67,12 +67,12 @@ def test_bad_records_are_counted_with_their_place(tmp_path: Path) -> None:
     assert "`text` is missing" in counts.bad_examples[1]
 
 
-# Python and JavaScript write such numbers, which orjson rejects.
+# Written by Python and JavaScript, but rejected by orjson
 UNUSUAL_NUMBERS = ("NaN", "Infinity", "-Infinity", "1e999", "9" * 500, "-" + "9" * 5000, "[NaN]")
 
 
 def test_unusual_numbers_in_other_fields_cost_no_text(tmp_path: Path) -> None:
-    """They make no other record readable: a null text is empty, and a text that is not Unicode is bad."""
+    """Unusual numbers make no other record readable: a null text is empty, and a text that is not Unicode is bad."""
     lines = [f'{{"text": "{number}", "score": {value}}}' for number, value in enumerate(UNUSUAL_NUMBERS)]
     lines += ['{"text": null}', '{"text": "\\ud800", "score": NaN}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
@@ -179,3 +179,21 @@ def test_a_zstd_frame_that_needs_two_gigabytes_is_refused(tmp_path: Path) -> Non
 
     with pytest.raises(UserError, match="a.jsonl.zst: its zstd frames take more than 128 MiB to unpack: pack it again without"):
         read("jsonl", tmp_path)
+
+
+def test_the_text_may_be_inside_another_field(tmp_path: Path) -> None:
+    """A field whose name has a dot comes first. A null text is an empty document, a missing one a bad record."""
+    records: list[dict[str, object]] = [
+        {"body": {"text": "inside"}},
+        {"body.text": "of this name", "body": {"text": "other"}},
+        {"body": {"text": None}},
+        {"body": "no object"},
+        {"body": {}},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    texts, counts = read("jsonl", tmp_path, text_field="body.text", max_bad_fraction=1)
+
+    assert texts == ["inside", "of this name"]
+    assert counts.bad == 2
+    assert counts.total.dropped["empty documents"] == 1

@@ -43,7 +43,7 @@ def test_row_groups_are_distributed_over_units(path: Path, unit_bytes: int) -> N
 
     assert len(units) == -(-file_bytes // unit_bytes)
     assert [document.text for document in documents] == TEXTS
-    assert [document.place for document in documents] == [f"{path}:row {number}" for number in range(50)]
+    assert [document.location for document in documents] == [f"{path}:row {number}" for number in range(50)]
     assert documents[9].url == "http://host/9"
     assert 0 < counts.read_bytes <= file_bytes
 
@@ -102,7 +102,7 @@ def test_corrupted_files_are_refused(path: Path, damage: str) -> None:
 
 
 def test_a_file_of_another_schema_is_refused_whatever_its_share(tmp_path: Path) -> None:
-    """Its rows are not bad records, which may be one in a hundred. A file without rows loses nothing."""
+    """Rows of such a file are not bad records, of which one in a hundred is accepted. A file without rows loses nothing."""
     write_parquet(tmp_path / "a.parquet", ["good"] * 5000)
     parquet.write_table(pa.table({"content": pa.array([], pa.string())}), tmp_path / "b.parquet")
     assert read("parquet", tmp_path)[1].total.num_kept == 5000
@@ -173,7 +173,7 @@ def test_dense_columns_are_read(path: Path) -> None:
     assert read("parquet", path)[0] == [text] * 64
 
 
-# Start of a column's description in the footer of a Parquet file. Its page statistics are those of an optional column.
+# Start of a column's description in a Parquet file's footer, with page statistics as for an optional column
 OPTIONAL = b"%\x02\x18\x04text"
 REQUIRED = b"%\x00\x18\x04text"
 
@@ -195,7 +195,7 @@ def test_a_parquet_file_that_ends_its_process(tmp_path: Path) -> None:
 
 
 def test_reading_a_part_of_a_source_leaves_no_process(path: Path) -> None:
-    """Such a process would wait forever to send the other documents."""
+    """A process left behind would wait forever to send the other documents."""
     write_parquet(path, ["x" * 100_000] * 100)
     before = psutil.Process().children(recursive=True)
 

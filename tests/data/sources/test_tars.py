@@ -39,10 +39,10 @@ def test_samples_of_tars(tmp_path: Path) -> None:
     documents, _ = documents_in(tmp_path)
 
     assert [document.text for document in documents] == ["long", "zero", "one", "three"]
-    assert documents[0].place.endswith(f"{long_name}.txt")
-    assert documents[1].place == f"{archive}:b/0.txt"
+    assert documents[0].location.endswith(f"{long_name}.txt")
+    assert documents[1].location == f"{archive}:b/0.txt"
     assert documents[1].url == "http://host/0"
-    assert documents[2].place == f"{archive}:b/1.json"
+    assert documents[2].location == f"{archive}:b/1.json"
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
@@ -77,7 +77,7 @@ def test_names_with_several_dots(tmp_path: Path) -> None:
 
 
 def test_samples_without_text_are_counted_and_limited(tmp_path: Path) -> None:
-    """Otherwise a folder of notes in Markdown would silently give no documents."""
+    """Too many samples without text are an error, so a folder of notes in Markdown can't silently give no documents."""
     notes = [(f"{number}.md", b"lost") for number in range(11)]
     texts = [(f"{number}.txt", b"text") for number in range(11, 111)]
     (tmp_path / "a.tar").write_bytes(tar_of(*notes, *texts))
@@ -105,7 +105,7 @@ def test_scattered_members_of_a_sample_are_bad_records(tmp_path: Path) -> None:
 
 
 def test_malformed_extended_headers_are_refused(tmp_path: Path) -> None:
-    """On every Python: from 3.11.10 on, tarfile refuses them, and earlier ones give the member a name with a null byte."""
+    """From Python 3.11.10 on, tarfile refuses them. Earlier versions would give the member a name with a null byte."""
     malformed = special("x", type=tarfile.XHDTYPE, size=9) + b"99 path=x".ljust(512, b"\0") + special("5.txt")
     archive = tmp_path / "a.tar"
     archive.write_bytes(malformed + tar_of(("a.txt", b"a")))
@@ -149,7 +149,7 @@ def test_malformed_members_are_bad_records(tmp_path: Path) -> None:
 
 
 def test_members_with_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
-    """Their names are escaped."""
+    """Names that are not UTF-8 are escaped."""
     with tarfile.open(tmp_path / "a.tar", "w", encoding="latin-1", format=tarfile.GNU_FORMAT) as archive:
         for name, content in {"ä.json": b'{"text": "one"}', "ö.json": b"{"}.items():
             member = tarfile.TarInfo(name)
@@ -159,7 +159,7 @@ def test_members_with_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
     (document,), counts = documents_in(tmp_path)
 
     assert document.text == "one"
-    assert document.place == f"{tmp_path}/a.tar:\\udce4.json"
+    assert document.location == f"{tmp_path}/a.tar:\\udce4.json"
     assert counts.bad == 1
     assert counts.bad_examples[0].startswith(f"{tmp_path}/a.tar:\\udcf6.json: malformed")
 

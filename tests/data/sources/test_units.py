@@ -11,13 +11,13 @@ from megatape.data.sources.reading import read_unit
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit, default_unit_bytes
 from megatape.errors import UserError
-from tests.helpers.data.preparation import NUM_FILES, UNIT_BYTES, text_of, write_lines
+from tests.helpers.data.preparation import NUM_FILES, UNIT_BYTES, text_of, write_corpus
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
     """Six files of lines, most of them two units."""
-    return replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES)
+    return replace(write_corpus(tmp_path / "texts"), unit_bytes=UNIT_BYTES)
 
 
 def test_every_line_belongs_to_one_unit(source: Source) -> None:
@@ -72,6 +72,7 @@ def test_a_length_that_no_file_has_is_refused(tmp_path: Path, monkeypatch: pytes
     ("num_bytes", "num_workers", "expected"),
     [
         pytest.param(11 * 10**6, 8, 64 * 2**20, id="a small source stays whole"),
+        pytest.param(16 * 10**6, 2, 4 * 2**20, id="two workers share 16 MB"),
         pytest.param(168 * 10**6, 1, 64 * 2**20, id="one worker has units of the maximum size"),
         pytest.param(10**12, 64, 64 * 2**20, id="a large source has units of the maximum size"),
         pytest.param(168 * 10**6, 2, 21 * 10**6, id="four units per worker"),

@@ -17,7 +17,7 @@ from megatape.data.synthetic.addition_problems import (
     prepare_addition,
 )
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
-from megatape.data.training.document_dataset import DocumentDataset
+from megatape.data.training.datasets.document_dataset import DocumentDataset
 from megatape.utils.validation import as_type
 from tests.helpers.processes.command import Command
 

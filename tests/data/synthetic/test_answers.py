@@ -27,9 +27,9 @@ def _sum(text: str) -> str:
     digits = "0123456789"
     total = ""
     a, b = text[:-1].split("+")
-    for place in range(max(len(a), len(b))):
-        a_digit = int(a[place : place + 1] or 0)
-        b_digit = int(b[place : place + 1] or 0)
+    for index in range(max(len(a), len(b))):
+        a_digit = int(a[index : index + 1] or 0)
+        b_digit = int(b[index : index + 1] or 0)
         carry, digit = divmod(a_digit + b_digit + carry, 10)
         total += digits[digit]
     return total + "1" * carry
@@ -257,7 +257,7 @@ def test_splits_go_beyond_training(name: str, split: str, number: Callable[[str]
     assert smallest_in_split > largest_in_training
 
 
-# Task -> probability of its most frequent answer, where it is above 1/16.
+# Task -> probability of its most frequent answer, if above 1/16
 CHANCES = {
     "flip_flop": 1 / 2,
     "parity": 1 / 2,
@@ -292,10 +292,10 @@ def test_test_texts_are_not_in_training(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "back"), [("reassigned_recall", 1), ("two_back", 2), ("three_back", 3), ("four_back", 4)])
 def test_order_decides_between_the_values_of_a_key(name: str, back: int) -> None:
-    """The task is hard only if an answer is rarely another value of its key too, and if its place varies."""
+    """The task is hard only if an answer is rarely another value of its key too, and if its position varies."""
     num_answers = 0
     num_ambiguous = 0
-    places = set()
+    positions = set()
     for sample in task(name).samples("test", COUNT):
         context, *_ = sample.text.split(">")
         for answer in sample.answers:
@@ -305,13 +305,13 @@ def test_order_decides_between_the_values_of_a_key(name: str, back: int) -> None
             other_values = values[:index] + values[index + 1 :]
             num_answers += 1
             num_ambiguous += values[index] in other_values
-            places.add(answer.begin - answer.key)
-    assert num_ambiguous / num_answers < 0.3  # 26 values, of which a key has six on average
-    assert len(places) > 10
+            positions.add(answer.begin - answer.key)
+    assert num_ambiguous / num_answers < 0.3  # Out of 26 values, a key has six on average.
+    assert len(positions) > 10
 
 
 def test_indirect_indexing_takes_content_and_position() -> None:
-    """The task is hard only if neither the letter nor the shift alone gives the answer's place."""
+    """The task is hard only if neither the letter nor the shift alone gives the answer's position."""
     keys_by_shift: dict[str, set[int]] = {}
     for sample in task("indirect_indexing").samples("test", 1000):
         letters, question = sample.text.split(">")

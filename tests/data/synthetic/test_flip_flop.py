@@ -12,7 +12,7 @@ SHARES_OF_IGNORED = [("test", 0.8), ("sparse", 0.98), ("dense", 0.1)]
 @pytest.mark.parametrize(("split", "share"), SHARES_OF_IGNORED)
 def test_splits_differ_by_their_share_of_ignored_instructions(split: str, share: float) -> None:
     num_ignored = sum(sample.text.count("i") for sample in task("flip_flop").samples(split, COUNT))
-    # The first and the last of 64 instructions are never `i`; 0.04 is five standard deviations of 3,100 draws or more.
+    # The first and the last of 64 instructions are never `i`. With 3,100 draws or more, 0.04 is five standard deviations.
     assert num_ignored / (COUNT * 64) == pytest.approx(share * 62 / 64, abs=0.04)
 
 

@@ -11,7 +11,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
-from megatape.data.training.example_dataset import ExampleDataset
+from megatape.data.training.datasets.example_dataset import ExampleDataset
 from megatape.nn.targets import IGNORE_INDEX
 
 COUNTS = {"train": 20, "validation": 5}
@@ -29,7 +29,7 @@ class Echo(SyntheticTask):
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         letters = generator.choices("abc", k=generator.randint(1, 2))
-        answers = tuple(Answer(2 * place + 1, 2 * place + 2, place) for place in range(len(letters)))
+        answers = tuple(Answer(2 * index + 1, 2 * index + 2, index) for index in range(len(letters)))
         return SyntheticSample("".join(letter + letter.upper() for letter in letters), answers)
 
 
@@ -52,16 +52,16 @@ def check_stored_sample(dataset: ExampleDataset, index: int, sample: SyntheticSa
     tokenizer = dataset.split.tokenizer()
     end = dataset.split.eos_id
     expected_text = sample.text[:-1]
-    expected_places = [answer.begin for answer in sample.answers]
+    expected_indices = [answer.begin for answer in sample.answers]
     if answers_end:
         expected_text = sample.text
-        expected_places.append(len(sample.text))
+        expected_indices.append(len(sample.text))
 
     assert stored.tokens[0] == dataset.split.bos_id
     assert tokenizer.decode(token for token in stored.tokens.tolist() if token != end) == expected_text
     learned = [target for target in stored.targets.tolist() if target not in (end, IGNORE_INDEX)]
     assert tokenizer.decode(learned) == sample.text[1::2]
-    assert np.flatnonzero(stored.targets != IGNORE_INDEX).tolist() == expected_places
+    assert np.flatnonzero(stored.targets != IGNORE_INDEX).tolist() == expected_indices
 
 
 @pytest.mark.parametrize("kind", [Echo, EndingEcho])

@@ -9,7 +9,7 @@ import pytest
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.synthetic.folder import write_task
 from megatape.data.synthetic.state_tracking import A5, GENERATORS, S3, S5, Permutation, StateTracking, compose, identities
-from megatape.data.training.example_dataset import ExampleDataset
+from megatape.data.training.datasets.example_dataset import ExampleDataset
 from megatape.nn.targets import IGNORE_INDEX
 from tests.helpers.data.synthetic import task
 
@@ -74,7 +74,7 @@ def test_half_of_the_words_are_the_identity() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_model_reads_no_answer(tmp_path: Path, packed: bool) -> None:
-    """Otherwise it would read the product so far before each element, and one multiplication would be enough."""
+    """A model that reads answers would know the product so far before each element, and need only one multiplication."""
     state_tracking = task("state_s3")
     texts = [sample.text for sample in state_tracking.samples("train", 4)]
     write_task(state_tracking, {"train": 4, "validation": 2}, tmp_path / "data")

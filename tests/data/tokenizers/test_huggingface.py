@@ -17,14 +17,15 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from megatape.data.training.document_dataset import DocumentDataset
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.document_dataset import DocumentDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.errors import UserError
 from tests.helpers.data.json_edits import REMOVED, edit_json, set_entry
 from tests.helpers.models.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
 from tests.helpers.processes.command import Command, run_command
 
-MARKS = " </s><|endoftext|><tool>"  # only the last one is not special
+# Only the last token is not special.
+MARKS = " </s><|endoftext|><tool>"
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +335,7 @@ def test_ids_beyond_31_bits_are_refused(edited: Callable[..., Path], entry: str,
 
 
 @pytest.mark.parametrize("name", ["weight-00000.safetensors", "state.json", "manifest.json", "config.json", "../x"])
-def test_other_names_than_a_tokenizers_are_refused(folders: dict[str, Path], name: str) -> None:
+def test_files_not_belonging_to_a_tokenizer_are_refused(folders: dict[str, Path], name: str) -> None:
     """Checkpoints and exports copy all files of a tokenizer, so such a file would replace one of their own."""
     tokenizer = load_tokenizer(folders["qwen"])
     with pytest.raises(UserError, match=re.escape(f"'{name}' (not a file of a tokenizer, which are tokenizer.json, ")):

@@ -1,6 +1,5 @@
 """Evaluation by input: samples of a data directory are grouped by the input that most of their tokens come from."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,11 @@ from megatape.data.training.inputs import MAX_INPUTS
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import SampleGroups
 from tests.helpers.data.data_directory import small_tokenizer
+from tests.helpers.data.sources import text_lines
 from tests.helpers.runs.run_data import open_run_data
 from tests.helpers.runs.small_run import VOCAB_SIZE, small_config
 
 WORDS = {"a": "apple avocado almond", "b": "banana blueberry bread", "c": "carrot cabbage coconut"}
-
-
-def write_lines(path: Path, texts: list[str]) -> None:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
 def write_texts(folder: Path, letter: str, count: int = 60) -> Path:
@@ -29,7 +25,7 @@ def write_texts(folder: Path, letter: str, count: int = 60) -> Path:
     folder.mkdir()
     for number in range(2):
         texts = [f"{WORDS[letter]} {number} {line} " * 5 for line in range(count)]
-        write_lines(folder / f"part-{number}.jsonl", texts)
+        (folder / f"part-{number}.jsonl").write_bytes(text_lines(texts))
     return folder
 
 
@@ -82,10 +78,10 @@ def test_spread_samples_come_from_each_input_in_proportion_to_its_tokens(
 
 
 def test_a_file_is_an_input(tmp_path: Path) -> None:
-    """Its documents are kept apart from those of a file whose name starts with its name."""
+    """Documents are kept apart from those of a file whose name starts with this file's name."""
     files = [tmp_path / "x.jsonl", tmp_path / "x.jsonl-more.jsonl"]
     for file, letter in zip(files, "ab", strict=True):
-        write_lines(file, [f"{WORDS[letter]} {line} " * 5 for line in range(80)])
+        file.write_bytes(text_lines([f"{WORDS[letter]} {line} " * 5 for line in range(80)]))
     data = open_run(prepare_inputs(files, tmp_path / "data"), tmp_path)
 
     groups = data.evaluated["spread"][""]
@@ -118,7 +114,7 @@ def test_too_many_inputs_have_no_groups(tmp_path: Path) -> None:
     files = []
     for number in range(MAX_INPUTS + 1):
         file = tmp_path / f"{number:02}.jsonl"
-        write_lines(file, [f"{number} {line} " * 9 for line in range(40)])
+        file.write_bytes(text_lines([f"{number} {line} " * 9 for line in range(40)]))
         files.append(file)
     data = open_run(prepare_inputs(files, tmp_path / "data"), tmp_path, samples=10**6)
     assert list(data.evaluated["spread"][""]) == [""]

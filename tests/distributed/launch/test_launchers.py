@@ -69,13 +69,14 @@ def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launc
     launched(monkeypatch, LAUNCHED[launcher])
     topology = set_up_ranks()
     assert topology == Topology(5, 8, 1, local_size=4)
-    # The variables that torch and DeepSpeed read.
+    # Variables read by torch and DeepSpeed
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]
     expected = (
         ("n1", str(20000 + 31 * 70 + 3)) if launcher in ("srun", "srun --mpi=pmi2", "srun --mpi=pmix") else ("host", "29500")
     )
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == expected
-    assert set_up_ranks() == topology  # also in a second call
+    # A second call returns the same ranks.
+    assert set_up_ranks() == topology
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_values_of_several_lengths(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_program_stays_on_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps its traceback, and no values are gathered. The other ranks learn from the watch that this rank has failed."""
+    """The error keeps its traceback, and no values are gathered. The watch tells the other ranks that this rank has failed."""
     monkeypatch.setattr(exchange, "gather_values", None)
     for error in (ValueError("too many values"), KeyError("name")):
         with pytest.raises(type(error)) as met:

@@ -10,7 +10,7 @@ import torch
 
 from megatape.data.io.retries import RemoteError
 from megatape.distributed.values.serialization import TAG, decode, encode
-from megatape.errors import MissingPath, NotSaved, UserError
+from megatape.errors import MissingPath, NotSaved, UserError, flag, marked_message
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,14 @@ def test_generators_survive() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [UserError("no"), NotSaved("steps 1 to 2"), RemoteError("away"), MissingPath("gone"), PermissionError("denied")]
+    "error",
+    [
+        UserError(f"{flag('tp')} is 3"),
+        NotSaved("steps 1 to 2"),
+        RemoteError("away"),
+        MissingPath("gone"),
+        PermissionError("denied"),
+    ],
 )
 def test_errors_survive(error: Any) -> None:
     if isinstance(error, OSError):
@@ -48,6 +55,8 @@ def test_errors_survive(error: Any) -> None:
     decoded = decode(encode(error))
     assert type(decoded) is type(error)
     assert (str(decoded), getattr(decoded, "errno", None)) == (str(error), getattr(error, "errno", None))
+    # Marked options stay marked, so that a command shows their flags on every rank.
+    assert marked_message(decoded) == marked_message(error)
 
 
 def test_an_error_that_another_process_defines_is_its_nearest_base() -> None:

@@ -2,5 +2,5 @@
 
 
 def cells(line: str) -> list[str]:
-    """Texts of the cells of a line."""
+    """Return the text in each cell of a line."""
     return [cell.strip() for cell in line.split("|")[1:-1]]

@@ -1,8 +1,8 @@
-"""Contrast of colors."""
+"""Contrast between colors."""
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the contrast of two colors "rgb(r, g, b)", as the Web Content Accessibility Guidelines define it."""
+    """Return the contrast between two colors "rgb(r, g, b)", following the Web Content Accessibility Guidelines."""
     light = sorted((luminance(one), luminance(other)))
     return (light[1] + 0.05) / (light[0] + 0.05)
 

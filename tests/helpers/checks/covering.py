@@ -1,4 +1,4 @@
-"""Covering arrays: few combinations of the values of several factors, in which any few values meet."""
+"""Covering arrays: few combinations of several factors' values, in which any few values meet."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -32,7 +32,7 @@ def covering_array(factors: Mapping[str, Sequence[str]], strength: int) -> list[
     while left:
         row = dict(next(iter(left)))
         for name in sorted(factors.keys() - row.keys(), key=lambda name: -len(factors[name])):
-            turned = len(rows) % len(factors[name])  # values that are equally good take turns
+            turned = len(rows) % len(factors[name])  # Equally good values take turns.
             values = [*factors[name][turned:], *factors[name][:turned]]
             row[name] = max(values, key=lambda value: len(met(row | {name: value}) & left.keys()))
         for group in met(row):

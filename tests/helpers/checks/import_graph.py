@@ -1,4 +1,4 @@
-"""Modules of the package, their imports, and the order of its layers."""
+"""Modules in the package, their imports, and the order of its layers."""
 
 import ast
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ LAYERS = (
     "errors",
     "imports",
     "entries",
+    "encoding_traits",
     "registry",
     "utils",
     "run_folder",
@@ -59,7 +60,7 @@ PARTS_OF_DATA = (
     "synthetic",
 )
 
-# Library or module -> the only layers that may import it.
+# Library or module -> the only layers allowed to import it
 LAYERS_THAT_IMPORT = {
     "deepspeed": {"zero"},
     "torchao": {"nn"},
@@ -78,7 +79,7 @@ LAYERS_THAT_IMPORT = {
 
 
 def _modules() -> dict[str, Path]:
-    """Return every module of the package by its dotted name."""
+    """Return every module in the package by its dotted name."""
     names = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -123,18 +124,18 @@ def _imports_of(module: str) -> Iterator[str]:
 
 
 def layer_of(module: str) -> str:
-    """Return the layer of a module: its folder, or the file itself; "" for the package."""
+    """Return a module's layer: its folder, or the file itself; "" for the package."""
     _, _, inside = module.partition(".")
     return inside.partition(".")[0]
 
 
 def part_of_data(module: str) -> str:
-    """Return the part of megatape/data that has a module: a folder, or the file itself."""
+    """Return the part of megatape/data containing a module: a folder, or the file itself."""
     return module.split(".")[2]
 
 
 def description_of(layer: str) -> str:
-    """Return the first line of a layer's docstring, without its full stop."""
+    """Return the first line in a layer's docstring, without its full stop."""
     name = f"megatape.{layer}"
     docstring = ast.get_docstring(ast.parse(MODULES[name].read_text())) or ""
     first_line = docstring.partition("\n")[0]

@@ -1,4 +1,4 @@
-"""The checkpoints of the reference implementation (VITA-Group/TAPE): their names and shapes as MegaTAPE's."""
+"""Reading checkpoints of the reference implementation (VITA-Group/TAPE) with MegaTAPE's names and shapes."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from megatape.config import ModelConfig
 from megatape.encodings import fire
 
-# Module of the reference -> encoding.
+# Module in the reference -> encoding
 REFERENCE_ENCODINGS: dict[str, str] = {
     "adape": "tape",
     "adattention": "tape_attention_only",
@@ -27,7 +27,7 @@ REFERENCE_ENCODINGS: dict[str, str] = {
 }
 
 _TOP = {"model.embed_tokens.weight": "embedding.weight", "model.norm.weight": "norm.weight", "lm_head.weight": "head.weight"}
-# Several parameters of the reference with one name here are parts of one parameter, in this order.
+# Reference parameters sharing a name here are parts of one parameter, in this order.
 _LAYER = {
     "input_layernorm.weight": "attention_norm.weight",
     "self_attn.q_proj.weight": "attention.query.weight",
@@ -59,7 +59,7 @@ _LAYER = {
 
 
 def megatape_config(reference: dict[str, Any]) -> ModelConfig:
-    """The model section of a configuration of the reference. Raises KeyError for an unknown encoding."""
+    """Return the model section for a reference configuration. Raises KeyError for an unknown encoding."""
     return ModelConfig.model_validate(
         {
             "encoding": REFERENCE_ENCODINGS[reference["rpe_type"]],
@@ -78,7 +78,7 @@ def megatape_config(reference: dict[str, Any]) -> ModelConfig:
 
 
 def megatape_name(reference_name: str) -> str | None:
-    """The name here of a parameter of the reference, or None for its constants. Raises ValueError if it is unknown."""
+    """Return our name for a reference parameter, or None for constants. Raises ValueError if it is unknown."""
     if reference_name.endswith(("inv_freq", "init_L")):
         return None
     if reference_name in _TOP:
@@ -90,7 +90,7 @@ def megatape_name(reference_name: str) -> str | None:
 
 
 def megatape_weights(reference_weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of the reference as those here, differentiable.
+    """Convert reference parameters into ours, keeping them differentiable.
 
     Raises ValueError for an unknown parameter, or a constant that differs from MegaTAPE's.
     """
@@ -106,7 +106,7 @@ def megatape_weights(reference_weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _megatape_weight(name: str, parts: list[Tensor]) -> Tensor:
-    if name.endswith("position.gain"):  # a matrix that acts through its row sums alone
+    if name.endswith("position.gain"):  # A matrix only acting through its row sums
         return torch.stack([gain.sum(1) for gain in parts], dim=-1).squeeze(-1)
     if name.endswith("bias.table"):
         return parts[0].T

@@ -1,4 +1,4 @@
-"""Parameters of a test that run by `-m slow` only."""
+"""Marking test parameters that only run by `-m slow`."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def slow_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
-    """The values, of which the default suite takes only those in `quick`."""
+    """Return all values, marking those missing from `quick` as slow."""
     slow = pytest.mark.slow
     return [
         value if value in quick else pytest.param(*(value if isinstance(value, tuple) else [value]), marks=slow)

@@ -1,4 +1,4 @@
-"""The bounds are for any processor, and still catch the faults that they name."""
+"""Bounds hold on any processor, while still catching the faults they name."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_differences_are_relative_to_the_largest_expected_element() -> None:
 
 
 @pytest.mark.parametrize("ours", [[1.0, 2.1], [1.0, float("nan")], [1.0]], ids=str)
-def test_what_is_not_close_fails(ours: list[float]) -> None:
+def test_differing_numbers_fail(ours: list[float]) -> None:
     bound: Bound = all_bounds()["LOGITS"]
     assert_close([1.0, 2.0], [1.0, 2.0], bound)
     with pytest.raises(AssertionError):

@@ -11,7 +11,7 @@ FACTORS = {"a": ("0", "1", "2", "3"), "b": ("0", "1"), "c": ("0", "1", "2"), "d"
 
 @pytest.mark.parametrize(("strength", "most"), [(1, 5), (2, 22), (3, 70), (4, 120)])
 def test_all_values_meet(strength: int, most: int) -> None:
-    """A pair that was left out would not be trained in any layout."""
+    """No layout would train a missing pair."""
     rows = covering_array(FACTORS, strength)
     for names in combinations(FACTORS, strength):
         met = {tuple(row[name] for name in names) for row in rows}

@@ -1,4 +1,4 @@
-"""Requirements, configurations and comparisons of tests on several hosts."""
+"""Requirements, configurations and comparisons for tests on several hosts."""
 
 import copy
 import json
@@ -11,18 +11,16 @@ import pytest
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.cluster.hosts import missing
+from tests.helpers.runs.run_folders import losses
 
 
 def need(*commands: str) -> None:
-    """Skip tests that need daemons for minutes unless asked for; once asked for, fail if something is missing."""
+    """Skip tests starting daemons, unless MEGATAPE_CLUSTER_TESTS requires them. Then a missing command fails them."""
     if os.environ.get("MEGATAPE_CLUSTER_TESTS") != "required":
         pytest.skip("starts sshd and Slurm on hosts of its own: as root, MEGATAPE_CLUSTER_TESTS=required runs it")
-    if reason := missing(*commands):
+    reason = missing(*commands)
+    if reason:
         pytest.fail(f"MEGATAPE_CLUSTER_TESTS=required, but {reason}")
-
-
-def losses(run: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def check_losses(run: Path, expected: list[float]) -> None:
@@ -30,7 +28,7 @@ def check_losses(run: Path, expected: list[float]) -> None:
 
 
 def write_config(folder: Path, config: dict[str, Any], **changes: dict[str, Any]) -> Path:
-    """Write config.json with changed sections into a folder; the run goes to FOLDER/run."""
+    """Write config.json with changed sections to a folder. The run directory is FOLDER/run."""
     changed = copy.deepcopy(config)
     for section, values in (changes | {"run": {"directory": str(folder / "run")}}).items():
         changed[section] = changed.get(section, {}) | values

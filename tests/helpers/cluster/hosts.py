@@ -4,7 +4,7 @@
     n1   10.77.0.11, n2 10.77.0.12      compute nodes
 
 They share the file system. Nothing outside the namespaces changes: host names and ssh settings are mounted over /etc for
-their processes only, and whatever still runs in them at the end is killed.
+their processes only, and processes left at the end are killed.
 """
 
 import os
@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,18 +26,18 @@ COMMANDS = ("ip", "nsenter", "unshare", "mount", "ssh", "ssh-keygen", "/usr/sbin
 
 
 def missing(*more: str) -> str:
-    """Why these hosts cannot be set up here, or ""."""
+    """Return the reason preventing these hosts from being set up here, or ""."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    lacking = [command for command in (*COMMANDS, *more) if shutil.which(command, path=environment()["PATH"]) is None]
-    if lacking:
-        return f"not installed: {', '.join(lacking)} (.ci/run has the Debian packages)"
+    absent = [command for command in (*COMMANDS, *more) if shutil.which(command, path=environment()["PATH"]) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)} (.ci/run has the Debian packages)"
     probe = subprocess.run(["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, text=True)
     return f"no namespaces here: {probe.stderr.strip()}" if probe.returncode else ""
 
 
 class Hosts:
-    """The running hosts, a context manager."""
+    """Context manager starting and stopping the hosts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,7 +109,7 @@ class Hosts:
         )
 
     def start_daemon(self, host: str, name: str, *command: str, **settings: Any) -> subprocess.Popen[str]:
-        """Start a command that runs until the end; its output goes to NAME-HOST.log."""
+        """Start a command running until the end, writing its output to NAME-HOST.log."""
         with (self.folder / f"{name}-{host}.log").open("w") as log:
             process = self.start(host, *command, stdout=log, stderr=subprocess.STDOUT, **settings)
         self.daemons.append(process)
@@ -120,11 +119,10 @@ class Hosts:
         self.start_daemon(host, "sshd", "/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / "sshd_config"))
 
     def processes(self, host: str) -> list[int]:
-        """Processes of a host."""
-        found = subprocess.run(
-            ["ip", "netns", "pids", self._namespace(host)], capture_output=True, text=True, timeout=scaled(20)
-        )
-        return [int(number) for number in found.stdout.split()]
+        """Return the ids of all processes on a host."""
+        command = ["ip", "netns", "pids", self._namespace(host)]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=scaled(20))
+        return [int(number) for number in listed.stdout.split()]
 
     def kill(self, host: str) -> None:
         """Kill everything on a host at once, like a power cut."""
@@ -158,11 +156,13 @@ class Hosts:
         """Write host names, settings of the ssh client and daemon, and keys."""
         addresses = {"localhost": "127.0.0.1", "head": HEAD} | NODES
         for host in ("head", *NODES):
-            # Each node's own name means 127.0.1.1, as Debian's installer sets it up: useless to other hosts.
-            own = {host: "127.0.1.1"} if host in NODES else {}
-            lines = [f"{address} {name}" for name, address in (addresses | own).items()]
+            names = dict(addresses)
+            if host in NODES:
+                # Debian's installer maps a node's name to 127.0.1.1, an address unreachable from other hosts.
+                names[host] = "127.0.1.1"
+            lines = [f"{address} {name}" for name, address in names.items()]
             (self.folder / f"hosts-{host}").write_text("\n".join(lines) + "\n")
-        # Without a name server here, whoever asks for the name of an address would wait for it several times for five seconds.
+        # There is no name server: looking up an address would take several five-second timeouts.
         (self.folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
         key = self.folder / "key"
         host_key = self.folder / "host_key"
@@ -191,20 +191,10 @@ class Hosts:
 
 
 def environment() -> dict[str, str]:
-    """A user's shell environment: our commands, the project, one thread per process, and no rank variables."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    """Return a user's shell environment: our commands, the project, one thread per process, and no rank variables."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}{os.pathsep}/usr/sbin:/sbin"
-    return kept | {"OMP_NUM_THREADS": "1", "MEGATAPE_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout: float, explain: Callable[[], str] = str) -> Any:
-    """Poll until the answer is true, and return it. Raises AssertionError that names `what` and adds `explain()`."""
-    deadline = time.monotonic() + timeout
-    while not (answer := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout:.0f} s: {what}\n{explain()}")
-        time.sleep(0.2)
-    return answer
+    return inherited | {"OMP_NUM_THREADS": "1", "MEGATAPE_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
 
 
 def _call(*command: str) -> None:

@@ -1,4 +1,4 @@
-"""Batch scripts of runs, run in bash with stand-ins for Slurm's commands."""
+"""Running batch scripts in bash, with stand-ins for Slurm's commands."""
 
 import os
 import subprocess
@@ -15,11 +15,11 @@ from tests.helpers.processes.load import scaled
 
 
 class JobScript:
-    """The batch script of a run.
+    """A run's batch script.
 
     Args:
         raw_config: Configuration of the run.
-        folder: Existing folder of the run.
+        folder: Existing run directory.
         commands: Text of a bash script for each command to replace, in addition to Slurm's. "srun" starts the run, and with
             "true" asks whether all nodes answer.
         restarts: Maximum number of restarts.

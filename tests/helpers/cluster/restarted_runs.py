@@ -1,13 +1,13 @@
-"""Runs whose starts end as a test says, for tests of restarts."""
+"""Runs whose starts end as scripted, for testing restarts."""
 
 import sys
 from pathlib import Path
 
-from megatape.checkpoint.manifest import save_manifest
+from megatape.checkpoint.format.manifest import save_manifest
 from megatape.run_folder import RunFolder
 
-# Each start takes a line of FILE: an exit status, and the step of a checkpoint to write before, 0 for none. A checkpoint with a
-# negative step has no manifest. Starts may not overlap.
+# Program of a run. Each start takes a line from FILE: its exit status, and the step of the checkpoint that it writes (0: none).
+# A checkpoint with a negative step has no manifest. Overlapping starts fail.
 TRAINER = """
 import os, pathlib, shutil, signal, sys, time
 file, run = map(pathlib.Path, sys.argv[1:3])
@@ -48,16 +48,19 @@ LAUNCHER = """
 import subprocess, sys
 sys.exit(subprocess.Popen(sys.argv[1:]).wait())
 """
-# Lines of the starts, maximum number of restarts, expected last status, expected number of starts.
+# Lines for the starts, maximum number of restarts, expected last status, expected number of starts
 CASES: dict[str, tuple[list[str], int, int, int]] = {
     "complete": (["0 10"], 3, 0, 1),
     "once": (["1 10", "0 20"], 3, 0, 2),
     "killed twice": (["137 10", "137 20", "0 30"], 3, 0, 3),
     "killed under deepspeed": (["247 10", "245 20", "250 30", "0 40"], 3, 0, 4),
     "faults of libraries": (["134 10", "139 20", "0 30"], 3, 0, 3),
-    "no step further": (["1 10", "1 0", "0 20"], 3, 1, 2),
-    "a partial checkpoint": (["1 -10", "0 20"], 3, 1, 1),
-    "smaller steps, after a rewind": (["1 10", "1 5", "0 20"], 3, 0, 3),
+    "no step further once": (["1 10", "1 0", "0 20"], 3, 0, 3),
+    "no step further": (["1 10", "1 0", "137 0", "1 0", "0 20"], 9, 1, 4),
+    "further after two starts": (["1 0", "1 0", "1 10", "1 0", "1 0", "0 20"], 9, 0, 6),
+    "never started": (["1 0", "1 0", "1 0", "0 20"], 9, 1, 3),
+    "partial checkpoints": (["1 -10", "1 -20", "1 -30", "0 20"], 9, 1, 3),
+    "smaller steps, after a rollback": (["1 10", "1 5", "0 20"], 3, 0, 3),
     "none left": (["1 10", "1 20", "1 30"], 1, 1, 2),
     "an error of the user's": (["2 10", "0 20"], 3, 2, 1),
     "diverged": (["3 10", "0 20"], 3, 3, 1),
@@ -65,12 +68,12 @@ CASES: dict[str, tuple[list[str], int, int, int]] = {
     "not saved": (["74 0", "0 20"], 3, 0, 2),
     "not saved, and the disk is still full": (["74 0", "2 0", "0 20"], 3, 0, 3),
     "never saved": (["74 0", "74 0", "74 0", "74 0", "0 20"], 9, 74, 4),
-    "not saved, then no step further": (["74 0", "1 0", "0 20"], 3, 1, 2),
+    "not saved, then no step further": (["74 0", "1 0", "1 0", "1 0", "0 20"], 9, 1, 4),
 }
 
 
 def prepare_run(parent: Path) -> RunFolder:
-    """Create the folder of a run, next to the programs of its starts."""
+    """Create a run directory, next to the programs that it starts."""
     for name, text in (("trainer.py", TRAINER), ("deepspeed.py", LAUNCHER)):
         (parent / name).write_text(text)
     save_manifest(parent, {}, {})
@@ -79,7 +82,7 @@ def prepare_run(parent: Path) -> RunFolder:
 
 
 def trainer(folder: RunFolder, lines: list[str]) -> list[str]:
-    """Return the command whose starts follow the lines."""
+    """Return the command whose starts follow these lines."""
     file = folder.directory.with_name("file")
     file.write_text("\n".join(lines))
     return [sys.executable, "-SE", str(file.with_name("trainer.py")), str(file), str(folder.directory)]
@@ -96,7 +99,7 @@ def starts(folder: RunFolder) -> list[str]:
 
 
 def leave_invalid_checkpoints(folder: RunFolder) -> None:
-    """Create a stray checkpoint and one with a corrupted manifest, of later steps than those of CASES."""
+    """Create a stray checkpoint and one with a corrupted manifest, both for later steps than CASES has."""
     for step in (400, 500):
         folder.checkpoint(step).mkdir(parents=True)
     (folder.checkpoint(500) / "manifest.json").write_text("{}")

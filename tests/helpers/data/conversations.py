@@ -5,22 +5,24 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.finetuning.chat_template import ChatTemplate
+from megatape.data.tokenizers.files import json_tokenizer, load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 
 PLAIN = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
 MARKED = (
     "{% for message in messages %}{% if message.role == 'assistant' %}<|im_start|>assistant\n{% generation %}"
     "{{ message.content }}<|im_end|>{% endgeneration %}{{ '\n' }}{% else %}<|im_start|>{{ message.role }}\n"
     "{{ message.content }}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
+# Like templates dropping earlier thoughts: the prompt of each answer stays the same, but the answer changes.
+FICKLE = PLAIN.replace(
+    "{{ message.content }}", "{{ message.content if loop.last or message.role != 'assistant' else 'dropped' }}"
+)
+HEADER = "<|im_start|>assistant\n"
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is the assert statement?"},
@@ -55,3 +57,20 @@ def adopted(folders: dict[str, Path], tmp_path: Path, template: str | None, inli
 
 def conversation(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"messages": messages}
+
+
+def unlearned(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message used as context only."""
+    return message | {"weight": 0}
+
+
+def prompted(template: str, prompt: str) -> str:
+    """Return the template, replacing the answer's header in generation's prompt by other text."""
+    return template.removesuffix(HEADER + "{% endif %}") + prompt + "{% endif %}"
+
+
+def open_template(folder: Path) -> tuple[JsonTokenizer, ChatTemplate]:
+    """Return a folder's tokenizer and its chat template."""
+    tokenizer = json_tokenizer(folder / "tokenizer.json")
+    assert tokenizer.chat_template is not None
+    return tokenizer, ChatTemplate(tokenizer, tokenizer.chat_template)

@@ -12,18 +12,18 @@ import numpy as np
 from megatape.data.shards.entries import SPLITS, Index, TokenizerEntry, token_dtype
 from megatape.data.shards.index import build_index, load_index, save_index
 from megatape.data.shards.layout import first_id
-from megatape.data.shards.reader import SplitReader
+from megatape.data.shards.reading.reader import SplitReader
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from tests.helpers.data.json_edits import edit_json
 
 VOCAB_SIZE = 100
 BOS = 1
 EOS = 2
-# Tokens per member, and members per shard, of directories written by `write_ids`.
+# Tokens per member, and members per shard, in directories written by `write_ids`
 MEMBER = 64
 MEMBERS = 3
 
@@ -63,23 +63,23 @@ def write_documents(directory: Path, texts: Iterable[str], tokenizer: Tokenizer)
 
 
 def read_all(directory: Path, split: str = "train") -> np.ndarray:
-    """Return all token ids of a split."""
+    """Return all token ids in a split."""
     return np.concatenate([*SplitReader(directory, load_index(directory), split).members()])
 
 
 def member_of(reader: SplitReader, number: int, begin: int = 0, end: int = MEMBER) -> np.ndarray:
-    """Return token ids of a member written by `write_ids`."""
+    """Return the token ids in a member written by `write_ids`."""
     shard, place = divmod(number, MEMBERS)
     return reader.read(shard, place * MEMBER + begin, place * MEMBER + end)
 
 
 def first_byte(number: int) -> int:
-    """Return the offset, in its shard, of a member's first token id in a directory written by `write_ids`."""
+    """Return where a member's first token id starts in its shard, in a directory written by `write_ids`."""
     return first_id(number % MEMBERS, MEMBER, 2)
 
 
 def make_earlier(directory: Path) -> None:
-    """Replace the index of a data directory by its version 1, which lists the members of each shard."""
+    """Replace a data directory's index by version 1, which lists each shard's members."""
 
     def replace_shards(content: dict[str, Any]) -> None:
         content["version"] = 1
@@ -90,7 +90,7 @@ def make_earlier(directory: Path) -> None:
 
 
 def _earlier_shard(directory: Path, shard: dict[str, Any]) -> dict[str, Any]:
-    """Return a shard's entry in version 1 of the index."""
+    """Return a shard's entry in an index of version 1."""
     content = (directory / shard["file"]).read_bytes()
     member_tokens = shard["member_tokens"]
     members = []
@@ -111,14 +111,14 @@ def _earlier_shard(directory: Path, shard: dict[str, Any]) -> dict[str, Any]:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Invert the bits of one byte in a file."""
+    """Invert all bits in one byte of a file."""
     content = bytearray(path.read_bytes())
     content[offset] ^= 255
     path.write_bytes(content)
 
 
 def texts_of(directory: Path, split: str) -> list[str]:
-    """Return the documents of a split, decoded from its tokens."""
+    """Return the documents in a split, decoding its tokens."""
     num_tokens = load_index(directory).splits[split].tokens
     dataset = TokenDataset(StoredSplit(directory, split), num_tokens - 1)
     tokenizer = dataset.split.tokenizer()
@@ -131,7 +131,7 @@ def texts_of(directory: Path, split: str) -> list[str]:
 
 
 def hashes_of(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file by its name."""
+    """Return names of files -> SHA-256."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
 
 
@@ -149,5 +149,5 @@ def linked_snapshot(folder: Path) -> Path:
 
 
 def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Change the content of a data directory's index in place."""
+    """Edit a data directory's index in place."""
     edit_json(directory / "index.json", edit)

@@ -14,8 +14,8 @@ from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import TrainingSample
-from megatape.data.training.example_dataset import ExampleDataset
+from megatape.data.training.datasets.dataset import TrainingSample
+from megatape.data.training.datasets.example_dataset import ExampleDataset
 from megatape.nn.targets import IGNORE_INDEX
 
 Prepare = Callable[..., tuple[Path, ExampleCounts]]
@@ -59,7 +59,7 @@ def write_lines(path: Path, records: list[Any]) -> Path:
 
 
 def examples(directory: Path, length: int = 64, split: str = "train") -> list[tuple[list[int], list[int]]]:
-    """Return the inputs and targets of each example. Targets are -1 at tokens without a loss."""
+    """Return each example's inputs and targets. Targets are -1 at tokens without a loss."""
     dataset = ExampleDataset(StoredSplit(directory, split), length)
     pairs = []
     for index in range(dataset.num_samples):
@@ -69,7 +69,7 @@ def examples(directory: Path, length: int = 64, split: str = "train") -> list[tu
 
 
 def in_sample(sample: TrainingSample, starts: list[int], eos_id: int) -> list[tuple[list[int], list[int]]]:
-    """Return inputs and targets of a sample's examples, by their start positions. Check that only padding follows them."""
+    """Return inputs and targets in a sample by the examples' start positions, after checking that only padding follows."""
     targets = np.where(sample.targets == IGNORE_INDEX, -1, sample.targets)
     end = int(np.flatnonzero(targets >= 0)[-1]) + 1
     assert set(sample.tokens[end:].tolist()) <= {eos_id}
@@ -90,5 +90,5 @@ PAIRS = [
 
 
 def words(count: int) -> str:
-    """Return a text of more than `count` tokens, whatever the tokenizer."""
+    """Return a text exceeding `count` tokens with any tokenizer."""
     return " ".join(str(number) for number in range(count))

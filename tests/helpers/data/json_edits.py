@@ -1,4 +1,4 @@
-"""Changes to JSON files that tests damage."""
+"""Damaging JSON files."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ REMOVED = object()
 
 
 def edit_json(path: Path, edit: Callable[[Any], object]) -> None:
-    """Change the content of a JSON file in place.
+    """Edit a JSON file in place.
 
     Args:
         path: File to change.
@@ -22,11 +22,11 @@ def edit_json(path: Path, edit: Callable[[Any], object]) -> None:
 
 
 def set_entry(content: Any, entry: str, value: object) -> None:
-    """Set or remove an entry of parsed JSON.
+    """Set or remove an entry in parsed JSON.
 
     Args:
         content: Objects and arrays, as json.loads returns them.
-        entry: Keys and indices that lead to the entry, such as "shards.0.bytes".
+        entry: Keys and indices leading to the entry, such as "shards.0.bytes".
         value: New value, or REMOVED.
     """
     *parents, last = [int(part) if part.isdigit() else part for part in entry.split(".")]
@@ -39,5 +39,5 @@ def set_entry(content: Any, entry: str, value: object) -> None:
 
 
 def set_file_entry(path: Path, entry: str, value: object) -> None:
-    """Set or remove an entry of a JSON file, as `set_entry` does."""
+    """Set or remove an entry in a JSON file, as `set_entry` does."""
     edit_json(path, lambda content: set_entry(content, entry, value))

@@ -21,7 +21,7 @@ from tests.helpers.data.data_directory import edit_index, read_all
 
 
 def prepared(folder: Path, name: str, tokenizer: Tokenizer) -> Path:
-    """Prepare folder/name, a data directory of two units. Each text starts with the name."""
+    """Prepare folder/name, a data directory with two units. Each text starts with the name."""
     input_file = folder / f"{name}.jsonl"
     lines = ["{"]  # a bad record
     for number in range(90):
@@ -34,15 +34,15 @@ def prepared(folder: Path, name: str, tokenizer: Tokenizer) -> Path:
     return folder / name
 
 
-def places_of(folder: Path, split: str) -> list[str]:
-    """Return where each document of a split was read, from the tables of documents."""
+def locations_of(folder: Path, split: str) -> list[str]:
+    """Return where each document in a split was read, using the document tables."""
     tables = StoredSplit(folder, split).tables
     num_documents = load_index(folder).splits[split].documents
-    return [tables.document(number).place for number in range(num_documents)]
+    return [tables.document(number).location for number in range(num_documents)]
 
 
 def check_whole(folder: Path, parts: list[Path], index: Index) -> None:
-    """Check that a merged folder has all documents of its parts in order: tokens, tables, counts, ledger and sources."""
+    """Check that a merged folder has its parts' documents in order: tokens, tables, counts, ledger and sources."""
     part_indices = [load_index(part) for part in parts]
     _check_sources(index, parts)
     assert index == load_index(folder)
@@ -60,7 +60,7 @@ def check_whole(folder: Path, parts: list[Path], index: Index) -> None:
 
 
 def _check_sources(index: Index, parts: list[Path]) -> None:
-    """Check that the index records the input file of each part."""
+    """Check that the index records each part's input file."""
     inputs = [part.source["inputs"] for part in index.merged]
     names = ("web", "books", "code")
     expected = [[f"{part.parent}/{name}.jsonl"] for part, name in zip(parts, names, strict=False)]
@@ -69,22 +69,22 @@ def _check_sources(index: Index, parts: list[Path]) -> None:
 
 def _check_split(folder: Path, parts: list[Path], index: Index, split: str) -> None:
     expected_ids = np.concatenate([read_all(part, split) for part in parts])
-    expected_places = []
+    expected_locations = []
     expected_documents = 0
     for part in parts:
-        expected_places += places_of(part, split)
+        expected_locations += locations_of(part, split)
         expected_documents += load_index(part).splits[split].documents
 
     entry = index.splits[split]
     assert np.array_equal(read_all(folder, split), expected_ids)
-    assert places_of(folder, split) == expected_places
+    assert locations_of(folder, split) == expected_locations
     assert entry.tokens == expected_ids.size
     assert entry.documents == expected_documents
     assert entry.unigram_entropy == pytest.approx(entropy(np.bincount(expected_ids)))
 
 
 def rename_table(folder: Path, number: int, name: str) -> Path:
-    """Rename a table of the training split, in the folder and in its index. Return the new path."""
+    """Rename a table in the training split, both in the folder and in its index. Return the new path."""
 
     def rename(content: dict[str, Any]) -> None:
         table = content["document_tables"]["train"][number]

@@ -16,11 +16,16 @@ from megatape.data.sources.source import Source
 
 
 def read(kind: str, *inputs: Path, **options: Any) -> tuple[list[str], CorpusCounts]:
-    """Read all texts of a source of this kind, and count its documents."""
+    """Read all texts from a source of this kind, counting its documents."""
     source = Source(kind, tuple(map(str, inputs)), **options)
     counts = CorpusCounts()
     texts = [document.text for document in read_documents(source, counts)]
     return texts, counts
+
+
+def text_lines(texts: list[str]) -> bytes:
+    """Return texts as JSON lines."""
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
 
 
 def json_lines(*texts: str) -> bytes:
@@ -52,7 +57,7 @@ def write_parquet(path: Path, texts: list[str | None], rows: int = 7, **columns:
 
 
 def special(name: str, **fields: object) -> bytes:
-    """Return the tar header of a member that is not a regular file."""
+    """Return the tar header for a member that is not a regular file."""
     member = tarfile.TarInfo(name)
     for field, value in fields.items():
         setattr(member, field, value)

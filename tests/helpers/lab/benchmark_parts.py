@@ -1,39 +1,42 @@
-"""Parts of a benchmark that take no time, and what can happen to them; and how to run parts."""
+"""Benchmark parts that take no time, faults that can happen to them, and running them."""
 
 import os
 import sys
 import time
 from pathlib import Path
 
+from megatape.lab.benchmark.figures.measurement import Measurement
 from megatape.lab.benchmark.gpu.bench import LOST, Bench
-from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
-from megatape.lab.benchmark.gpu.results import Measurement
-from megatape.lab.benchmark.gpu.runner import Conditions, benchmark
+from megatape.lab.benchmark.gpu.registry import TIME_LIMIT, BenchmarkPart
+from megatape.lab.benchmark.gpu.runner import BenchmarkConditions, benchmark
 
 
 class Found(Measurement):
-    """Result of a measurement: facts about its process, or nothing."""
+    """A measurement's result: facts about its process, or nothing."""
 
     process: int | None = None
     tiny: bool | None = None
 
 
-def part(name: str, seconds: int = 20) -> Part:
-    return Part(name, "tests.helpers.lab.benchmark_parts", seconds, arguments=(name,))
+def part(name: str, seconds: int = 20) -> BenchmarkPart:
+    return BenchmarkPart(name, "tests.helpers.lab.benchmark_parts", seconds, arguments=(name,))
 
 
 def run(
     out: Path,
-    *parts: Part,
+    *parts: BenchmarkPart,
     done: Path | None = None,
     budget: float | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> list[str]:
-    return list(benchmark(parts, out, Conditions("cpu", tiny=True, time_limit=time_limit), done, budget))
+    """Measure parts, and return the lines about them."""
+    lines: list[str] = []
+    benchmark(parts, out, BenchmarkConditions("cpu", tiny=True, time_limit=time_limit), lines.append, done, budget)
+    return lines
 
 
 def measure(bench: Bench, name: str) -> None:
-    """Measure the part of that name below."""
+    """Measure the part with this name."""
     {"good": good, "faulty": faulty, "lost": lost, "missing": missing, "slow": slow}[name](bench)
 
 

@@ -1,4 +1,4 @@
-"""A task of the suite that is learned in three steps."""
+"""A suite task that models learn in three steps."""
 
 import random
 from typing import ClassVar, Literal
@@ -37,6 +37,6 @@ class Capitals(SyntheticTask):
 
 
 class WholeCapitals(Capitals):
-    """The same task, in which a sample is right if all its answers are."""
+    """Capitals task scoring a sample as right if all its answers are."""
 
     scored: ClassVar[Literal["answers", "samples"]] = "samples"

@@ -1,4 +1,4 @@
-"""Small files in place of those that RULER and BABILong read, in the layout of `--data-root`."""
+"""Small files replacing those read by RULER and BABILong, laid out as `--data-root` expects."""
 
 import json
 from pathlib import Path
@@ -50,6 +50,6 @@ def write_copies(folder: Path) -> Path:
 
 
 def story(num_lines: int) -> str:
-    """A line of BABILong's first task: a fact in a text."""
+    """Return a line for BABILong's first task: a fact in a text."""
     text = "The grass is green. " * num_lines + "Mary went to the kitchen."
     return json.dumps({"input": text, "question": "Where is Mary?", "target": "kitchen"}) + "\n"

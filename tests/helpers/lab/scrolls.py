@@ -1,10 +1,10 @@
-"""Sets of questions in the layout of SCROLLS, and the official scores of some answers."""
+"""Question sets laid out as in SCROLLS, and official scores for some answers."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-# From the docstring of the official scorer (tau/scrolls, metrics/scrolls.py).
+# Example in the official scorer's docstring (tau/scrolls, metrics/scrolls.py)
 PREDICTIONS = ["exact match example", "hello there", "general kenobi"]
 REFERENCES = [["exact match example"], ["hello", "hi there"], ["commander kenobi"]]
 OFFICIAL = {
@@ -15,7 +15,7 @@ OFFICIAL = {
 
 
 def lines(references: list[list[Any]] = REFERENCES) -> list[dict[str, Any]]:
-    """Return the lines of a set. The lines of a question do not follow each other."""
+    """Return the lines in a set. Lines belonging to one question do not follow each other."""
     rows = []
     for number, texts in enumerate(references):
         for index, text in enumerate(texts):
@@ -26,7 +26,7 @@ def lines(references: list[list[Any]] = REFERENCES) -> list[dict[str, Any]]:
 
 
 def write_set(data: Path, name: str, rows: list[Any], split: str = "validation") -> Path:
-    """Write a split of a set, and return its file."""
+    """Write one split of a set, and return its file."""
     path = data / name / f"{split}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

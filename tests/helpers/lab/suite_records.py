@@ -1,4 +1,4 @@
-"""Records of a suite as it would write them, drawn from a seed, with known effects."""
+"""Records as a suite would write them, drawn from a seed, with known effects."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.tables.suite_results import SuiteResults
 
-# Number of answers behind each score.
+# Number of answers behind each score
 ASKED = 1000
 KEYS = (4, 8, 16, 32)
 ASKED_OF_KEY = ASKED // len(KEYS)
@@ -19,9 +19,9 @@ LEVELS = {"test": 0.97, "long": 0.6, "sparse": 0.75}
 # Effects by encoding and split. Encodings without an entry are like rope.
 EFFECTS = {("tape", "long"): 0.3, ("nope", "test"): -0.6, ("nope", "long"): -0.4, ("nope", "sparse"): -0.5}
 ENCODINGS = ("alibi", "fire", "nope", "rope", "tape")
-# Scores of the baselines: the share of right answers for every key.
+# Baseline scores: the share of right answers for every key
 BASELINE_SHARES = {"majority": 0.5, "oracle": 1.0}
-# Seconds of the runs of each row.
+# Seconds that the runs in each row took
 SECONDS: dict[str, list[float]] = defaultdict(lambda: [60.0])
 
 
@@ -32,7 +32,7 @@ def make_suite(
     not_run: Sequence[str] = (),
     command: str = "typed",
 ) -> SuiteResults:
-    """Return results of a suite with these records."""
+    """Return suite results with these records."""
     return SuiteResults(plan, command, records, seconds, list(not_run), controls=[])
 
 
@@ -53,7 +53,7 @@ def make_records(
         encodings: Encodings that can do every split.
         seeds: Number of seeds.
         effects: Difference from LEVELS by encoding and split.
-        spread: Standard deviation of scores over seeds.
+        spread: Standard deviation over seeds.
         limited: Encodings that cannot do `long`.
     """
     generator = np.random.default_rng(0)

@@ -30,14 +30,14 @@ ENTRIES = {
 
 
 class Turns(TokenFeatures):
-    """Angle by which each token turns the tokens after it."""
+    """Angles by which each token turns all following ones."""
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         return (k.float().tanh().chunk(2, dim=-1)[0],)
 
 
 class Phases(SequenceFeatures):
-    """The sum of the turns, [B, N, L, R/2], of each chunk and before it."""
+    """Sums turns up to each token, [B, N, L, R/2], including all earlier chunks."""
 
     def forward(self, features: Features, mask: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         in_chunk = features[0].unflatten(1, (2, -1)).cumsum(2)
@@ -47,14 +47,14 @@ class Phases(SequenceFeatures):
 
 
 class PhasesOfRank(SequenceFeatures):
-    """The sum of the turns of this rank's tokens alone."""
+    """Sums turns over this rank's tokens alone, which is a mistake."""
 
     def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         return (features[0].cumsum(1),), ()
 
 
 class PhasesWithoutGradient(Phases):
-    """Gradients do not reach the turns in the chunks of other ranks."""
+    """Sums turns without passing gradients to other ranks' chunks."""
 
     def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         (own,), _ = super().forward((features[0],), document_starts, carry)
@@ -94,7 +94,7 @@ class Slopes(LayerBias):
         self.slope = parameter((num_heads,), axis, 0, init=0.25)
 
     def own(self, num_heads: int) -> Tensor:
-        """The slopes of this rank's heads."""
+        """Bias taking the slopes of this rank's heads."""
         return self.local_heads(self.slope)
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
@@ -103,14 +103,14 @@ class Slopes(LayerBias):
 
 
 class FirstSlopes(Slopes):
-    """Every rank takes the slopes of the first heads."""
+    """Bias taking the first heads' slopes on every rank."""
 
     def own(self, num_heads: int) -> Tensor:
         return self.slope[:num_heads]
 
 
 class AllSlopes(Slopes):
-    """Every rank takes the slopes of all heads."""
+    """Bias taking all heads' slopes on every rank."""
 
     def own(self, num_heads: int) -> Tensor:
         return self.slope

@@ -1,4 +1,4 @@
-"""Checkpoints in memory of runs that trained adapters."""
+"""In-memory checkpoints of runs training adapters."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ TOKENS = torch.randint(VOCAB_SIZE, (2, 24), generator=torch.Generator().manual_s
 
 
 def adapted(tokenizer: Path, trainable: list[str], **changes: Any) -> tuple[MemoryCheckpoint, Transformer]:
-    """A checkpoint in memory of a run that trained these, and its model."""
+    """Return an in-memory checkpoint of a run training these adapters, and its model."""
     lora = {"rank": 3, "alpha": 6.0, "dropout": 0.1, "targets": list(TARGETS)}
     return memory_checkpoint(tokenizer, trainable=trainable, num_kv_heads=2, lora=lora, **changes)
 

@@ -1,4 +1,4 @@
-"""Attention that moves the state: its inputs, a backend's results and the plain formula."""
+"""Attention moving the state: inputs, a backend's results and the plain formula."""
 
 import math
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import get_backend
-from megatape.attention.backends.sdpa import visible
 from megatape.attention.blocked.row_blocks import BLOCK
 from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import MAX_VALUE_WIDTH
+from megatape.attention.windows import visible
 
 # B, N, H, L, R: lengths below, at and above a block's; groups; an odd number of planes
 SHAPES = [
@@ -56,12 +56,17 @@ def random_document_starts(batch: int, length: int) -> Tensor:
 
 
 def initial_state(e: Tensor) -> Tensor:
-    """A part of e that is the same for all channels and takes no gradient: kernels get it apart from the rest."""
+    """Return the part of e shared by all channels, without a gradient. Kernels get it separately."""
     return torch.randn(*e.shape[:2], 1, e.shape[3], generator=torch.Generator().manual_seed(0))
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor) -> tuple[Tensor, Tensor]:
-    """The formula of docs/model.md, one head at a time, with complex numbers."""
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The formula of docs/model.md, one head at a time, with complex numbers.
+
+    `bias` [B, H, N, N] is added to the scores.
+    """
     size = q.shape[-1]
     group = q.shape[2] // k.shape[2]
     content = []
@@ -73,6 +78,8 @@ def plain(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor) -
         query = torch.complex(q[:, :, head, :half], q[:, :, head, half:]) * rotate_qk
         key = torch.complex(k[:, :, channel, :half], k[:, :, channel, half:]) * rotate_qk
         scores = (query @ key.mH).real / math.sqrt(size)
+        if bias is not None:
+            scores = scores + bias[:, head]
         weights = scores.masked_fill(~visible(document_starts), -math.inf).softmax(-1)
         content.append(weights @ v[:, :, channel])
         attended_state.append(weights @ e[:, :, channel])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import get_backend
-from megatape.attention.backends.sdpa import visible
 from megatape.attention.bias import DistanceBias, ScoreBias
+from megatape.attention.windows import visible
 from megatape.encodings.fire import WIDTH, FireScores
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
@@ -16,7 +16,7 @@ from tests.helpers.models.attention import random_document_starts
 
 
 def inputs(shape: tuple[int, ...], kind: str) -> tuple[list[Tensor], Callable[[list[Tensor]], ScoreBias]]:
-    """q, k, v and the bias's weights in float64, and the function that makes the bias from such weights."""
+    """Return q, k, v and the bias's weights in float64, and the function making the bias from such weights."""
     batch, length, heads, channels, size = shape
     generator = torch.Generator().manual_seed(length)
 
@@ -29,8 +29,8 @@ def inputs(shape: tuple[int, ...], kind: str) -> tuple[list[Tensor], Callable[[l
     rows = torch.arange(batch) * 7 if kind == "pairs of rows" else torch.zeros(1)
     positions = torch.arange(length) + rows[:, None]
     weights = [draw(WIDTH, 1), draw(WIDTH), draw(heads, WIDTH), draw(heads), draw(1), draw(1)]
-    weights[5].data.mul_(0.01)  # a threshold of some tokens, with positions on both sides of it
-    return [*heads_of, *weights], lambda weights: FireScores(positions.to(weights[0].dtype), tuple(weights))
+    weights[5].data.mul_(0.01)  # A threshold after some tokens, leaving positions on both sides
+    return [*heads_of, *weights], lambda weights: FireScores(positions.to(weights[0].dtype), *weights)
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor, document_starts: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor, document_starts: Ten
 
 
 def check(backend: str, shape: tuple[int, ...], kind: str, masked: bool) -> None:
-    """Values and all gradients of the float32 kernel against the formula in float64.
+    """Compare values and all gradients from the float32 kernel with the formula in float64.
 
     The floor is for the gradient of FIRE's output bias, which is zero in exact arithmetic."""
     exact, make = inputs(shape, kind)
@@ -66,6 +66,7 @@ def check(backend: str, shape: tuple[int, ...], kind: str, masked: bool) -> None
     assert_close(found, expected, bounds.ATTENTION, floor=1.0)
     found.sin().sum().backward()
     for number, (tensor, reference) in enumerate(zip(ours, exact, strict=True)):
-        assert tensor.grad is not None and reference.grad is not None
+        assert tensor.grad is not None
+        assert reference.grad is not None
         bound = bounds.ATTENTION if number < 3 else bounds.BIAS_GRADIENTS
         assert_close(tensor.grad, reference.grad, bound, floor=1.0, what=number)

@@ -1,4 +1,4 @@
-"""A backend of attention that takes its process with it, as a module for --import."""
+"""Attention backend crashing its process, as a module for --import."""
 
 import os
 from typing import Any
@@ -10,7 +10,7 @@ from megatape.registry import BACKENDS, Entry
 
 
 class Crashing(Blocked):
-    """Backend that aborts its process, as a kernel reading out of bounds does."""
+    """Backend aborting its process, like a kernel reading out of bounds."""
 
     def attend(self, *arguments: Any) -> tuple[Tensor, Tensor | None]:
         os.abort()

@@ -24,7 +24,7 @@ EDGE_CASES = [
     "\ufffd \u2028 \x00",
     "x" * 3000,
 ]
-# Of Llama 3; Qwen's differs in taking digits one by one.
+# Llama 3's pattern. Qwen's differs in taking digits one by one.
 SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -55,7 +55,7 @@ def write_llama3(folder: Path, vocab_size: int = 600) -> Path:
 def write_qwen(folder: Path, vocab_size: int = 600, unused: int = 0) -> Path:
     """Byte-level BPE with NFC and without a beginning token; a tool's token is not special.
 
-    unused: tokens that no text gives, before the special ones."""
+    unused: Tokens before the special ones, which no text contains."""
     content = json.loads(byte_level(vocab_size).to_str())
     content["model"]["vocab"] |= {f"unused {number}": vocab_size + number for number in range(unused)}
     tokenizer = Tokenizer.from_str(json.dumps(content))

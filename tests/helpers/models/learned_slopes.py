@@ -1,4 +1,4 @@
-"""A position encoding from outside the package, which an export carries."""
+"""Position encoding from outside the package, carried by exports."""
 
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ class SlopeBias(LayerBias):
 
 
 class LearnedSlopes(Encoding):
-    """ALiBi with slopes that are learned."""
+    """ALiBi with learned slopes."""
 
     score_bias: ClassVar[BiasKind] = "distance"
 

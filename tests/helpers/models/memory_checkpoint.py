@@ -1,4 +1,4 @@
-"""Checkpoints in memory, with the methods that export needs of the real reader."""
+"""In-memory checkpoints, offering the reader's methods needed for exporting."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ class MemoryCheckpoint:
 def memory_checkpoint(
     tokenizer: Path, precision: str = "float32", trainable: Sequence[str] = ("all",), **changes: Any
 ) -> tuple[MemoryCheckpoint, Transformer]:
-    """A small model with random weights, `changes` made to its shape, and a checkpoint of it."""
+    """Return a small random model after making `changes` to its shape, and its checkpoint."""
     changes = {"vocab_size": VOCAB_SIZE} | changes
     raw = {
         "run": {"directory": "run"},

@@ -1,4 +1,4 @@
-"""The registry line of a position encoding from outside the package, and training with it."""
+"""Registering a position encoding from outside the package, and training with it."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ LINE = {"learned_slopes": EncodingEntry("tests.helpers.models.learned_slopes:Lea
 
 
 def train(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
-    """train_cases in a process that knows the encoding."""
+    """Run train_cases in a process knowing the encoding."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ENCODINGS, *next(iter(LINE.items())))
         return train_cases(payload, topology)

@@ -1,4 +1,4 @@
-"""An optimizer of a user's own that works on whole matrices, a schedule with a parameter, in one file each with its options."""
+"""A user's own optimizer for whole matrices, and a schedule with a parameter, each with its options."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ from megatape.optim.optimizer import Group
 
 
 class SpectralOptions(OptimizerConfig):
-    """Steps along the singular vectors of a momentum, roughly.
+    """Steps roughly along a momentum's singular vectors.
 
     Attributes:
-        momentum: decay of the momentum
-        others: learning rate of other weights, relative to that of matrices
+        momentum: Decay of the momentum.
+        others: Learning rate for other weights, relative to that for matrices.
     """
 
     momentum: Compared[float] = Field(0.9, ge=0, lt=1)
@@ -64,7 +64,7 @@ class StepsOptions(ScheduleConfig):
     """Steps down.
 
     Attributes:
-        stairs: number of steps down
+        stairs: Number of steps down.
     """
 
     stairs: Compared[int] = Field(4, ge=1)

@@ -13,11 +13,11 @@ from tests.helpers.models.small_models import tokens_and_positions
 
 
 class PackedDocuments(NamedTuple):
-    """A sample of packed documents.
+    """A sample packing several documents.
 
     Attributes:
-        documents: Tokens of each document, [1, length of the document].
-        tokens: Tokens of the sample, [1, N].
+        documents: Tokens in each document, [1, length of the document].
+        tokens: Tokens in the sample, [1, N].
         position_ids: Positions, restarting at 0 in each document, [1, N].
         document_starts: Index of the first token of each token's document, [1, N].
     """
@@ -29,7 +29,7 @@ class PackedDocuments(NamedTuple):
 
 
 def pack_documents(borders: list[int]) -> PackedDocuments:
-    """Return a sample of random tokens.
+    """Return a sample with random tokens.
 
     Args:
         borders: Index of the first token of each document, and the number of tokens.
@@ -46,19 +46,19 @@ def pack_documents(borders: list[int]) -> PackedDocuments:
 
 
 def logits_of_documents(model: Transformer, sample: PackedDocuments) -> tuple[Tensor, Tensor]:
-    """Return the logits of the packed sample, and those of each document alone, both [1, N, V]."""
+    """Return logits for the packed sample and for each document alone, both [1, N, V]."""
     packed = model(sample.tokens, sample.position_ids, sample.document_starts)
     alone = [model(document, torch.arange(document.shape[1])[None]) for document in sample.documents]
     return packed, torch.cat(alone, dim=1)
 
 
 def assert_documents_are_independent(model: Transformer, borders: list[int], weight_names: list[str]) -> None:
-    """Assert that packing documents changes neither logits nor the gradients of some weights.
+    """Assert that packing documents changes neither logits nor some weights' gradients.
 
     Args:
         model: Model to run.
         borders: Index of the first token of each document, and the number of tokens.
-        weight_names: Names of the weights.
+        weight_names: Names of weights to compare.
     """
     packed, alone = logits_of_documents(model, pack_documents(borders))
     assert_close(packed, alone, bounds.LOGITS)

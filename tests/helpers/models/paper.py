@@ -1,4 +1,4 @@
-"""The shape of the paper's 155M model."""
+"""Shape of the paper's 155M model."""
 
 from typing import Any
 
@@ -15,5 +15,5 @@ PAPER: dict[str, Any] = {
 
 
 def paper(encoding: str) -> ModelConfig:
-    """Return the configuration of the paper's model with a position encoding."""
+    """Return the configuration for the paper's model with a position encoding."""
     return ModelConfig(encoding=encoding, max_positions=1024, **PAPER)

@@ -1,4 +1,4 @@
-"""A small model whose every weight matters."""
+"""A small model in which every weight matters."""
 
 from dataclasses import fields
 from typing import Any
@@ -36,10 +36,10 @@ def random_model(seed: int = 0, std: float = 0.15, options: dict[str, Any] | Non
     """Return a float32 model with all weights drawn at random, including position updates and norms.
 
     Args:
-        seed: Seed of the weights.
-        std: Standard deviation of the weights.
-        options: Options of `model_with`.
-        changes: Changes of SHAPE.
+        seed: Seed for drawing the weights.
+        std: Standard deviation of all weights.
+        options: Options for `model_with`.
+        changes: Changes to SHAPE.
     """
     model = model_with(ModelConfig(**SHAPE | changes), **options or {})
     generator = torch.Generator().manual_seed(seed)

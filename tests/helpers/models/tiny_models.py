@@ -1,4 +1,4 @@
-"""Tiny random models of other families, as transformers saves them, with all the features that an import has."""
+"""Tiny random models from other families, as saved by transformers, with all features that importing supports."""
 
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ MODELS: dict[str, tuple[type[PreTrainedModel], Any, dict[str, Any]]] = {
 def save_tiny(
     name: str, folder: Path, dtype: torch.dtype = torch.float32, shard: str = "1GB", **changes: Any
 ) -> PreTrainedModel:
-    """Save the model `name` of MODELS with weights that all matter, norms and biases too, and return it."""
+    """Save model `name` from MODELS, making every weight matter, including norms and biases, and return it."""
     model_class, config_class, fields = MODELS[name]
     model = model_class(config_class(**SHAPE | fields | changes))
     generator = torch.Generator().manual_seed(0)
@@ -82,3 +82,14 @@ def save_tiny(
     model.eval()
     model.save_pretrained(folder, max_shard_size=shard)
     return model
+
+
+def save_beside_tokenizer(folder: Path) -> Path:
+    """Add a random model to a tokenizer's folder. Its config declares no end token."""
+    generation = folder / "generation_config.json"
+    content = b"{}"
+    if generation.exists():
+        content = generation.read_bytes()
+    save_tiny("qwen2", folder, vocab_size=640)
+    generation.write_bytes(content)
+    return folder

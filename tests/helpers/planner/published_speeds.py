@@ -1,4 +1,4 @@
-"""Published and measured speeds of training runs, which the planner's estimates must contain."""
+"""Published and measured training speeds, which the planner's estimates must contain."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ RESULTS = ROOT / "docs/results"
 
 @dataclass(frozen=True)
 class PublishedSpeed:
-    """Speed of one training run.
+    """One training run's speed.
 
     Attributes:
         name: Name of the run.
-        config: Configuration of the run.
-        cluster: Cluster of the run.
-        gpu: GPU of the cluster, with the rates stated by the source.
+        config: Its configuration.
+        cluster: Its cluster.
+        gpu: The cluster's GPU, with rates as stated by the source.
         tokens: Tokens per second and GPU.
     """
 

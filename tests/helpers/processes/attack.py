@@ -1,4 +1,4 @@
-"""Run commands on planted folders in a process of its own: python -m tests.helpers.processes.attack PLAN.
+"""Running commands on planted folders in a separate process: python -m tests.helpers.processes.attack PLAN.
 
 PLAN: JSON of {name: words}. Prints {name: [status, output, errors, markers so far]} as its last line. Payloads leave markers in
 the folder MEGATAPE_MARKERS, attempts to use the network a line in the file MEGATAPE_NETWORK."""

@@ -1,4 +1,4 @@
-"""Commands that run in the test's process, and what tests expect of their results."""
+"""Running commands in the test's process, and checking their results."""
 
 import signal
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Command = Callable[..., Result]
 
 
 def run_command(*words: object) -> int:
-    """Run `megatape WORDS` in this process, for fixtures that tests share; tests use the fixture `command`.
+    """Run `megatape WORDS` in this process, for shared fixtures. Tests use the fixture `command` instead.
 
     Returns:
         Exit status of the command.
@@ -21,11 +21,11 @@ def run_command(*words: object) -> int:
         return main([str(word) for word in words])
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)  # commands ignore signals at the end of their process
+            signal.signal(number, handler)  # Commands ignore signals while their process ends.
 
 
 def assert_refused(result: Result, message: str) -> None:
-    """Check that a command exited with status 2, and that its error contains a text."""
+    """Check that a command exited with status 2, printing an error that contains this text."""
     status, _, errors = result
     assert status == 2, errors
     assert errors.startswith("error: "), errors

@@ -1,4 +1,4 @@
-"""Heartbeats of ranks for tests of the watch."""
+"""Rank heartbeats for testing the watch."""
 
 from megatape.reliability.watch.heartbeat import Heartbeat, ThreadProgress
 
@@ -14,6 +14,6 @@ def beat(
     number: int = 0,
     busy_share: float | None = None,
 ) -> Heartbeat:
-    """Return the heartbeat of a rank that has begun so many collectives."""
+    """Return a rank's heartbeat after beginning this number of collectives."""
     main = ThreadProgress(phase, timeout, num_collectives)
     return Heartbeat(main, background, "host n1, process 8", number, busy_share)

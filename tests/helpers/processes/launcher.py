@@ -10,12 +10,12 @@ from tests.helpers.processes.workers import ROOT, free_port
 
 
 def start_deepspeed(num_ranks: int, words: list[str], output: IO[str] | int) -> "subprocess.Popen[str]":
-    """Start launch/pretrain.py in a process group of its own.
+    """Start launch/pretrain.py in its own process group.
 
     Args:
         num_ranks: Number of ranks on this host.
-        words: Options of `megatape pretrain`.
-        output: File of the launcher's and the ranks' output, or subprocess.PIPE.
+        words: Options for `megatape pretrain`.
+        output: File receiving the output of launcher and ranks, or subprocess.PIPE.
     """
     folder_of_deepspeed = str(Path(sys.executable).parent)
     path = os.pathsep.join([folder_of_deepspeed, os.environ["PATH"]])

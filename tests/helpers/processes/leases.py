@@ -11,27 +11,13 @@ from megatape.reliability.lease.timeouts import LeaseTimeouts
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, settle=0.05, poll_interval=0.02)
 
 
-class Clock:
-    """A monotonic clock that the test sets.
-
-    Attributes:
-        now: Time in seconds.
-    """
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def take(path: Path, tries: int = 50, **settings: Any) -> Lease:
-    """A lease that is held, perhaps after waiting. Raises UserError if a live holder refuses it."""
+    """Take a lease, perhaps after waiting. Raises UserError if a live holder refuses it."""
     lease = Lease(path, TIMEOUTS, **settings)
     assert any(lease.attempt() for _ in range(tries))
     return lease
 
 
 def elsewhere() -> Holder:
-    """A holder on another machine, where no process can be seen from here."""
+    """Return a holder on another machine, with processes invisible from here."""
     return replace(this_process(), machine="another", host="n7")

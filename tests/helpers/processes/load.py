@@ -1,4 +1,4 @@
-"""Timeouts of tests that scale with the load of the machine.
+"""Test timeouts scaling with the machine's load.
 
 A timeout is the time after which a process hangs on an idle machine. With more runnable processes than cores, each of them gets
 a share of a core, so a healthy process takes longer.
@@ -17,12 +17,12 @@ def load_factor() -> float:
 
 
 def scaled(seconds: float) -> float:
-    """Return a timeout at the present load, given the one of an idle machine."""
+    """Scale the timeout for an idle machine to the present load."""
     return seconds * load_factor()
 
 
 class Deadline:
-    """Time limit that runs slower while the machine is loaded.
+    """Time limit running slower while the machine is loaded.
 
     Args:
         seconds: Timeout on an idle machine.
@@ -33,7 +33,7 @@ class Deadline:
         self._now = time.monotonic()
 
     def is_over(self) -> bool:
-        """Whether the time is up. The time since the last call counts by the load of now."""
+        """Whether the time is up, weighting the time since the last call by the present load."""
         before = self._now
         self._now = time.monotonic()
         self._left -= (self._now - before) / load_factor()

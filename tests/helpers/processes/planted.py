@@ -8,7 +8,7 @@ RAN = "ran.txt"
 
 
 def plant(folder: Path) -> None:
-    """Write files that record their names in `RAN` when they run.
+    """Write files recording their names in `RAN` when they run.
 
     Args:
         folder: Folder to write to, created if needed.
@@ -20,7 +20,7 @@ def plant(folder: Path) -> None:
 
 
 def planted_that_ran(folder: Path) -> str:
-    """Return the names of the planted modules that ran."""
+    """Return the names of all planted modules that ran."""
     file = folder / RAN
     if not file.exists():
         return ""

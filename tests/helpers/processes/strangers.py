@@ -1,4 +1,4 @@
-"""A client of a run's store that is not one of its ranks."""
+"""A client using a run's store without being one of its ranks."""
 
 import torch.distributed as dist
 

@@ -25,7 +25,15 @@ def test_a_deadline_follows_the_load_while_it_runs(monkeypatch: pytest.MonkeyPat
     now = 6.0
     assert not deadline.is_over()
     load = 8.0
-    now = 18.0  # 12 seconds at four processes a core are 3 of an idle machine
+    now = 18.0  # 12 seconds with four processes a core are 3 seconds on an idle machine.
     assert not deadline.is_over()
     now = 23.0
     assert deadline.is_over()
+
+
+@pytest.mark.timeout(60)
+def test_marks_scale_too(request: pytest.FixtureRequest) -> None:
+    """conftest.py puts a scaled mark before the test's own one, for pytest-timeout to read."""
+    scaled_mark, own_mark = request.node.iter_markers("timeout")
+    assert own_mark.args == (60,)
+    assert scaled_mark.args[0] >= 60

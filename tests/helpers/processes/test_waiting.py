@@ -29,7 +29,7 @@ def test_an_exited_process_ends_the_waiting() -> None:
         wait_until(lambda: False, "the first step", 600, process=process)
 
 
-def test_what_a_process_did_before_its_exit_counts(tmp_path: Path) -> None:
+def test_condition_met_just_before_exit_counts(tmp_path: Path) -> None:
     file = tmp_path / "file"
     process = subprocess.Popen([sys.executable, "-c", f"open({str(file)!r}, 'w')"])
     process.wait()

@@ -1,4 +1,4 @@
-"""The harness itself: it names a worker that fails or hangs, shows its output, and leaves no process behind."""
+"""The harness itself names failing or hanging workers, showing their output, and leaves no process behind."""
 
 import time
 from pathlib import Path

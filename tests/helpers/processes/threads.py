@@ -1,4 +1,4 @@
-"""Threads that play the ranks of a node."""
+"""Threads playing the ranks on a node."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ def run_in_threads(function: Callable[[], object], count: int, timeout: float) -
     """Call a function in several threads at once. The test fails if a call raises, or takes longer than the timeout.
 
     Args:
-        function: Function that each thread calls.
+        function: Function called by each thread.
         count: Number of threads.
         timeout: Seconds on an idle machine to wait for a thread.
 
@@ -23,5 +23,5 @@ def run_in_threads(function: Callable[[], object], count: int, timeout: float) -
         for call in calls:
             call.result(timeout=scaled(timeout))
     finally:
-        # Waiting here would turn a call that hangs into a test that hangs.
+        # Waiting here would turn a hanging call into a hanging test.
         pool.shutdown(wait=False)

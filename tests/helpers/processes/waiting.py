@@ -1,15 +1,16 @@
-"""Waiting for something that another process or thread does."""
+"""Waiting for another process or thread to do something, or to end."""
 
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.helpers.processes.load import Deadline
 
 
 def no_details() -> str:
-    """Add nothing to the message of an expired timeout."""
+    """Add nothing to the message when a timeout expires."""
     return ""
 
 
@@ -47,3 +48,13 @@ def wait_until(
         if deadline.is_over():
             raise AssertionError(f"{description}: not within {timeout:g} s of an idle machine\n{details()}")
         time.sleep(interval)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended. A zombie has ended, although its parent has not noticed."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    state = stat.rpartition(")")[2].split()[0]
+    return state in "ZX"

@@ -1,4 +1,4 @@
-"""A web server in this process that fails as it is told."""
+"""A web server in this process, failing on request."""
 
 import hashlib
 import re
@@ -17,16 +17,16 @@ class Fault:
     """Fault in one answer to GET.
 
     Attributes:
-        status: Status of the answer; 0 for the status of an answer without faults.
-        after: Bytes of the body to send before `then`.
+        status: Status in the answer; 0 for the same status as without faults.
+        after: Bytes to send of the body before `then`.
         then: "reset" the connection, "end" it, "trickle" (a byte every 50 ms), or "stall" until the server ends.
-        location: Target of the redirection of status 302, for HEAD as well.
+        location: Where status 302 redirects to, for HEAD as well.
         ranges: Whether the server obeys Range.
         most: Maximum bytes in an answer to a Range.
         announced: Bytes added to the announced length and size.
         tag: Another ETag.
-        encoding: Value of the header Content-Encoding.
-        retry_after: Value of the header Retry-After, sent with `status`.
+        encoding: Header Content-Encoding.
+        retry_after: Header Retry-After, sent with `status`.
     """
 
     status: int = 0
@@ -46,9 +46,17 @@ FINE = Fault()
 
 @dataclass
 class Web:
-    """files: by name, which are served; folders are pages of links, as web servers make them. links: on all of these pages.
-    faults: of the next answers to GET, in order; always: of those after them. requests: method, name and Range of all so
-    far."""
+    """A running server, whose attributes a test may change.
+
+    Attributes:
+        address: The server's URL, without a trailing slash.
+        files: Name -> content. A folder's page is a list of links.
+        faults: Faults in the next answers to GET, in order.
+        always: Fault in all answers after `faults`.
+        links: Further links on every folder's page.
+        requests: Method, name and Range in each request.
+        ended: Set when the server ends, also ending stalled answers.
+    """
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -64,7 +72,7 @@ class Web:
 
 @contextmanager
 def served(**files: bytes) -> Iterator[Web]:
-    """A server while the block runs."""
+    """Serve files by name while the block runs."""
     web = Web(files=dict(files))
 
     class Handler(BaseHTTPRequestHandler):
@@ -126,7 +134,7 @@ def served(**files: bytes) -> Iterator[Web]:
         def handle(self) -> None:
             try:
                 super().handle()
-            except (ConnectionError, ValueError):  # the client or a fault has closed it
+            except (ConnectionError, ValueError):  # the client or a fault has closed the connection
                 pass
 
         def finish(self) -> None:
@@ -144,7 +152,7 @@ def served(**files: bytes) -> Iterator[Web]:
 
 @contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The address of a server on this machine that handles requests by `handler`, while the block runs."""
+    """Run a server on this machine during the block. Yields its URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

@@ -1,11 +1,11 @@
-"""Commands and imports in a process that cannot import torch or another library."""
+"""Running commands and imports in a process unable to import torch or another library."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-# A module that is None in sys.modules cannot be imported.
+# Importing a module fails if it is None in sys.modules.
 PROGRAM = """
 import json, sys
 sys.modules.update(torch=None, transformers=None)
@@ -19,7 +19,7 @@ def errors_without_torch(commands: list[list[str]], folder: Path) -> list[str]:
     """Run commands that must end with status 2 and one line, without importing torch or transformers.
 
     Args:
-        commands: Words of each command.
+        commands: Words in each command.
         folder: Current directory.
 
     Returns:
@@ -38,7 +38,7 @@ def errors_without_torch(commands: list[list[str]], folder: Path) -> list[str]:
     return lines[::2]
 
 
-# Argument: name of a library. Input: statements.
+# Argument: name of a library. Input: statements
 WATCHED = """
 import json, sys
 for statement in json.load(sys.stdin):

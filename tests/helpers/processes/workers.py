@@ -1,4 +1,4 @@
-"""Real processes for distributed tests: starts them, waits with a time limit, and says which one failed or hung.
+"""Real processes for distributed tests: starting them, waiting with a time limit, and naming those that failed or hung.
 
     run_workers("tests.helpers.runs.training_cases:train_cases", world_size=2, payload={...}, folder=tmp_path)
 
@@ -31,14 +31,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from tests.helpers.processes.waiting import wait_until
+from tests.helpers.processes.waiting import has_ended, wait_until
 
 ROOT = Path(__file__).parents[3]
 MEGATAPE = "megatape.commands.cli.main:main"
 
 # The training loop and what DeepSpeed imports at the first step only.
 IMPORTED_BY_TRAINING = ("megatape.training.pretrain", "megatape.commands.cli.main", "deepspeed.module_inject.auto_ep_layer")
-# `megatape evaluate`, and what the code of models imports from transformers.
+# `megatape evaluate`, and what model code imports from transformers
 WITH_TRANSFORMERS = ("megatape.lab.tasks.engine.runner", "transformers.modeling_utils", "transformers.generation")
 
 
@@ -49,12 +49,12 @@ class Workers:
         work: Words for `command`, which takes them and returns an exit status, or "module:function", called as described
             in `run_workers`.
         world_size: Number of ranks.
-        folder: Folder of the logs and statuses, created if needed.
-        command: Function "module:function" that runs the words.
+        folder: Folder for logs and statuses, created if needed.
+        command: Function "module:function" running these words.
         imports: Modules not needed by training, imported once for all ranks.
 
     Attributes:
-        port: Port of the store of the ranks.
+        port: Port for the ranks' store.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Workers:
         """Kill all ranks and wait for their ends: on a busy machine, a killed process can live on for a moment."""
         self.signal(signal.SIGKILL)
         pids = [int(file.read_text()) for file in self.folder.glob("rank*.pid")]
-        wait_until(lambda: all(_has_ended(pid) for pid in pids), "the end of killed ranks", 30, interval=0.01)
+        wait_until(lambda: all(has_ended(pid) for pid in pids), "the end of killed ranks", 30, interval=0.01)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all ranks, as a terminal would."""
@@ -92,7 +92,7 @@ class Workers:
         os.kill(int((self.folder / f"rank{rank}.pid").read_text()), signal.SIGKILL)
 
     def status(self, rank: int) -> int | None:
-        """Exit status of a rank, or None while it runs. Raises AssertionError if the ranks could not be started."""
+        """Return a rank's exit status, or None while it is running. Raises AssertionError if starting the ranks failed."""
         file = self.folder / f"rank{rank}.status"
         call = self.folder / "call.status"
         if not file.exists() and call.exists() and call.read_text() != "0":
@@ -100,11 +100,11 @@ class Workers:
         return int(file.read_text()) if file.exists() else None
 
     def running(self) -> list[int]:
-        """Ranks that are still running."""
+        """Return the ranks still running."""
         return [rank for rank in self.ranks if self.status(rank) is None]
 
     def logs(self, ranks: list[int] | None = None) -> str:
-        """The last output of these ranks, by default of all."""
+        """Return the last output from these ranks, by default from all."""
         return "\n".join(_tail(self.folder, f"rank{rank}") for rank in (self.ranks if ranks is None else ranks))
 
     def wait(self, condition: Callable[[], object], what: str, timeout: float) -> None:
@@ -116,7 +116,7 @@ class Workers:
             timeout: Seconds on an idle machine (tests/helpers/processes/load.py).
 
         Raises:
-            AssertionError: The time is up. The message has the output of the ranks that are still running.
+            AssertionError: The time is up. The message shows the output from ranks still running.
         """
 
         def details() -> str:
@@ -131,31 +131,21 @@ class Workers:
         return [self.status(rank) for rank in self.ranks]
 
 
-def _has_ended(pid: int) -> bool:
-    """Whether a process has ended. A zombie has ended, although its parent has not noticed."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    state = stat.rpartition(")")[2].split()[0]
-    return state in "ZX"
-
-
 def run_workers(
     target: str, world_size: int, payload: Any, folder: Path, timeout: float = 180.0, imports: tuple[str, ...] = ()
 ) -> list[Any]:
     """Call `target` on each rank.
 
     Args:
-        target: Function "module:function" of the payload and the topology, whose result JSON can represent.
+        target: Function "module:function" taking the payload and the topology. JSON can represent its result.
         world_size: Number of ranks.
-        payload: First argument of `target`, which JSON can represent.
-        folder: Folder of logs and results, created if needed.
+        payload: First argument for `target`. JSON can represent it.
+        folder: Folder for logs and results, created if needed.
         timeout: Seconds on an idle machine.
         imports: See `Workers`.
 
     Returns:
-        Results of `target` by rank.
+        Results by rank.
 
     Raises:
         AssertionError: A rank failed. The message has its output.
@@ -173,14 +163,14 @@ def run_workers(
 
 
 def start_workers(target: str, world_size: int, payload: Any, folder: Path, imports: tuple[str, ...] = ()) -> Workers:
-    """Start ranks that call `target`, for tests that watch, signal or kill them. Arguments as in `run_workers`."""
+    """Start ranks calling `target`, for tests watching, signaling or killing them. Arguments as in `run_workers`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "payload.json").write_text(json.dumps(payload))
     return Workers(target, world_size, folder, imports=imports)
 
 
 class Server:
-    """Client of the process that ranks are forked from."""
+    """Client talking to the process from which ranks are forked."""
 
     def __init__(self) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -192,7 +182,8 @@ class Server:
 
     def ask(self, request: dict[str, Any]) -> int:
         """Start a call; returns its process group."""
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         print(json.dumps(request), file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         assert answer, "the server of the test ranks has ended"
@@ -212,7 +203,7 @@ def _server() -> Server:
 
 
 def free_port() -> int:
-    """A port of this machine that is free now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -231,12 +222,12 @@ def _tail(folder: Path, name: str) -> str:
 
 
 def main() -> None:
-    """The server: for each request, a line of JSON, fork a call and reply with its process id."""
+    """Run the server: for each request, a JSON line, fork a call and reply with its process id."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the output of imports is not a reply
+    os.dup2(2, 1)  # What imports print is not a reply.
     for module in IMPORTED_BY_TRAINING:
         importlib.import_module(module)
-    importlib.import_module("megatape.utils.terminal").show_lines()
+    importlib.import_module("megatape.utils.terminal").show_log()
     gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they write their status to a file
@@ -246,13 +237,13 @@ def main() -> None:
         if child == 0:
             _run_call(json.loads(line))
         print(child, file=answers, flush=True)
-    if child:  # the client has exited, perhaps in the middle of a call
+    if child:  # The client has exited, perhaps during a call.
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
 
 
 def _run_call(request: dict[str, Any]) -> NoReturn:
-    """Fork the ranks; write the exit status of each to a file, then that of the call."""
+    """Fork the ranks, writing each exit status to a file, and finally the call's own."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.environ.clear()
@@ -281,7 +272,7 @@ def _run_call(request: dict[str, Any]) -> NoReturn:
 
 
 def _work(work: list[str] | str, command: str, folder: Path) -> Callable[[], int]:
-    """Body of a rank; returns its exit status."""
+    """Run one rank, and return its exit status."""
     module, _, function = (command if isinstance(work, list) else work).partition(":")
     target = getattr(importlib.import_module(module), function)
     if isinstance(work, list):
@@ -289,7 +280,7 @@ def _work(work: list[str] | str, command: str, folder: Path) -> Callable[[], int
 
     def call() -> int:
         from megatape.distributed.launch.launchers import set_up_ranks
-        from megatape.zero.distributed import initialize_distributed, shut_down
+        from megatape.zero.setup.process_group import initialize_distributed, shut_down
 
         topology = set_up_ranks()
         initialize_distributed(topology)

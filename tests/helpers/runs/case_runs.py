@@ -1,4 +1,4 @@
-"""Runs of the training tests, started as ranks in processes of their own."""
+"""Runs for training tests, starting ranks in separate processes."""
 
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,21 @@ def run_cases(
 
     Args:
         config: Base configuration.
-        cases: Changes of the configuration and other settings of each case, see `train_cases`.
-        num_ranks: Number of ranks that train each case together.
-        folder: Folder for the logs of the ranks.
-        target: Function "module:function" that trains the cases.
+        cases: Changes to the configuration and other settings for each case, see `train_cases`.
+        num_ranks: Number of ranks training each case together.
+        folder: Folder for the ranks' logs.
+        target: Function "module:function" training the cases.
         timeout: Seconds on an idle machine.
         imports: See `Workers`.
 
     Returns:
-        Result of each case on rank 0: where it started, or {"error": text}.
+        Result for each case on rank 0: where it started, or {"error": text}.
     """
     payload = {"config": config, "cases": cases}
     return run_workers(target, num_ranks, payload, folder, timeout, imports)[0]
 
 
 def assert_no_errors(results: list[dict[str, Any]]) -> None:
-    """Hold that every case ended without an error."""
+    """Check that every case ended without an error."""
     errors = [result.get("error") for result in results]
     assert errors == [None] * len(results)

@@ -1,11 +1,11 @@
-"""Forged manifests of checkpoints."""
+"""Forging checkpoint manifests."""
 
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-# Base of a checkpoint, without any file or tensor.
+# Base of a checkpoint, without any file or tensor
 BASE: dict[str, Any] = {"folder": "/base", "relative": "../base", "files": {}, "tensors": {}}
 
 

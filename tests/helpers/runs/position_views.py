@@ -6,7 +6,7 @@ from megatape.training.position_views.view import PositionView
 
 
 def some_view(num_layers: int = 3, num_tokens: int = 5, num_heads: int = 4, scale: float = 1.0) -> PositionView:
-    """Rotary products of some frequencies, which grow with the layers."""
+    """Return rotary products for some frequencies, growing with the layers."""
     distances = np.arange(num_tokens)[:, None] - np.arange(num_tokens)
     rotary = np.mean([np.cos(distances * theta) for theta in (1, 0.1, 0.01)], axis=0)
     layers = 1 + scale * np.arange(num_layers)

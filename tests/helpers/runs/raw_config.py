@@ -1,4 +1,4 @@
-"""A configuration that parses, and changes of it."""
+"""A valid configuration, and changing it."""
 
 import copy
 from typing import Any
@@ -17,7 +17,7 @@ MIXTURE = {"a": {"path": "x"}, "b": {"path": "y"}}
 
 
 def mixed(**corpora: Any) -> dict[str, Any]:
-    """The data section of a mixture."""
+    """Return the data section for a mixture."""
     return {"mixture": MIXTURE | corpora, "sequence_length": 32}
 
 

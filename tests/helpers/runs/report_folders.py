@@ -1,4 +1,4 @@
-"""Folders of runs as training writes them, without training."""
+"""Run directories as training writes them, made without training."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import parse_config, save_config
-from megatape.config.run import LoggingConfig
+from megatape.config.sections.run import LoggingConfig
 from megatape.lab.tasks.engine.result import Measure
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
@@ -31,7 +31,7 @@ def make_run(
     ema: bool = False,
     **model: Any,
 ) -> RunFolder:
-    """A run whose loss falls with the steps and rises with the seed, with a position view at each evaluation.
+    """Write a run whose loss falls with the steps and rises with the seed, with a position view at each evaluation.
 
     With `ema` the moving average has a validation loss that is 0.1 lower than that of the weights."""
     raw = small_config(data, directory)
@@ -62,7 +62,7 @@ OWN_MODULE = "/home/somebody/own.py"  # a missing file
 
 
 def train_with_own_module(folder: RunFolder) -> None:
-    """Change the recorded configuration of a run to one with OWN_MODULE, which registers parts of all kinds."""
+    """Edit a run's recorded configuration to import OWN_MODULE, which registers parts of all kinds."""
     raw = json.loads(folder.config.read_text())
     raw["run"]["imports"] = [OWN_MODULE]
     raw["model"] |= {"encoding": "own", "normalization": "own"}
@@ -74,7 +74,7 @@ def train_with_own_module(folder: RunFolder) -> None:
 
 
 def make_results(folder: Path, task: str, model: str, measures: list[Measure], **more: Any) -> Path:
-    """A results.json of `megatape evaluate`."""
+    """Write a results.json as `megatape evaluate` does."""
     folder.mkdir(parents=True)
     content = {"format": 1, "task": task, "model": {"name": model}, "settings": {}, "measures": list(map(asdict, measures))}
     path = folder / "results.json"
@@ -83,5 +83,5 @@ def make_results(folder: Path, task: str, model: str, measures: list[Measure], *
 
 
 def cut(folder: RunFolder, steps: int) -> None:
-    """Leave the first steps of a run."""
+    """Remove all but a run's first steps."""
     folder.metrics.write_text("".join(folder.metrics.read_text().splitlines(keepends=True)[:steps]))

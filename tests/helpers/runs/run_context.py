@@ -1,4 +1,4 @@
-"""The context that callbacks and sinks get from a run, without a model."""
+"""The context passed to callbacks and sinks by a run, without a model."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ALONE = Topology(0, 1, 0)
 
 
 def make_context(config: Config, folder: RunFolder, lease: Lease | None = None, topology: Topology = ALONE) -> RunContext:
-    """The context of a run in `folder`."""
+    """Return the context for a run in `folder`."""
     log = RunLog(folder, lease or Lease(folder.lease), topology)
     engine: Any = None
     speed = Speed(config.model, config.training, config.batches, config.data.sequence_length, topology.world_size)
@@ -25,5 +25,5 @@ def make_context(config: Config, folder: RunFolder, lease: Lease | None = None, 
 
 
 def make_callbacks(context: RunContext) -> Callbacks:
-    """Return the callbacks that every run has, without profiles."""
+    """Return the callbacks in every run, without profiling."""
     return Callbacks({"metrics": Metrics(context), "position_views": PositionViews(context)}, context.log)

@@ -1,9 +1,9 @@
-"""The environment of a run whose folder is a copy of the one in tests/compatibility."""
+"""The environment for a run continuing a copy of the folder in tests/compatibility."""
 
 import shutil
 from pathlib import Path
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
@@ -12,7 +12,7 @@ from megatape.run_environment import RunEnvironment
 from megatape.run_folder import RunFolder
 
 FIXTURE = Path(__file__).parents[2] / "compatibility" / "fixtures" / "run"
-# Steps of the checkpoints in the folder.
+# Steps of the checkpoints in the folder
 FIRST_STEP = 2
 LAST_STEP = 4
 
@@ -21,7 +21,7 @@ def copied_run(folder: Path) -> RunEnvironment:
     """Copy the run to a folder, and return its environment on one rank.
 
     Args:
-        folder: Folder of the copy, which must not exist.
+        folder: Folder to copy to, which must not exist.
     """
     shutil.copytree(FIXTURE, folder)
     run = RunFolder(folder)

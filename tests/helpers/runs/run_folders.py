@@ -1,4 +1,4 @@
-"""Reads, compares and damages the folders of runs."""
+"""Reads, compares and damages run directories."""
 
 import json
 from pathlib import Path
@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from megatape.checkpoint.reader import verified_checkpoint
+from megatape.checkpoint.load.reader import verified_checkpoint
 from megatape.run_folder import RunFolder, named_step
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import Bound, assert_close
 
-KINDS = ("weight", "exp_avg", "exp_avg_sq")  # tensors that AdamW leaves in a checkpoint
+KINDS = ("weight", "exp_avg", "exp_avg_sq")  # Tensors left by AdamW in a checkpoint
 
 
 def tensors(checkpoint: Path, kind: str) -> dict[str, torch.Tensor]:
-    """Return all tensors of a kind in a checkpoint, by parameter."""
+    """Return one kind of tensors in a checkpoint, by parameter."""
     by_name: dict[str, torch.Tensor] = {}
     for path in checkpoint.glob(f"{kind}-*.safetensors"):
         with safe_open(path, framework="pt") as file:
@@ -26,12 +26,12 @@ def tensors(checkpoint: Path, kind: str) -> dict[str, torch.Tensor]:
 
 
 def step_tensors(run: Path, kind: str, step: int) -> dict[str, torch.Tensor]:
-    """Return all tensors of a kind in the checkpoint of a step, by parameter."""
+    """Return one kind of tensors in a step's checkpoint, by parameter."""
     return tensors(run / "checkpoints" / f"step-{step:08d}", kind)
 
 
 def verified_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Return all tensors of a checkpoint that is not corrupted, by "kind parameter"."""
+    """Return all tensors in an intact checkpoint, by "kind parameter"."""
     reader = verified_checkpoint(checkpoint)
     by_name = {}
     for kind, names in reader.manifest.tensors.items():
@@ -43,12 +43,17 @@ def verified_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
-    """Return the objects in a file of JSON lines, all of which are valid."""
+    """Return the objects in a JSON lines file. Every line must be valid."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def losses(run: Path) -> list[float]:
+    """Return a run's training loss, step by step."""
+    return [entry["loss"] for entry in read_entries(run / "metrics.jsonl")]
+
+
 def comparable_metrics(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the metrics of a run's steps without those that differ between equal runs (times and memory)."""
+    """Return the metrics for a run's steps without those differing between equal runs (times and memory)."""
     entries = read_entries(folder.metrics)
     for entry in entries:
         for name in ("seconds", "peak_memory"):
@@ -64,12 +69,12 @@ def num_recorded_steps(folder: RunFolder) -> int:
 
 
 def saved_steps(folder: RunFolder) -> list[int]:
-    """Return the steps of the checkpoints in a run's folder, newest first."""
+    """Return the steps of all checkpoints in a run directory, newest first."""
     return [named_step(checkpoint) for checkpoint in folder.list_checkpoints()]
 
 
 def assert_identical(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], what: object = "") -> None:
-    """Hold that two groups of tensors have the same names and the same bits, and are not empty."""
+    """Check that two groups of tensors have the same names and the same bits, and are not empty."""
     assert expected, what
     assert actual.keys() == expected.keys(), what
     different = [name for name, tensor in expected.items() if not torch.equal(actual[name], tensor)]
@@ -79,7 +84,7 @@ def assert_identical(actual: dict[str, torch.Tensor], expected: dict[str, torch.
 def assert_all_close(
     actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], bound: Bound, what: object = "", floor: float = 1e-12
 ) -> None:
-    """Hold that two groups of tensors have the same names, are not empty, and differ within a bound."""
+    """Check that two groups of tensors have the same names, are not empty, and differ within a bound."""
     assert expected, what
     assert actual.keys() == expected.keys(), what
     for name, tensor in expected.items():
@@ -90,7 +95,7 @@ def compare(plain: Path, run: Path, step: int = 3) -> None:
     """Hold a run to another one: samples, losses, gradient norms and the last validation loss, then weights and moments.
 
     Args:
-        plain: Folder of the run that has the expected numbers.
+        plain: Folder of the run having the expected numbers.
         run: Folder of the other run.
         step: Step whose checkpoints are compared.
     """
@@ -114,7 +119,7 @@ def compare(plain: Path, run: Path, step: int = 3) -> None:
 
 
 def flip_byte(path: Path) -> None:
-    """Change a byte in the middle of a file."""
+    """Flip bits in the middle of a file."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

@@ -1,5 +1,6 @@
 """Trainers of runs for tests that step or disturb them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from megatape.config import Config
@@ -9,10 +10,16 @@ from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
+from megatape.utils.recorder import Recorder
 from tests.helpers.runs.run_data import open_run_data
 
 
-def trainer_without_lease(config: Config, topology: Topology, start: Start | None = None) -> Trainer:
+def trainer_without_lease(
+    config: Config,
+    topology: Topology,
+    start: Start | None = None,
+    make_recorder: Callable[[], Recorder] | None = None,
+) -> Trainer:
     """Build the trainer of a run whose folder no other process uses, so that its lease is not taken."""
     lease = Lease(RunFolder(Path(config.run.directory)).lease)
-    return build_trainer(config, open_run_data(config), topology, lease, start)
+    return build_trainer(config, open_run_data(config), topology, lease, start, make_recorder=make_recorder)

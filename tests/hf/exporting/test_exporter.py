@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.exporting.exporter import export
 from megatape.hf.exporting.model_card import TrainingSummary, model_card
@@ -48,10 +48,16 @@ def test_files(exported: Callable[..., Exported]) -> None:
         "configuration_tape.py",
         "modeling_tape.py",
         "attention.py",
+        "attention_layer.py",
         "cache.py",
+        "cache_buffer.py",
+        "cache_layers.py",
         "encodings.py",
+        "layer_pattern.py",
+        "layers.py",
         "new_tokens.py",
         "positions.py",
+        "windows.py",
     }
     model |= {"encoding.py", "bias.py", "rotation.py", "log_scale.py", "stand_ins.py"}
     assert {path.name for path in tape.iterdir()} == COMMON | model | {"tape.py", "rope.py"}
@@ -295,7 +301,8 @@ def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp
     assert printed.startswith("abc de")
     assert len(printed) > len("abc de\n")
 
-    assert command("generate", out, "--prompt", "")[0] == 0  # from <s> alone
+    # The text starts from <s> alone.
+    assert command("generate", out, "--prompt", "")[0] == 0
     assert command("generate", str(checkpoint), "--prompt", "abc de", "--max-new-tokens", "5")[:2] == (0, printed)
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.training import positions
+from megatape.data.training.batches import positions
 from megatape.distributed import layout, mesh
 from megatape.errors import UserError
 from megatape.hf.exporting.exporter import export
@@ -23,7 +23,7 @@ from megatape.imports import import_given
 from megatape.model.build import build_model
 from megatape.nn import linear, parameters
 from megatape.registry import ENCODINGS, EncodingEntry
-from megatape.tools.planner.report import report
+from megatape.tools.planner.report.report import report
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.exports import MIXED
@@ -33,12 +33,16 @@ from tests.helpers.models.own_encoding import LINE
 from tests.helpers.processes.load import scaled
 from tests.helpers.processes.workers import ROOT, run_workers
 
-CARRIED = {"configuration_tape", "modeling_tape", "new_tokens", "attention", "cache", "positions", "stand_ins", "encodings"}
-CARRIED |= {"encoding", "bias", "rotation", "log_scale"}  # which training runs as well
+CARRIED = {"configuration_tape", "modeling_tape", "attention_layer", "layers", "new_tokens", "attention", "cache", "positions"}
+CARRIED |= {"cache_buffer", "cache_layers", "stand_ins", "encodings"}
+# Modules also used in training
+CARRIED |= {"encoding", "bias", "rotation", "log_scale", "layer_pattern", "windows"}
 
 
 @pytest.mark.slow
-def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_encoding_trains_plans_and_exports(
+    raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(ENCODINGS, *next(iter(LINE.items())))
     raw_config["model"]["encoding"] = "learned_slopes"
     case = {"name": "new", "set": {"zero.stage": 3, "parallel.tp": 2}}
@@ -199,7 +203,7 @@ def test_an_encoding_is_carried_without_the_optimizer_beside_it(sentencepiece_mo
 
 
 def test_the_stand_ins_have_the_signatures_of_training() -> None:
-    """Otherwise a parameter that a stand-in lacks would only be noticed when loading an export."""
+    """Stand-ins take the parameters of the functions that they replace. Only loading an export would notice a missing one."""
     places = {
         mesh: ("Axis",),
         parameters: ("parameter", "Uniform"),
@@ -215,7 +219,7 @@ def test_the_stand_ins_have_the_signatures_of_training() -> None:
             elif name == "parameter":
                 theirs = [*theirs[: theirs.index("init") + 1], "training"]
             elif name == "ColumnLinear":
-                theirs.remove("product")  # matrix product of training, which encodings do not choose
+                theirs.remove("linear_function")  # Chosen by training, not by encodings
             elif name == "channels_to_tokens":
                 theirs = theirs[1:]
                 ours = ours[1:]
@@ -234,7 +238,7 @@ def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_exported_code_imports_only_torch_and_transformers(encoding: str, sentencepiece_model: Path, tmp_path: Path) -> None:
-    """It also imports its own files, and needs all of them."""
+    """The code also imports the other exported files, and needs all of them."""
     export(memory_checkpoint(sentencepiece_model, encoding=encoding, **MIXED)[0], tmp_path / "out")
     needed = {"modeling_tape", "new_tokens"}
     for path in (tmp_path / "out").glob("*.py"):
@@ -245,7 +249,7 @@ def test_exported_code_imports_only_torch_and_transformers(encoding: str, senten
                 needed.add(node.module)
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-                allowed = {"abc", "dataclasses", "math", "torch", "transformers", "types", "typing"}
+                allowed = {"torch", "transformers", *sys.stdlib_module_names}
                 assert {name.split(".")[0] for name in names} <= allowed, path
     assert {path.stem for path in (tmp_path / "out").glob("*.py")} == needed >= CARRIED
 

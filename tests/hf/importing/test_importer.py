@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from megatape.config import load_config, parse_model
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.exporting.sentencepiece import build_tokenizer, read_proto
+from megatape.hf.importing.check import LIMIT
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.importing.importer import import_model
 from megatape.hf.importing.record import open_import, read_record
@@ -27,9 +28,9 @@ from tests.helpers.runs.run_folders import flip_byte
 
 NORM = "model.norm.weight"
 INDEX = "model.safetensors.index.json"
-# Settings that the configuration of an import lacks
+# Settings missing in an import's configuration
 DATA_AND_STEPS = ["data.path=data", "training.steps=3"]
-# Precision of the weights of some models. The others are in bfloat16.
+# Model -> precision of its weights. All others are in bfloat16.
 DTYPES = {"llama": torch.float16, "mistral": torch.float32}
 
 
@@ -86,7 +87,7 @@ def windowed_mistral(sentencepiece_model: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_window_as_long_as_the_samples_is_accepted(windowed_mistral: Path, command: Command, tmp_path: Path) -> None:
+def test_a_window_is_imported(windowed_mistral: Path, command: Command, tmp_path: Path) -> None:
     """Settings that would make transformers load other code are ignored."""
     change(windowed_mistral / "config.json", attn_implementation="somebody/kernel", _attn_implementation="somebody/kernel")
     out = tmp_path / "out"
@@ -175,12 +176,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             "rope_scaling has type 'linear' and rope_type 'yarn'",
         ),
         ("llama", {"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
-        ("mistral", {"sliding_window": 32}, "sliding_window is 32, shorter than the sequence length 64"),
-        (
-            "qwen3",
-            {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1, "layer_types": None},
-            "is 32, shorter",
-        ),
+        ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types has 'chunked_attention'; only"),
         ("llama", {"tie_word_embeddings": True}, "lm_head.weight differs from model.embed_tokens.weight"),
         ("qwen3", {"tie_word_embeddings": False}, "no tensor lm_head.weight"),
         ("llama", {"intermediate_size": 64}, r"gate_proj.weight has shape \(48, 32\), by config.json it is \(64, 32\)"),
@@ -350,9 +346,7 @@ def test_another_encoding_starts_as_in_training(command: Command, source: Callab
         assert_close(exported(tokens).logits, model(tokens, tokens), bounds.EXPORTED)
 
 
-def test_other_weights_are_the_sources_in_the_chosen_precision(
-    command: Command, source: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_exported_weights_have_the_chosen_precision(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
     folder = source("mistral")
     import_model(folder, tmp_path / "import", "tape", None)
     assert command("export", tmp_path / "import", tmp_path / "out", "--dtype", "bfloat16")[0] == 0
@@ -363,42 +357,46 @@ def test_other_weights_are_the_sources_in_the_chosen_precision(
     assert any(tensor.any() for name, tensor in weights.items() if ".position." in name)
 
 
-def test_a_window_shortens_the_samples(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
-    folder = source("mistral", sliding_window=32)
+# A model's fields, its windows in our terms, and its fields in an export
+WINDOWED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "mistral": ({"sliding_window": 32}, {"sliding_window": 32, "layers": None}, {"sliding_window": 32}),
+    "qwen2": (
+        {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
+        {"sliding_window": None, "layers": "rope@full, rope@32"},
+        {"sliding_window": 32, "layer_types": ["full_attention", "sliding_attention"]},
+    ),
+    "qwen3": (
+        {"use_sliding_window": True, "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"]},
+        {"sliding_window": None, "layers": "rope@32, rope@full"},
+        {"sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+}
 
-    status, printed, _ = command("import", folder, tmp_path / "import")
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_train_as_they_are(command: Command, source: Callable[..., Path], tmp_path: Path, name: str) -> None:
+    """The import's own check compares logits of samples longer than the window with those of transformers."""
+    fields, expected, exported = WINDOWED[name]
+    record = import_model(source(name, **fields), tmp_path / "import", "rope", 128)
+    assert record.difference < LIMIT
+    model = load_config(tmp_path / "import" / "config.json", DATA_AND_STEPS).model
+    assert {field: getattr(model, field) for field in expected} == expected
     assert command("export", tmp_path / "import", tmp_path / "out")[0] == 0
-
-    assert status == 0
-    assert "attention window of 32 tokens: samples have 32, not 256" in printed
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (config["sliding_window"], config["max_position_embeddings"]) == (32, 256)
+    assert {field: config[field] for field in exported} == exported
 
 
-def test_another_encoding_has_no_window(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
-    folder = source("mistral", sliding_window=32)
-    status, printed, _ = command("import", folder, tmp_path / "import", "--encoding", "tape", "--length", 16)
-    assert status == 0
-    assert "the attention window is not kept" in printed
-    assert "samples have" not in printed
-    assert command("export", tmp_path / "import", tmp_path / "out")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("data.sequence_length=64", "64 is longer than model.sliding_window 32"),
-        ("model.encoding=tape", "model.sliding_window 32 is for models that are exported as Mistral"),
-    ],
-)
-def test_settings_that_contradict_a_window(
-    command: Command, source: Callable[..., Path], tmp_path: Path, setting: str, message: str
+@pytest.mark.parametrize(("name", "layers"), [("mistral", None), ("qwen2", "tape@full, tape@32")])
+def test_another_encoding_has_the_same_windows(
+    command: Command, source: Callable[..., Path], tmp_path: Path, name: str, layers: str | None
 ) -> None:
-    import_model(source("mistral", sliding_window=32), tmp_path / "import", "rope", None)
-    settings = ("--set", "data.path=D", "--set", "training.steps=9", "--set", setting)
-    status, _, errors = command("plan", "--config", tmp_path / "import" / "config.json", *settings)
-    assert status == 2
-    assert message in errors
+    """Fresh TAPE computes RoPE, so the import's own check compares the windows as well."""
+    fields, _, _ = WINDOWED[name]
+    record = import_model(source(name, **fields), tmp_path / "import", "tape", 128)
+    assert record.difference < LIMIT
+    model = load_config(tmp_path / "import" / "config.json", DATA_AND_STEPS).model
+    assert model.layers == layers
+    assert command("export", tmp_path / "import", tmp_path / "out")[0] == 0
 
 
 def test_scaling_is_not_kept_where_nothing_rotates(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:

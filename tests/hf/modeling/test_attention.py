@@ -19,13 +19,15 @@ from tests.helpers.models.exports import Exported, random_tokens
 pytestmark = pytest.mark.numerics
 
 
-# Spans of tokens in rows of 20
+# Token spans in rows of 20
 SPANS = [
     (7, 20),  # padded on the left
     (0, 9),  # padded on the right
     (3, 18),  # padded on both sides
-    (0, 20),  # not padded
-    (0, 0),  # only padding
+    # No padding.
+    (0, 20),
+    # Only padding.
+    (0, 0),
 ]
 
 

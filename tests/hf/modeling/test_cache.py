@@ -1,71 +1,28 @@
-"""Caches: generated tokens do not depend on them, with padding, batches and beams, and appending copies no other token."""
+"""Logits do not depend on caching, caches hold what the accounting says, and appending copies no other token."""
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, StaticCache
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers import DynamicCache, StaticCache
+from transformers.cache_utils import Cache
 
-from megatape.accounting.kv_cache import cache_bytes
-from megatape.hf.modeling.cache import GrowingLayer
+from megatape.accounting.whole_model.kv_cache import cache_bytes
+from megatape.hf.modeling.cache_layers import GrowingLayer
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close, relative_difference
-from tests.helpers.checks.slow import slow_but
-from tests.helpers.models.exports import ENCODINGS, HELD, SHAPES, Exported, random_tokens
-from tests.helpers.models.memory_checkpoint import VOCAB_SIZE
+from tests.helpers.models.exports import ENCODINGS, HELD, Exported, random_tokens
+from tests.helpers.models.generation import CACHED_MODELS, pad_left, random_prompts
 
 pytestmark = pytest.mark.numerics
 
-
-NUM_NEW = 24
-PADDED = [(shape, encoding) for shape, encoding in ENCODINGS if shape in ("grouped", "log")]
-MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS
-QUICK_MODELS = [model for model in MODELS if model[0] == "grouped"]
-
-
-def generate(model: PreTrainedModel, tokens: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
-    """Return the NUM_NEW tokens that follow each row, [B, NUM_NEW]. No row ends early."""
-    if mask is None:
-        mask = torch.ones_like(tokens)
-    output = model.generate(tokens, attention_mask=mask, max_new_tokens=NUM_NEW, min_new_tokens=NUM_NEW, **options)
-    return output[:, tokens.shape[1] :]
-
-
-def generate_alone(model: PreTrainedModel, rows: list[Tensor], **options: Any) -> Tensor:
-    """Return the tokens that follow each row in a batch of its own, [number of rows, NUM_NEW]."""
-    return torch.cat([generate(model, row[None], **options) for row in rows])
-
-
-@torch.no_grad()
-def generate_in_training(export: Exported, tokens: Tensor, positions: Tensor) -> Tensor:
-    """Return the tokens that `generate` would find with training's model, which reads the whole text each time."""
-    continued = tokens
-    for _ in range(NUM_NEW):
-        logits = export.ours(continued, positions[None, : continued.shape[1]])[:, -1]
-        logits[:, 2] = -torch.inf  # `generate` must not end either
-        continued = torch.cat([continued, logits.argmax(-1, keepdim=True)], dim=1)
-    return continued[:, tokens.shape[1] :]
-
-
-def random_prompts(*lengths: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randint(3, VOCAB_SIZE, (length,), generator=generator) for length in lengths]
-
-
-def pad_left(rows: list[Tensor], value: int = 0) -> tuple[Tensor, Tensor]:
-    """Return rows padded on the left with `value`, and their mask."""
-    width = max(len(row) for row in rows)
-    tokens = []
-    mask = []
-    for row in rows:
-        num_padding = width - len(row)
-        tokens.append(torch.cat([torch.full((num_padding,), value), row]))
-        mask.append(torch.cat([torch.zeros(num_padding), torch.ones(len(row))]).long())
-    return torch.stack(tokens), torch.stack(mask)
+BYTES = [
+    (shape, encoding)
+    for shape in ("grouped", "interleaved")
+    for encoding in ("rope", "tape", "tape_vector", "alibi", "pope", "fox", "path_fox", "tape_fox", "tape_selective_rope")
+]
 
 
 def cached_bytes(export: Exported, length: int) -> int:
@@ -78,74 +35,14 @@ def cached_bytes(export: Exported, length: int) -> int:
     return total
 
 
-@pytest.mark.parametrize("shape", ["grouped", "interleaved"])
-@pytest.mark.parametrize(
-    "encoding", ["rope", "tape", "tape_vector", "alibi", "pope", "fox", "path_fox", "tape_fox", "tape_selective_rope"]
-)
+@pytest.mark.parametrize(("shape", "encoding"), BYTES + [model for model in ENCODINGS if "mixture" in model[0]])
 def test_bytes_per_token_are_those_of_the_accounting(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
     export = exported(shape, encoding)
-    assert cached_bytes(export, 10) - cached_bytes(export, 9) == cache_bytes(export.ours.config, 4)
+    for length in (9, 10):
+        assert cached_bytes(export, length) == cache_bytes(export.ours.config, 4, length)
 
 
-@pytest.mark.parametrize("attention", slow_but(["sdpa"], ["sdpa", "eager"]))
-@pytest.mark.parametrize(("shape", "encoding"), slow_but(QUICK_MODELS, MODELS))
-def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
-    model = exported(shape, encoding).load(attn_implementation=attention)
-    tokens = torch.stack(random_prompts(9, 9))
-    # Random weights like to repeat one token, which would prove little.
-    varied: dict[str, Any] = {"no_repeat_ngram_size": 1}
-    expected = generate(model, tokens, use_cache=False, **varied)
-
-    assert torch.equal(generate(model, tokens, **varied), expected)
-    varied["cache_implementation"] = "static"
-    if encoding in HELD:
-        with pytest.raises(ValueError, match="StaticLayer cannot store: use transformers' DynamicCache"):
-            generate(model, tokens, **varied)
-    else:
-        assert torch.equal(generate(model, tokens, **varied), expected)
-        assert torch.equal(generate(model, tokens, **varied, prefill_chunk_size=4), expected)
-
-
-def test_no_cache_follows_training(exported: Callable[..., Exported]) -> None:
-    export = exported("grouped")
-    tokens = random_prompts(9)[0][None]
-    expected = generate_in_training(export, tokens, torch.arange(9 + NUM_NEW))
-    assert torch.equal(generate(export.load(), tokens), expected)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"use_cache": False}, {"cache_implementation": "static"}],
-    ids=["dynamic cache", "no cache", "static cache"],
-)
-def test_randpe_spreads_prompt_and_continuation(exported: Callable[..., Exported], options: dict[str, Any]) -> None:
-    """Positions spread over the run's 64, or as many as a longer text will have, in any batch."""
-    export = exported("grouped", "randpe")
-    rows = random_prompts(9, 60)
-    draws = export.ours.encoding.positions(random_offset=False)
-    expected = []
-    for row in rows:
-        positions = draws.evaluation(max(64, len(row) + NUM_NEW), 1234)
-        expected.append(generate_in_training(export, row[None], torch.from_numpy(positions)))
-    assert torch.equal(generate(export.load(), *pad_left(rows), **options), torch.cat(expected))
-
-
-def test_randpe_refuses_texts_beyond_its_positions(exported: Callable[..., Exported]) -> None:
-    model = exported("grouped", "randpe").load()
-    with pytest.raises(ValueError, match="a text of 129 tokens, with those to come"):
-        generate(model, random_prompts(129 - NUM_NEW)[0][None])
-
-
-@pytest.mark.parametrize(("shape", "encoding"), PADDED)
-def test_every_encoding_with_left_padding(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
-    """A batch of different prompts with a cache continues as each prompt alone without one."""
-    model = exported(shape, encoding).load()
-    rows = random_prompts(4, 11, 7)
-    expected = generate_alone(model, rows, use_cache=False)
-    assert torch.equal(generate(model, *pad_left(rows)), expected)
-
-
-@pytest.mark.parametrize(("shape", "encoding"), PADDED)
+@pytest.mark.parametrize(("shape", "encoding"), CACHED_MODELS)
 @torch.no_grad()
 def test_every_encoding_in_pieces(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
     """A text fed in pieces has the logits of the whole, with a dynamic and, if supported, a static cache."""
@@ -159,15 +56,6 @@ def test_every_encoding_in_pieces(exported: Callable[..., Exported], shape: str,
         for begin, end in itertools.pairwise((0, 5, 6, 14, 20)):
             logits = model(tokens[:, begin:end], past_key_values=cache).logits
             assert_close(logits, expected[:, begin:end], bounds.EXPORTED)
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}, {"num_beams": 3}])
-def test_left_padding(exported: Callable[..., Exported], options: dict[str, Any], attention: str) -> None:
-    model = exported("grouped").load(attn_implementation=attention)
-    rows = random_prompts(4, 11, 7)
-    expected = generate_alone(model, rows, **options)
-    assert torch.equal(generate(model, *pad_left(rows), **options), expected)
 
 
 @torch.no_grad()
@@ -185,16 +73,6 @@ def test_padding_tokens_are_never_looked_at(exported: Callable[..., Exported]) -
     assert torch.equal(logits(tokens, mask), logits(other_tokens, mask))
     unmasked_difference = relative_difference(logits(tokens, None), logits(other_tokens, None))
     assert unmasked_difference > 100 * bounds.EXPORTED.limit
-
-
-@pytest.mark.parametrize("shape", ["grouped", "odd"])
-def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: str) -> None:
-    model = exported(shape).load()
-    tokens = torch.stack(random_prompts(6, 6))
-    expected = generate(model, tokens, num_beams=4, use_cache=False)
-    assert torch.equal(generate(model, tokens, num_beams=4), expected)
-    assert torch.equal(generate(model, tokens, num_beams=4, cache_implementation="static"), expected)
-    assert not torch.equal(generate(model, tokens), expected)
 
 
 @torch.no_grad()
@@ -218,7 +96,8 @@ def test_cached_logits_token_by_token(exported: Callable[..., Exported], masked:
         cache = StaticCache(config=model.config, max_cache_len=32)
     for begin, end in itertools.pairwise((0, first, 6, 14, 15, 20)):
         logits = model(tokens[:, begin:end], attention_mask=mask_until(end), past_key_values=cache).logits
-        first_token = max(begin, num_padding)  # of the padded row
+        # First real token in the padded row.
+        first_token = max(begin, num_padding)
         if first_token < end:
             assert_close(logits[0, first_token - begin :], expected[0, first_token:end], bounds.EXPORTED)
         assert_close(logits[1], expected[1, begin:end], bounds.EXPORTED)
@@ -232,53 +111,18 @@ def test_cache_holds_rotated_keys_and_both_values(exported: Callable[..., Export
     assert [layer.values.shape[-1] for layer in cache.layers] == [16, 16, 8]  # nothing reads e after the last layer
 
 
-def test_prompt_embeddings_instead_of_tokens(exported: Callable[..., Exported]) -> None:
-    model = exported("plain").load()
-    tokens = random_prompts(9)[0][None]
-    generated = model.generate(
-        inputs_embeds=model.get_input_embeddings()(tokens),
-        attention_mask=torch.ones_like(tokens),
-        max_new_tokens=NUM_NEW,
-        min_new_tokens=NUM_NEW,
-    )
-    assert torch.equal(generated, generate(model, tokens))
-    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
-        model(attention_mask=torch.ones_like(tokens))
-
-
-def run_operations(layer: DynamicLayer) -> list[Tensor]:
-    """Do everything that generation does with a cache. Return the keys and values after each update."""
-    generator = torch.Generator().manual_seed(1)
-    contents: list[Tensor] = []
-
-    def update(*lengths: int) -> None:
-        """Append tokens: a number for each update."""
-        for length in lengths:
-            num_rows = 2
-            if layer.keys is not None:
-                num_rows = layer.keys.shape[0]
-            keys = torch.randn(num_rows, 2, length, 4, generator=generator)
-            values = torch.randn(num_rows, 2, length, 8, generator=generator)
-            contents.extend(tensor.clone() for tensor in layer.update(keys, values))
-
-    update(5, 1, 1)
-    layer.reorder_cache(torch.LongTensor([1, 1]))
-    update(1, 1)
-    layer.crop(-2)
-    update(1, 200, 1)
-    layer.batch_repeat_interleave(2)
-    update(1)
-    layer.batch_select_indices(torch.tensor([3, 0]))
-    update(1)
-    layer.reset()
-    update(3, 1)
-    return contents
-
-
 @torch.no_grad()
-def test_a_growing_layer_equals_a_dynamic_one() -> None:
-    for ours, theirs in zip(run_operations(GrowingLayer()), run_operations(DynamicLayer()), strict=True):
-        assert torch.equal(ours, theirs)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_logits_at_every_length_around_the_windows(exported: Callable[..., Exported], attention: str) -> None:
+    """A text of any length, continued token by token, has the logits of the whole."""
+    model = exported("mixture_of_tape", "tape").load(attn_implementation=attention)
+    tokens = torch.stack(random_prompts(12, 12))
+    expected = model(tokens).logits
+    for length in range(1, 12):
+        cache = model(tokens[:, :length], use_cache=True).past_key_values
+        for token in range(length, 12):
+            logits = model(tokens[:, token : token + 1], past_key_values=cache).logits
+            assert_close(logits[:, 0], expected[:, token], bounds.EXPORTED, what=(length, token))
 
 
 @torch.no_grad()
@@ -316,7 +160,7 @@ def test_rewritten_keys_are_not_rounded(exported: Callable[..., Exported]) -> No
     for token in tokens.split(1, dim=1):
         model(token, past_key_values=cache)
 
-    first_layer = cache.layers[0]  # inputs of later layers differ as well
+    first_layer = cache.layers[0]  # Later layers' inputs differ as well.
     assert first_layer.keys.dtype == torch.float32
     assert_close(first_layer.keys, expected.keys, bounds.REWRITTEN_KEYS)
 
@@ -331,14 +175,6 @@ def test_repeated_rows_keep_all_their_features(exported: Callable[..., Exported]
     cache.batch_repeat_interleave(2)
     logits = model(tokens[:, 10:].expand(2, -1), past_key_values=cache).logits
     assert_close(logits, expected, bounds.EXPORTED)
-
-
-@pytest.mark.parametrize("encoding", ["tape", "alibi", "randpe"])
-def test_an_assistant_changes_no_token(exported: Callable[..., Exported], encoding: str) -> None:
-    model = exported("grouped", encoding).load()
-    assistant = exported("grouped", "rope").load()
-    prompt = random_prompts(9)[0][None]
-    assert torch.equal(generate(model, prompt, assistant_model=assistant), generate(model, prompt))
 
 
 def test_gradients_pass_through_the_cache(exported: Callable[..., Exported]) -> None:

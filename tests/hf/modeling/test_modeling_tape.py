@@ -46,6 +46,7 @@ ROPE_CLASSES = {
     "partial": "TapeForCausalLM",
     "log": "TapeForCausalLM",
     "interleaved": "TapeForCausalLM",
+    "mixture_of_rope": "TapeForCausalLM",
 }
 
 
@@ -279,7 +280,7 @@ def test_unknown_settings_are_refused(
 @pytest.mark.parametrize("encoding", ["fire", "t5"])
 def test_a_new_bias_starts_as_in_training(exported: Callable[..., Exported], encoding: str) -> None:
     config = AutoConfig.from_pretrained(exported("grouped", encoding).folder, trust_remote_code=True)
-    torch.manual_seed(0)  # the standard deviation of so few weights varies widely
+    torch.manual_seed(0)  # With so few weights, the standard deviation varies widely.
     model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
     bias = exported("grouped", encoding).ours.blocks[0].attention.get_submodule("bias")
     for name, weight in model.named_parameters():

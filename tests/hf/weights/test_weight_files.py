@@ -30,7 +30,8 @@ def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path) -> None:
     for path in files:
         with safe_open(path, framework="pt") as file:
             sizes = {name: file.get_tensor(name).numel() * 4 for name in file.keys()}  # noqa: SIM118 (no mapping)
-        assert sum(sizes.values()) <= limit or len(sizes) == 1
+        if len(sizes) > 1:  # a single tensor may be larger than the limit
+            assert sum(sizes.values()) <= limit
         stored |= dict.fromkeys(sizes, path.name)
     assert index["weight_map"] == stored
     assert index["metadata"]["total_size"] == sum(4 * weight.numel() for weight in ours.parameters())

@@ -1,4 +1,4 @@
-"""Costs of encodings: counts, ratios over rounds, and the report."""
+"""What encodings cost: counts, ratios over rounds, and the report."""
 
 import json
 import re
@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.accounting.flops import forward_flops
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.whole_model.flops import forward_flops
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import ModelConfig
 from megatape.lab.benchmark import efficiency
 from megatape.lab.benchmark.efficiency import costs_table, report
-from megatape.lab.benchmark.measured_model import PARTS, Cost, ModelName
-from megatape.lab.benchmark.models import Shape, paper_config
+from megatape.lab.benchmark.models.compared_models import ModelName
+from megatape.lab.benchmark.models.measured_model import ModelCost
+from megatape.lab.benchmark.models.measured_parts import PARTS
+from megatape.lab.benchmark.models.shapes import ModelShape, paper_config
 from megatape.registry import ENCODINGS
 from tests.helpers.checks.cells import cells
 from tests.helpers.models.small_models import SHAPE
@@ -27,25 +29,30 @@ SMALL = ModelConfig(**SHAPE)
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_report_on_a_gpu() -> None:
-    text = "\n".join(report(Shape(SMALL, 2, 32), list(ENCODINGS), 2, torch.device("cuda")))
+    paragraphs: list[str] = []
+    report(ModelShape(SMALL, 2, 32), list(ENCODINGS), 2, torch.device("cuda"), paragraphs.append)
+    text = "\n".join(paragraphs)
     assert "bfloat16" in text
     assert "CUDA events" in text
 
 
 def test_report_starts_with_the_paper_and_includes_the_baseline() -> None:
-    paragraphs = list(report(Shape(SMALL, 1, 16), ["tape"], 1, CPU))
+    paragraphs: list[str] = []
+    report(ModelShape(SMALL, 1, 16), ["tape"], 1, CPU, paragraphs.append)
     assert "320.91 G FLOPs and 160.46 G MACs here, 321.10 and 160.46 in the paper" in paragraphs[0]
     assert "float32 on a CPU" in paragraphs[1]
     assert "3 layers of width 32, N 16, batch 1" in paragraphs[1]
     for text in paragraphs[2:]:
         assert re.findall(r"`(\w+)`", text) == ["rope", "tape"]
-        assert "paper" not in text  # not the paper's shape
+        # The shape is not the paper's.
+        assert "paper" not in text
     assert len(paragraphs) == 3 + len(PARTS)
 
 
 def test_training_steps_of_a_llama_of_transformers_are_timed() -> None:
     """Nothing else of it is, because it has none of our parts."""
-    paragraphs = list(report(Shape(SMALL, 1, 16), [], 1, CPU, llama=True))
+    paragraphs: list[str] = []
+    report(ModelShape(SMALL, 1, 16), [], 1, CPU, paragraphs.append, llama=True)
 
     has_llama = ["Llama of transformers" in text for text in paragraphs]
     assert has_llama == [False, False, False, True, True, False, False]
@@ -53,7 +60,7 @@ def test_training_steps_of_a_llama_of_transformers_are_timed() -> None:
 
 def test_columns_of_the_paper() -> None:
     config = paper_config()
-    cost = Cost(count_parameters(config).total, forward_flops(config, 1024), 2**20, 2**20)
+    cost = ModelCost(count_parameters(config).total, forward_flops(config, 1024), 2**20, 2**20)
 
     lines = costs_table({ModelName("rope"): cost, ModelName("nope"): cost}, in_paper=True).splitlines()
 

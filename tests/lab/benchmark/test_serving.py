@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from megatape.config import ModelConfig
-from megatape.lab.benchmark.exported import build
+from megatape.lab.benchmark.figures.timing import Timer
+from megatape.lab.benchmark.models.exported import build
+from megatape.lab.benchmark.models.sessions import PromptBatch
 from megatape.lab.benchmark.serving import cache_table, measure_cache, report
-from megatape.lab.benchmark.sessions import Workload
-from megatape.lab.benchmark.timing import Timer
 from tests.helpers.checks.cells import cells
 from tests.helpers.models.small_models import SHAPE
 from tests.helpers.processes.command import Command
@@ -24,9 +24,10 @@ SMALL = ModelConfig(**SHAPE)
 def test_report() -> None:
     """One table for the cache and one for each workload, with a row for each model."""
     models = build(SMALL, ["tape", "fire", "randpe"], 12, CPU, torch.float32)
-    workloads = {"1 x 12": Workload(1, "none", 12), "3 x 9, padded": Workload(3, "left", 9)}
+    workloads = {"1 x 12": PromptBatch(1, "none", 12), "3 x 9, padded": PromptBatch(3, "left", 9)}
 
-    paragraphs = list(report(models, list(workloads.values()), "float32", Timer(CPU, 2)))
+    paragraphs: list[str] = []
+    report(models, list(workloads.values()), "float32", Timer(CPU, 2), paragraphs.append)
 
     assert "3 layers of width 32, float32 on a CPU" in paragraphs[0]
     assert len(paragraphs) == 4

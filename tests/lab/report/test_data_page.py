@@ -13,9 +13,9 @@ import pytest
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.contents import Bin, histogram, read_contents
-from megatape.data.shards.document_tables import lengths_by_end
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.shards.tables.document_tables import lengths_by_end
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from tests.helpers.processes.command import Command
@@ -119,7 +119,7 @@ def test_lengths_count_all_documents_and_tokens(folder: Path) -> None:
 
 
 def test_lengths_without_document_tables(folder: Path) -> None:
-    """A folder of an earlier version has no tables and no ledger: lengths come from the tokens then."""
+    """Written by an earlier version, a folder has no tables and no ledger. Lengths then come from the tokens."""
     contents = read_contents(folder)
     save_index(replace(load_index(folder), document_tables={}, ledger={}), folder)
 
@@ -130,7 +130,7 @@ def test_lengths_without_document_tables(folder: Path) -> None:
     assert earlier.samples
     for sample in earlier.samples:
         assert sample.text
-        assert not sample.place
+        assert not sample.location
 
 
 def test_documents_that_cross_members(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The view of runs in a terminal: its content, and that it leaves runs and terminal as they were."""
+"""Viewing runs in a terminal: the view's content, leaving runs and terminal as they were."""
 
 import fcntl
 import json
@@ -27,7 +27,7 @@ from tests.helpers.processes.workers import Workers
 from tests.helpers.runs.report_folders import make_run, train_with_own_module
 from tests.helpers.runs.small_run import small_config
 
-# A terminal gets this when the monitor gives back the screen that was put aside.
+# Written when the monitor gives back the terminal's former screen
 LEAVE = b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
 
@@ -40,7 +40,7 @@ def shown(monitor: Monitor, width: int) -> str:
 
 
 def test_view_of_one_run(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """It has every figure that the command promises. Nothing in the folder changes."""
+    """The view has every figure that the command promises. Nothing in the folder changes."""
     folder = make_run(tmp_path / "tape", data_directory)
     folder.checkpoint(15).mkdir(parents=True)
     environment = {"environment": {"ranks": 4, "hosts": 2}}
@@ -116,7 +116,7 @@ def test_view_follows_a_run_and_outlasts_missing_files(data_directory: Path, tmp
     monitor.update()
     assert "not up to date" not in shown(monitor, 100)
     metrics = folder.metrics.rename(tmp_path / "metrics")
-    folder.metrics.symlink_to("x" * 300)  # a file that cannot even be looked at
+    folder.metrics.symlink_to("x" * 300)  # A file name too long even for `stat`
     monitor.update()
     assert "1.2500" in shown(monitor, 100)
     assert "not up to date" in shown(monitor, 100)
@@ -128,7 +128,7 @@ def test_view_follows_a_run_and_outlasts_missing_files(data_directory: Path, tmp
 
 
 def test_files_of_a_host_whose_clock_is_ahead(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """The files' age is unknown, and whether the run still trains. The view says so instead of 0 s ago."""
+    """The files' age is unknown, and so is whether the run is still training. The view says so instead of 0 s ago."""
     folder = make_run(tmp_path / "run", data_directory)
     folder.metrics.write_text("".join(folder.metrics.read_text().splitlines(keepends=True)[:15]))
     checkpoint = folder.checkpoint(15)
@@ -151,7 +151,7 @@ def test_files_of_a_host_whose_clock_is_ahead(command: Command, data_directory: 
 def test_pipes_and_devices_in_a_run_are_not_read(
     command: Command, data_directory: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
-    """Each command reading runs ends, even if a file of the run is a pipe without a writer or a link to an endless device."""
+    """Each command reading runs ends, even if a run's file is a pipe without a writer or a link to an endless device."""
     folder = make_run(tmp_path / "run", data_directory)
     path = folder.directory / name
     if name == "positions":
@@ -191,7 +191,7 @@ def test_bad_options_are_refused(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> RunFolder:
-    """A run of two steps."""
+    """Write a run of two steps."""
     folder = tmp_path_factory.mktemp("trained")
     raw: dict[str, Any] = small_config(data_directory, folder / "run")
     raw["training"] |= {"steps": 2}
@@ -203,7 +203,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> R
 
 @pytest.mark.parametrize("end", slow_but(["\x03"], ["\x03", signal.SIGTERM]))
 def test_view_in_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_path: Path) -> None:
-    """It follows new steps and a new size, ends on Ctrl-C and SIGTERM, and restores the terminal's modes and screen."""
+    """The view follows new steps and a new size, ends on Ctrl-C and SIGTERM, and restores the terminal's modes and screen."""
     ours, theirs = os.openpty()
     before = termios.tcgetattr(theirs)
 
@@ -211,8 +211,10 @@ def test_view_in_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_p
         fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
     resize(100)
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
-    begin = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"  # so that Ctrl-C is a signal
+    # Drop the size of the terminal running the tests.
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    # With a controlling terminal, Ctrl-C becomes a signal.
+    begin = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
     begin += "; from megatape.commands.cli.main import main; sys.exit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", begin, "monitor", str(trained.directory), "--interval", "1"],
@@ -239,13 +241,15 @@ def test_view_in_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_p
         append_lines(trained.events, [event_entry("spike", 2, f"seen {process.pid}")])
         wait_for(f"seen {process.pid}")
         resize(60)
-        wait_for("╰" + "─" * 58 + "╯")  # of a panel of 60 characters
+        # Bottom edge of a panel 60 characters wide.
+        wait_for("╰" + "─" * 58 + "╯")
         if isinstance(end, str):
             os.write(ours, end.encode())
         else:
             process.send_signal(end)
         deadline = time.monotonic() + 30
-        while process.poll() is None and time.monotonic() < deadline:  # it may be in the middle of a view
+        # Read until the process ends: it may be drawing a view.
+        while process.poll() is None and time.monotonic() < deadline:
             unread += os.read(ours, 4096) if select.select([ours], [], [], 0.1)[0] else b""
         while select.select([ours], [], [], 0)[0]:
             unread += os.read(ours, 4096)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from megatape.accounting.flops import forward_flops
+from megatape.accounting.whole_model.flops import forward_flops
 from megatape.lab.report.curves import charts
 from megatape.lab.report.groups import group_runs, make_clock
 from megatape.lab.report.load import load_runs
@@ -19,7 +19,7 @@ from tests.helpers.runs.report_folders import cut, make_run
 
 
 def shown(folder: RunFolder) -> Progress:
-    """Return the headlines of a run alone."""
+    """Return the headlines for a run alone."""
     (run_progress,) = progress(load_runs([folder.directory]))
     return run_progress
 
@@ -50,7 +50,7 @@ def change_config(folder: RunFolder, section: str, **changes: Any) -> None:
 
 
 def change_metrics(folder: RunFolder, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the metrics of every step in place."""
+    """Edit every step's metrics in place."""
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     for line in lines:
         change(line)
@@ -58,7 +58,7 @@ def change_metrics(folder: RunFolder, change: Callable[[dict[str, Any]], object]
 
 
 def select_first_samples(folder: RunFolder) -> None:
-    """Give a run the metrics of an earlier version, which evaluated on the first samples without recording it."""
+    """Give a run metrics as written by an earlier version, which evaluated on the first samples without recording it."""
     change_metrics(folder, lambda line: line.pop("validation_selection", None))
 
 
@@ -67,7 +67,7 @@ def test_headlines_of_a_finished_run(data_directory: Path, tmp_path: Path) -> No
 
     assert run_progress.state == "finished"
     assert run_progress.done == 1
-    assert list(run_progress.headlines) == ["loss", "validation", "tokens", "tokens/s", "time", "events"]
+    assert list(run_progress.headlines) == ["loss", "validation", "tokens", "tokens/s", "time", "goodput", "events"]
     assert value(run_progress, "tokens") == "5.12K"
     assert run_progress.headlines["tokens"].note == "of 5.12K"
     assert value(run_progress, "tokens/s") == "2.56K"
@@ -79,7 +79,7 @@ def test_headlines_of_a_finished_run(data_directory: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def warmed_up(data_directory: Path, tmp_path: Path) -> RunFolder:
-    """A run with 10 steps of 4 samples, then 10 of 8, with 32 tokens each, in 0.1 s a step."""
+    """Write a run of 10 steps with 4 samples, then 10 with 8, each sample having 32 tokens, taking 0.1 s a step."""
 
     def count_samples(line: dict[str, Any]) -> None:
         small_steps = min(line["step"], 10)
@@ -182,7 +182,7 @@ def on_device(data_directory: Path, tmp_path: Path) -> Callable[[str, object], R
 
 
 def test_utilization(on_device: Callable[[str, object], RunFolder]) -> None:
-    """Utilization is three forward passes over the peak of all ranks' GPUs."""
+    """Utilization is three forward passes, divided by the peak of all ranks' GPUs."""
     folder = on_device("NVIDIA H100 80GB HBM3", 2)
     (run,) = load_runs([folder.directory])
     config = run.config
@@ -211,7 +211,7 @@ class BestCase(NamedTuple):
 
 @pytest.fixture
 def compared(data_directory: Path, tmp_path: Path) -> BestCase:
-    """Three runs, the second of which has the lowest losses, and a new one without losses."""
+    """Write three runs, the second one having the lowest losses, and a new one without losses."""
     folders = [make_run(tmp_path / str(seed), data_directory, seed=seed) for seed in (2000, 1, 3000)]
     new = make_run(tmp_path / "new", data_directory)
     cut(new, 0)

@@ -1,4 +1,4 @@
-"""States of runs, by their events and the age of their files."""
+"""Telling a run's state from its events and its files' age."""
 
 import os
 import time
@@ -22,7 +22,7 @@ class StateCase(NamedTuple):
         note: Expected note.
         steps: Steps so far.
         events: Events after the first start, in order.
-        age: Seconds since the last change of its files.
+        age: Seconds since its files last changed.
     """
 
     state: str

@@ -1,4 +1,4 @@
-"""Child processes of studies, replaced by functions and forks that need no imports."""
+"""Replacing studies' child processes by functions, and by forks needing no imports."""
 
 import importlib
 from pathlib import Path
@@ -27,7 +27,7 @@ def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_children(measured_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure in this process, and train in forks of the test server."""
+    """Measure in this process, training in forks of the test server."""
     measure = Children.run
 
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.flops import forward_flops
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.whole_model.flops import forward_flops
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import Config, ModelConfig, ScalingConfig, parse_config
-from megatape.config.scaling import YarnScaling
+from megatape.config.sections.scaling import YarnScaling
 from megatape.lab.study.comparison.measure import with_scaling
 from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.study.suite.runs.experiment import Experiment
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
 from megatape.lab.study.suite.sizes import SIZES
-from megatape.lab.study.variants import Variant, parse_variants
+from megatape.lab.study.variants import EncodingVariant, parse_variants
 
 
 def test_variants_are_parsed() -> None:
     rope, scaled, wide = parse_variants("rope, tape+yarn,tape:position_size=12:num_kv_heads=4")
 
-    assert rope == Variant("rope", (), None, None)
-    assert scaled == Variant("tape", (), None, "yarn")
+    assert rope == EncodingVariant("rope", (), None, None)
+    assert scaled == EncodingVariant("tape", (), None, "yarn")
     assert scaled.label == "tape+yarn"
     assert wide.overrides == ("model.encoding=tape", "model.position_size=12", "model.num_kv_heads=4")
     assert wide.label == "tape:position_size=12:num_kv_heads=4"
@@ -110,17 +110,35 @@ def test_control_without_a_possible_width_is_refused(raw_config: dict[str, Any])
     raw_config["model"] |= {"mlp_size": 2, "position_size": 64}
     (control,) = parse_variants("tape:params=rope")
 
-    with pytest.raises(ValueError, match="even an MLP of width 1 has more: exchange the two encodings"):
+    with pytest.raises(ValueError, match="even with an MLP of width 1, .* has [0-9,]+ params, more than .*: exchange"):
         control.mlp_size(parse_config(raw_config, "test", control.overrides))
 
 
 def test_suite_accepts_variants(tmp_path: Path) -> None:
-    plan = parse_plan("tiny", "copy", "rope,rope:params=tape,tape:nope_every=2", 1, None)
+    plan = parse_plan("tiny", "copy", "rope,rope:params=tape,rope:nope_every=2", 1, None)
 
-    assert plan.encodings == ("rope", "rope:params=tape", "tape:nope_every=2")
+    assert plan.encodings == ("rope", "rope:params=tape", "rope:nope_every=2")
     folder = TaskFolder(tmp_path, plan.tasks[0], SIZES[plan.size])
-    names = [Experiment(folder, encoding, plan.rates).directory.name for encoding in plan.encodings]
-    assert names == ["rope", "rope_params=tape", "tape_nope_every=2"]
+    names = [Experiment(folder, encoding, plan.grid).directory.name for encoding in plan.encodings]
+    assert names == ["rope", "rope_params=tape", "rope_nope_every=2"]
+
+
+def test_a_variant_has_a_pattern_of_layers(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Entries with a window or a count belong to the pattern before them, and the next encoding does not."""
+    labels = ("tape:layers=tape@full,rope@16*3", "rope", "tape:layers=tape*1, nope*3:params=rope")
+    variants = parse_variants(",".join(labels))
+    assert [variant.label for variant in variants] == [labels[0], "rope", "tape:layers=tape*1,nope*3:params=rope"]
+    raw_config["model"]["num_layers"] = 8
+    config = parse_config(raw_config, "test", variants[0].overrides)
+    assert config.model.layers == "tape@full, rope@16*3"
+    control = parse_config(raw_config, "test", variants[2].overrides)
+    assert variants[2].mlp_size(control) > 0
+
+    label = "rope:layers=rope@full,nope@16*1"
+    plan = parse_plan("tiny", "copy", label, 1, None)
+    assert plan.encodings == (label,)
+    folder = TaskFolder(tmp_path, plan.tasks[0], SIZES[plan.size])
+    assert Experiment(folder, label, plan.grid).directory.name == "rope_layers=rope-full_nope-16x1"
 
 
 def test_suite_refuses_scaled_variants() -> None:

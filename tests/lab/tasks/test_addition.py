@@ -31,7 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# Answer ids of a model, from the operands and the correct ids.
+# A model's answer ids, computed from the operands and the correct ids
 Answer = Callable[[int, int, list[int]], list[int]]
 
 
@@ -103,7 +103,7 @@ def test_every_cell_gets_its_own_answers(data: Path, monkeypatch: pytest.MonkeyP
         problems = TASK.test_problems(a_digits, b_digits)
         num_right = 0
         for problem in problems:
-            # A first digit that happens to be the token 5 is not corrupted.
+            # A first digit happening to be the token 5 is not corrupted.
             is_unchanged = TOKENIZER.encode(problem.answer)[0] == 5
             num_right += is_answered_right(problem.a, problem.b) or is_unchanged
         assert grid.problems[a_digits - 1][b_digits - 1] == len(problems)
@@ -163,7 +163,7 @@ def test_grid_of_trained_lengths(data: Path) -> None:
 
 
 def test_interval_of_a_mean_over_unequal_cells(data: Path) -> None:
-    """Its number of trials is four times the harmonic mean of the cells' problems."""
+    """The interval's number of trials is four times the harmonic mean of the cells' problems."""
     problems = [len(TASK.test_problems(a, b)) for a, b in product((1, 2), repeat=2)]
     num_trials = 16 / sum(1 / num_problems for num_problems in problems)
     assert num_trials > min(problems)

@@ -29,7 +29,7 @@ SHA256 = "09cbb7fb008725518a6abdf66cda1516294ae680bb0062fd49b15daadcb60882"
 CHARACTERS = (66374, 148292, 209734, 291654, 373568, 435006, 516932, 598854)
 SEEDS = range(20)
 
-# Answer of a model, from the prompt and the number in it.
+# A model's answer, computed from the prompt and the number in it
 Answer = Callable[[str, str], str]
 
 

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from megatape.accounting.saved_tensors import record_saved
+from megatape.accounting.memory.saved_tensors import record_saved
 from megatape.nn.remat.recompute import in_chunks, keep_on_host, recompute
 
 
@@ -43,7 +43,7 @@ def test_chunks_have_the_same_tokens_of_each_rank() -> None:
     expected = torch.cat([function(x, None, both)[0]], dim=1)
     assert sizes == [4, 2, 6]
     assert torch.equal(out, expected)
-    assert saved.bytes == both.nbytes  # the copies that have tokens of both ranks side by side
+    assert saved.bytes == both.nbytes  # Only copies with both ranks' tokens side by side are saved.
     gradients = torch.autograd.grad(out.square().sum(), [x, both])
     expected_gradients = torch.autograd.grad(expected.square().sum(), [x, both])
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatape.accounting.saved_tensors import record_saved
+from megatape.accounting.memory.saved_tensors import record_saved
+from megatape.nn.forward_context import changed_context
+from megatape.nn.linear_function import linear, linear_and_input
 from megatape.nn.norm import RMSNorm, normalize_and_rebuild
-from megatape.nn.product import linear, linear_and_input
 from megatape.nn.remat.rebuilt import add_rebuilt, call_rebuilt
 from megatape.nn.remat.recompute import recompute
 from megatape.nn.remat.remat import Remat
-from megatape.nn.remat.shared_remat import shared_with_layers
 
 
 class Wrapper(torch.autograd.Function):
@@ -87,7 +87,7 @@ def test_layers_of_encodings_share_a_remat_of_their_input_alone() -> None:
     weight = draw(4, 3)
     total, total_remat = add_rebuilt(x, y)
     other_input = x * 2
-    with shared_with_layers(total_remat), record_saved(exclude=[weight, x, y]) as saved:
+    with changed_context(shared_remat=total_remat), record_saved(exclude=[weight, x, y]) as saved:
         linear(total, weight)
         assert saved.bytes == 0
         linear(other_input, weight)
@@ -143,7 +143,7 @@ def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
     assert names.count("addmm") == 2
 
 
-def test_what_autograd_saves_of_a_chain() -> None:
+def test_chained_layers_save_the_first_arguments() -> None:
     """In a chain of sum, norm and function, the layer on each saves the arguments of the first one."""
     x = draw(1, 2, 8)
     y = draw(1, 2, 8)

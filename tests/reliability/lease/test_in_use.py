@@ -21,7 +21,7 @@ def test_a_pipe_is_not_waited_for(path: Path) -> None:
             look()
 
 
-def test_what_must_not_wait_cannot_tell(path: Path) -> None:
+def test_heartbeat_in_the_future_is_refused_without_waiting(path: Path) -> None:
     """A heartbeat in the future may belong to a live run. The error says so, and its remedy works."""
     path.parent.mkdir()
     path.write_bytes(elsewhere().content())

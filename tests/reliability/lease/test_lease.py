@@ -8,7 +8,8 @@ import pytest
 
 from megatape.errors import LeaseLost
 from megatape.reliability.lease import Lease, check_free
-from tests.helpers.processes.leases import TIMEOUTS, Clock, take
+from tests.helpers.processes.clock import Clock
+from tests.helpers.processes.leases import TIMEOUTS, take
 from tests.helpers.processes.waiting import wait_until
 
 

@@ -17,7 +17,8 @@ from megatape.errors import LeaseLost
 from megatape.reliability.lease import Lease, check_free
 from megatape.reliability.lease.holder import this_process
 from megatape.reliability.lease.timeouts import LeaseTimeouts
-from tests.helpers.processes.leases import TIMEOUTS, Clock, elsewhere, take
+from tests.helpers.processes.clock import Clock
+from tests.helpers.processes.leases import TIMEOUTS, elsewhere, take
 from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.workers import ROOT
 
@@ -95,7 +96,8 @@ def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(
     started = time.monotonic()
     second = take(path)
     assert time.monotonic() - started >= TIMEOUTS.expiry
-    clock.now += 3600  # it was suspended for an hour
+    # The process was suspended for an hour.
+    clock.now += 3600
     with pytest.raises(LeaseLost, match="was taken over by process .* last heartbeat was 360"):
         lease.check()
     lease.release()
@@ -150,7 +152,7 @@ def test_a_file_server_that_is_away_silences_nobody(path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("content", ["", '{"host": "n7"'], ids=["empty", "torn"])
 def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> None:
-    """Its process may still be writing it or was killed then. An empty lease gets no heartbeats, so this takes a period."""
+    """The process may still be writing its lease, or was killed doing so. An empty one is waited for during one heartbeat."""
     path.parent.mkdir()
     path.write_text(content)
     with pytest.raises(ValueError, match="unknown process"):

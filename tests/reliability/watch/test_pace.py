@@ -7,17 +7,11 @@ import pytest
 
 from megatape.reliability.watch.pace import FACTOR, MIN_DURATIONS, SHORT_WAIT, WINDOW, Pace, PhaseKind
 from megatape.reliability.watch.timeouts import WatchTimeouts
+from tests.helpers.processes.clock import Clock
 
 STEP = 60.0
 SAVE = 300.0
 UNKNOWN = 1800.0
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ def test_round_trip(kind: FaultKind) -> None:
         assert Verdict.parse(json.loads(json.dumps(verdict.values()))) == verdict
 
 
-def test_which_rank_shows_where_it_is() -> None:
+def test_only_the_hanging_rank_shows_its_stack() -> None:
     """A rank that reported its own error has shown the traceback."""
     assert Verdict(FaultKind.HANGING, "rank 1 hangs", rank=1).accuses(1)
     assert not Verdict(FaultKind.HANGING, "rank 1 hangs", rank=1).accuses(0)

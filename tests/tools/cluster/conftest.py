@@ -9,10 +9,11 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.tools.cluster.slurm.job_array import JobArray
-from tests.helpers.cluster.cluster_runs import losses, need
+from tests.helpers.cluster.cluster_runs import need
 from tests.helpers.cluster.hosts import Hosts
 from tests.helpers.cluster.slurm_cluster import COMMANDS, Slurm
 from tests.helpers.processes.workers import run_workers
+from tests.helpers.runs.run_folders import losses
 from tests.helpers.runs.small_run import small_config
 from tests.helpers.runs.training_cases import TRAIN_CASES
 

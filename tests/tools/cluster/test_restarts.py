@@ -97,7 +97,7 @@ def reactions_of_script(starts: list[Start], max_restarts: int, raw_config: dict
 def test_script_and_policy_agree_on_each_status(
     raw_config: dict[str, Any], tmp_path: Path, status: int, advances: bool
 ) -> None:
-    """This includes starts that could not save, which changes the meaning of a user error."""
+    """Script and policy also agree after a start that could not save, which changes the meaning of a user error."""
     done = Start(ExitStatus.DONE.value, True)
     for number, first in enumerate((Start(status, advances), Start(ExitStatus.NOT_SAVED.value, False))):
         starts = [first, Start(status, advances), done]
@@ -113,7 +113,7 @@ def test_script_and_policy_agree_on_sequences(raw_config: dict[str, Any], tmp_pa
 
 
 def test_random_sequences_reach_every_action() -> None:
-    """Otherwise the random test above would compare little."""
+    """The random sequences reach every action, without which comparing them would show little."""
     reactions = [reaction for seed in range(30) for reaction in reactions_of_policy(*random_starts(seed))]
     assert {reaction.restarts for reaction in reactions} == {True, False}
     assert {reaction.pause for reaction in reactions} == {0, JOB_POLICY.pause}

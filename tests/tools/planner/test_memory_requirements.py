@@ -1,8 +1,8 @@
 """Memory of a rank, compared with that of a cluster."""
 
 from megatape.accounting.gpus import load_gpu
-from megatape.accounting.memory import MARGIN
-from megatape.accounting.memory_parts import Memory, MemoryPart
+from megatape.accounting.memory.memory_parts import Memory, MemoryPart
+from megatape.accounting.memory.rank_memory import MARGIN
 from megatape.config import ClusterConfig
 from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION, Requirement, memory_requirements
 from megatape.tools.planner.planned_cluster import PlannedCluster
@@ -20,7 +20,7 @@ def test_ranks_of_a_node_share_its_host() -> None:
     assert not requirements.fits_with_margin
 
 
-def test_nothing_in_host_memory() -> None:
+def test_no_requirements_without_host_state() -> None:
     requirements = memory_requirements(Memory({MemoryPart.WEIGHTS: 1.0}, {}), PlannedCluster.load(CLUSTER))
     assert requirements.host is None
     assert requirements.fits_with_margin

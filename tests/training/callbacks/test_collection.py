@@ -1,4 +1,4 @@
-"""Limits of the state that callbacks store in checkpoints."""
+"""Limits for the state that callbacks store in checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import Callback
 from megatape.training.callbacks.collection import MAX_STATE_BYTES, MAX_STATE_DEPTH, Callbacks
-from megatape.utils.json_files import MAX_DEPTH, json_content, read_json
+from megatape.utils.json_files import json_content, read_json
 from tests.helpers.runs.raw_config import parse
 from tests.helpers.runs.run_context import make_context
 
@@ -52,4 +52,3 @@ def test_unreadable_states_are_dropped(tmp_path: Path, capsys: pytest.CaptureFix
     path = tmp_path / "state.json"
     path.write_bytes(json_content({"callbacks": callbacks.state_dict()}, "state.json"))
     assert list(read_json(path)["callbacks"]) == ["deepest", "large", "small"]
-    assert MAX_STATE_DEPTH < MAX_DEPTH

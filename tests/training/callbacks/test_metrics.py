@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard, console and the resolved configuration of a real run, and the dry run."""
+"""metrics.jsonl, TensorBoard, console and resolved configuration after a real run, and the dry run."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from unittest.mock import patch
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, TrainingDiverged
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.tools.planner.report import report
+from megatape.tools.planner.report.report import report
 from megatape.training.position_views.view import PositionView
 from megatape.training.reporting.hardware import peak_memory
 from megatape.training.reporting.step_metrics import StepMetrics
@@ -55,7 +55,7 @@ def test_messages_of_a_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
 
 def check_metrics(entries: list[dict[str, Any]]) -> None:
-    """Check the lines of metrics.jsonl: four steps of 8 samples of 32 tokens, with an evaluation after every other step."""
+    """Check the lines in metrics.jsonl: four steps with 8 samples of 32 tokens, evaluating after every other step."""
     assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
     assert [entry["samples"] for entry in entries] == [8, 16, 24, 32]
     assert [entry["tokens"] for entry in entries] == [256, 512, 768, 1024]
@@ -65,7 +65,7 @@ def check_metrics(entries: list[dict[str, Any]]) -> None:
 
 
 def check_tensorboard(folder: Path, entries: list[dict[str, Any]]) -> None:
-    """Check that TensorBoard has the numbers of metrics.jsonl, and the position views."""
+    """Check that TensorBoard has the same numbers as metrics.jsonl, and the position views."""
     board = EventAccumulator(str(folder))
     board.Reload()
     logged = {tag: [event.value for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
@@ -84,7 +84,7 @@ def check_tensorboard(folder: Path, entries: list[dict[str, Any]]) -> None:
 
 
 def check_events(path: Path) -> None:
-    """Check the lines of events.jsonl, and the environment that `megatape report` reads from the first one."""
+    """Check the lines in events.jsonl, and the environment that `megatape report` reads from the first one."""
     events = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(event["event"], event["step"]) for event in events] == [("started", 0), ("checkpoint", 4), ("finished", 4)]
     started = events[0]
@@ -108,7 +108,7 @@ def test_peak_memory_is_that_of_the_process() -> None:
 
 
 def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
-    """Log metrics of nine steps, during the fourth to sixth of which no file can grow. Returns the printed lines."""
+    """Log metrics for nine steps. During the fourth to sixth, no file can grow. Returns the printed lines."""
     config = parse_config(payload["config"], "test")
     folder = RunFolder(Path(config.run.directory))
     folder.directory.mkdir()
@@ -131,7 +131,8 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
             (board,) = (sink for sink in metrics._sinks.values() if isinstance(sink, tensorboard.TensorBoard))
             if board._writer:
                 with suppress(OSError):
-                    board._writer.flush()  # it would do so every two minutes
+                    # The writer would flush only every two minutes.
+                    board._writer.flush()
     os.set_blocking(reader, False)
     return os.read(reader, 2**16).decode()
 
@@ -213,7 +214,7 @@ def test_a_save_waits_for_the_metrics_of_its_steps(raw_config: dict[str, Any], t
 
 
 def test_events(raw_config: dict[str, Any]) -> None:
-    """The error that ended a run is recorded, and a truncated line spoils no other."""
+    """The error ending a run is recorded, and a truncated line spoils no other."""
     config = parse_config(raw_config, "test")
     folder = RunFolder(Path(config.run.directory))
     folder.directory.mkdir()
@@ -248,7 +249,7 @@ def test_dry_run(raw_config: dict[str, Any]) -> None:
 
 
 def test_folder_of_another_run_is_not_written(raw_config: dict[str, Any]) -> None:
-    """Neither metrics, events nor the error that ended the run are written."""
+    """Neither metrics, events nor the error ending the run are written."""
     config = parse_config(raw_config, "test")
     folder = RunFolder(Path(config.run.directory))
     lease = Lease(folder.lease)
@@ -261,8 +262,29 @@ def test_folder_of_another_run_is_not_written(raw_config: dict[str, Any]) -> Non
     lease.release()
 
 
+def test_mean_speed_is_of_this_process(raw_config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A resumed run reports an earlier process's last step with its evaluation, which says nothing about its speed."""
+    raw_config["logging"]["sinks"] = ["jsonl", "console"]
+    caplog.set_level("INFO")
+    context = make_context(parse_config(raw_config, "test"), RunFolder(tmp_path))
+    length = context.config.data.sequence_length
+    batch = context.config.training.global_batch_size
+    # A callback coming before the metrics may ask at any time.
+    assert context.speed.mean() == (0.0, None)
+    with make_callbacks(context) as callbacks:
+        callbacks.on_start(2)
+        callbacks.on_step(StepMetrics(2, 1.0, 1.0, 1.0, 1, 1, 100.0, 1, Validation(1.0, None)))
+        assert not context.speed.has_steps
+        callbacks.on_step(StepMetrics(3, 1.0, 1.0, 1.0, 1, 1, 2.0, 1, None))
+    assert context.speed.mean().tokens == batch * length / 2.0
+    assert context.speed.seconds_left(3) == 2.0
+    earlier, own = [record.message for record in caplog.records if record.message.startswith("step")]
+    assert "tokens/s" not in earlier
+    assert "tokens/s" in own
+
+
 def test_stale_file_is_reopened(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """After a restart of the file server the file is opened again, and no step is lost."""
+    """After the file server restarts, the file is opened again without losing a step."""
     sink = JsonLines(make_context(parse_config(raw_config, "test"), RunFolder(tmp_path)))
     for step in range(1, 5):
         if step == 3:

@@ -1,4 +1,4 @@
-"""--profile: a trace with named ranges on every rank, and a summary that agrees with the planner."""
+"""--profile: a trace with named ranges on every rank, and a summary agreeing with the planner."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.traffic import RankGroup, plan_traffic
+from megatape.accounting.traffic.rank_traffic import RankGroup, plan_traffic
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks import profile as profile_module
@@ -40,7 +40,7 @@ def test_unwritable_trace_is_a_warning(
 
 @pytest.mark.slow
 def test_trace_and_summary(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Two steps of a run with everything that nests ranges: ZeRO-3, tensor ranks, blocks that are computed again."""
+    """Profile two steps with everything nesting ranges: ZeRO-3, tensor ranks, recomputed blocks."""
     changes = {"parallel.tp": 2, "training.activation_checkpointing": "full", "training.steps": WARM_UP + 3}
     cases = [
         {"name": "traced", "set": changes, "profile": 2},

@@ -1,4 +1,4 @@
-"""Position views: the summaries of position tensors that a run writes."""
+"""Position views: a run's summaries of its position tensors."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.lab.study.attention import layer_inputs
 from megatape.run_folder import RunFolder
@@ -25,7 +25,7 @@ from tests.helpers.runs.position_views import some_view
 from tests.helpers.runs.run_context import make_context
 from tests.helpers.runs.training_cases import TRAIN_CASES
 
-# Maximum size of a view.
+# Maximum size of a view
 KIB_PER_LAYER = 8.4
 
 CASES: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A view on data-, tensor-, sequence- and context-parallel ranks equals that of the checkpoint in one process."""
+    """A view on data-, tensor-, sequence- and context-parallel ranks equals one made from the checkpoint in one process."""
     raw_config["training"]["steps"] = 2
     raw_config["model"]["max_positions"] = 96
     raw_config["data"]["sequence_length"] = 96
@@ -105,7 +105,7 @@ def test_files_of_repeated_steps_are_replaced(raw_config: dict[str, Any], tmp_pa
 
 
 def test_size_on_disk(tmp_path: Path) -> None:
-    """A layer takes at most KIB_PER_LAYER, for the heads of a model of 70B."""
+    """A layer takes at most KIB_PER_LAYER, even with as many heads as a 70B model."""
     folder = RunFolder(tmp_path)
     some_view(num_layers=80, num_tokens=MAX_TOKENS, num_heads=64).save(folder, 1)
     assert folder.position_view(1).stat().st_size <= 80 * KIB_PER_LAYER * 1024
@@ -132,7 +132,7 @@ def test_corrupted(tmp_path: Path, fault: str) -> None:
 
 
 def test_picture() -> None:
-    """Layers of any size are red on the diagonal, with a gray line between them."""
+    """Layers of any size are red on the diagonal, separated by a gray line."""
     picture = some_view(num_layers=2, num_tokens=4, scale=50).picture(magnified=1)
     assert picture.shape == (4, 2 * 5, 3)
     assert picture[0, 0].tolist() == picture[3, 8].tolist() == [255, 0, 0]

@@ -1,4 +1,4 @@
-"""Sinks that write to trackers: with the real packages offline (make trackers), and their faults, which never end a run."""
+"""Sinks writing to trackers: with the real packages offline (make trackers), and faults, which never end a run."""
 
 import json
 import shutil
@@ -23,16 +23,16 @@ from megatape.training.startup.rank_agreement import check_packages
 from tests.helpers.processes.workers import Workers
 from tests.helpers.runs.run_context import make_callbacks, make_context
 
-# Sizes of the headers of a file and of each part in it, and of a block.
+# Sizes of a file's header, of each part's header, and of a block
 HEADER_BYTES = 7
 BLOCK_BYTES = 2**15
 
-# Kinds of parts that complete a record: a whole record, and its last part.
+# Kinds of parts completing a record: a whole record, and its last part
 COMPLETE = (1, 4)
 
 
 def wandb_records(file: Path) -> Iterator[Any]:
-    """Yield the records of an offline run.
+    """Yield the records in an offline run.
 
     The file has a header, then blocks with parts of records, as in LevelDB's log.
     """
@@ -59,7 +59,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.trackers
 def test_real_packages_offline(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of 4 steps, continued to 6 from step 2, is one record of 6 steps with losses and configuration."""
+    """Continuing a run of 4 steps from step 2 to 6 makes one record of 6 steps with losses and configuration."""
     environment = {
         "WANDB_MODE": "offline",
         "WANDB_PROJECT": "tests",
@@ -92,7 +92,7 @@ def test_real_packages_offline(raw_config: dict[str, Any], tmp_path: Path, monke
 
 
 def check_wandb(run: Path, losses: dict[int, float]) -> None:
-    """Check the files of two starts of a run: one record, with the losses by step."""
+    """Check the files after starting a run twice: one record, with the losses by step."""
     files = sorted((run / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
     records = [record for file in files for record in wandb_records(file)]
@@ -130,7 +130,7 @@ class Kept(Tracker):
     """Tracker in memory.
 
     Attributes:
-        records: Steps of each record, by id.
+        records: Steps in each record, by id.
         finished: Number of finished records.
     """
 
@@ -148,7 +148,7 @@ class Kept(Tracker):
 
 
 class Failing(Sink):
-    """Sink that fails at everything, like an unreachable service."""
+    """Sink failing at everything, like an unreachable service."""
 
     def start(self, step: int) -> None:
         raise RuntimeError("no route to the service")
@@ -200,6 +200,20 @@ def test_faults_of_a_sink_cost_a_warning(context: RunContext, capsys: pytest.Cap
     assert list(Kept.records.values()) == [[1]]
     assert Kept.finished == 1
     assert json.loads(context.folder.metrics.read_text())["step"] == 1
+
+
+def test_a_tracker_that_cannot_start_says_so(context: RunContext, capsys: pytest.CaptureFixture[str]) -> None:
+    """A damaged file is named. Losing steps costs one more warning, since no step is written until a restart."""
+    path = context.folder.tracker("kept")
+    path.write_text('{"step": 3}')
+    with make_callbacks(context) as callbacks:
+        callbacks.on_start(3)
+        for step in (4, 5):
+            callbacks.on_step(make_metrics(step))
+    printed = capsys.readouterr().err
+    assert printed.count(f"sink kept: {path}: cannot read id and step of the record (KeyError: 'id')") == 1
+    assert printed.count("sink kept: no record is open, because the sink did not start: no step is written until") == 1
+    assert not Kept.records
 
 
 def test_faults_of_the_record_end_the_run(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Memory that a rank can use, as the kernel and control groups report it."""
+"""Memory available to a rank, as reported by the kernel and control groups."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from megatape.training.startup.available_memory import available_memory, host_ca
 
 
 def test_memory_of_the_host(tmp_path: Path) -> None:
-    """The free memory is the minimum of the host's and of all control groups', whose page cache counts as free."""
+    """Free memory is the minimum over the host and all control groups, counting their page cache as free."""
     proc = tmp_path / "proc"
     groups = tmp_path / "groups"
     (proc / "self").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Warnings at the start of a run."""
+"""Warnings when a run starts."""
 
 from pathlib import Path
 from typing import Any

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.fitting_change import smallest_fitting_change
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import plan_total
+from megatape.accounting.memory.fitting_change import smallest_fitting_change
+from megatape.accounting.memory.rank_memory import plan_total
 from megatape.config import Config, parse_config
-from megatape.errors import ExitStatus, OutOfMemory
+from megatape.errors import ExitStatus, InsufficientMemory
 from megatape.training.startup.memory_check import check_memory
 from tests.helpers.planner.memory_plans import memory_plan
 from tests.helpers.processes.command import Command
@@ -23,7 +23,7 @@ def config(raw_config: dict[str, Any]) -> Config:
 
 def test_refuses_a_run_that_cannot_fit(config: Config) -> None:
     check_memory(memory_plan(config), lambda: 2.0**40)
-    with pytest.raises(OutOfMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
+    with pytest.raises(InsufficientMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
         check_memory(memory_plan(config), lambda: 2.0**20, patience=0)
     assert found.value.everywhere
     assert found.value.status == ExitStatus.USER_ERROR
@@ -34,12 +34,12 @@ def test_accepts_a_run_that_may_fit(config: Config) -> None:
     memory = plan_total(TrainingLayout.from_config(config, 1), on_gpu=False)
     total = memory.device_total + sum(memory.host.values())
     check_memory(memory_plan(config), lambda: 0.97 * total, patience=0)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(InsufficientMemory):
         check_memory(memory_plan(config), lambda: 0.5 * total, patience=0)
 
 
 def test_waits_for_memory_of_ending_processes(config: Config) -> None:
-    """When a run is started again, processes of its last start may still hold memory: a refusal would end it for good."""
+    """When a run restarts, processes from its last start may still hold memory. Refusing would end it for good."""
     measured = iter([2.0**20, 2.0**40])
     check_memory(memory_plan(config), lambda: next(measured), patience=0.5)
     assert next(measured, None) is None

@@ -1,4 +1,4 @@
-"""Errors of exhausted memory: one line with a remedy."""
+"""Running out of memory: one line with a remedy."""
 
 import errno
 from typing import Any
@@ -30,7 +30,7 @@ def config(raw_config: dict[str, Any]) -> Config:
 @pytest.mark.parametrize(("made", "status"), [(0, ExitStatus.USER_ERROR), (3, ExitStatus.DIED)])
 @pytest.mark.parametrize("error", ERRORS)
 def test_out_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
-    """A traceback of 48 lines hid the remedy. A run that made steps is restarted, a run that made none is not."""
+    """A traceback of 48 lines hid the remedy. Only a run having made steps is restarted."""
     with pytest.raises(OutOfMemory) as found, explained_memory_errors(memory_plan(config), lambda: made):
         raise ERRORS[error]
     text = str(found.value)

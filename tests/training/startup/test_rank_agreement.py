@@ -1,4 +1,4 @@
-"""Ranks with different inputs, or one that cannot start: all refuse, naming the ranks and the difference."""
+"""With differing inputs, or one rank failing to start, all ranks refuse, naming ranks and differences."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_differences_between_ranks(raw_config: dict[str, Any], data_directory: P
         shutil.copytree(data_directory, path)
     index = other / "index.json"
     index.write_text(index.read_text().replace('"documents": 1', '"documents": 2', 1))
-    # Changes on rank 1 of 3, and parts of the error on all ranks; no parts for no error.
+    # Changes on rank 1 of 3, and parts of the error on all ranks. Without parts, there is no error.
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"training.seed": 5}, ["training.seed is 1234 on ranks 0, 2 (", "5 on rank 1 ("]),
         (
@@ -81,7 +81,7 @@ def _open(raw: dict[str, Any], changes: dict[str, Any], topology: Topology) -> s
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_rank_cannot_open_its_data(raw_config: dict[str, Any], tmp_path: Path, victim: int) -> None:
-    """Run the whole command: no rank hangs, all end with status 2, and one rank of each host prints the reason."""
+    """The whole command ends with status 2 on all ranks, none hangs, and one rank per host prints the reason."""
     folder = tmp_path / "workers"
     folder.mkdir()
     (folder / "payload.json").write_text(json.dumps({"config": raw_config, "victim": victim}))

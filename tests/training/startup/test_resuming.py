@@ -1,4 +1,4 @@
-"""The checkpoint that a run continues from, or a start from step 0 because none was saved."""
+"""Choosing the checkpoint to continue from, or starting from step 0 because none was saved."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ LAST_STEP = 4
 
 @pytest.fixture
 def environment(tmp_path: Path) -> RunEnvironment:
-    """Environment of a run with two checkpoints."""
+    """Return the environment for a run with two checkpoints."""
     return copied_run(tmp_path / "run")
 
 
@@ -28,7 +28,7 @@ def test_the_newest_and_a_named_checkpoint(environment: RunEnvironment) -> None:
 
 
 def test_a_run_that_saved_nothing_starts_again(environment: RunEnvironment) -> None:
-    """Metrics of the first start are set aside, so that no step has two lines."""
+    """Metrics from the first start are set aside, so that no step has two lines."""
     folder = environment.folder
     shutil.rmtree(folder.checkpoints)
     folder.latest.unlink(missing_ok=True)

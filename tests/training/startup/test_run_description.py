@@ -1,11 +1,11 @@
-"""Lines that a run prints before its first step."""
+"""Lines printed before a run's first step."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.errors import UserError

@@ -1,4 +1,4 @@
-"""A wrong claim in the registry entry of an encoding from outside the package is refused before the first step."""
+"""If an outside encoding's registry entry makes a wrong claim, the run refuses it before the first step."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ CASES: dict[str, tuple[dict[str, int], str]] = {
 
 
 def test_wrong_claims(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Each of two correct encodings trains; the error about a wrong one names the encoding, the claim and the setting."""
+    """Two correct encodings train. For a wrong one, the error names the encoding, the claim and the setting."""
     raw_config["run"]["directory"] = str(tmp_path)
     raw_config["training"]["steps"] = 1
     cases = [

@@ -6,18 +6,18 @@ from contextlib import suppress
 import pytest
 import torch
 
-from megatape.config.batches import BatchSizes
-from megatape.data.training.batch import Batch
-from megatape.data.training.loader import Loader
+from megatape.config.sections.batches import BatchSizes
+from megatape.data.training.batches.batch import Batch
+from megatape.data.training.batches.loader import Loader
 from megatape.nn.targets import IGNORE_INDEX
 from megatape.training.steps.prefetch import STEPS_AHEAD, Prefetcher
 
-# Number of samples in a step.
+# Number of samples in a step
 STEP = 8
 
 
 class Numbered(Loader):
-    """Loader whose batches are the number of consumed samples, and which records its calls."""
+    """Loader returning the number of consumed samples as batches, and recording its calls."""
 
     def __init__(self, failing: dict[int, Exception] | None = None) -> None:
         self.failing = failing or {}
@@ -46,7 +46,7 @@ def numbers(feed: Prefetcher, consumed: int) -> list[int]:
 
 
 def test_batches_depend_only_on_consumed_samples() -> None:
-    """The number of prefetched steps never matters, not even if a run does not continue with the next step."""
+    """Prefetching any number of steps changes nothing, even if a run does not continue with the next step."""
     loader = Numbered()
     with Prefetcher(loader, torch.device("cpu")) as feed:
         assert numbers(feed, 0) == [0, 1]
@@ -83,7 +83,7 @@ def test_read_error_belongs_to_its_step() -> None:
         assert feed.get(STEP).error == "gone"
         assert feed.get(STEP).batches == []
         feed.start(2 * STEP)
-        # An error of the program is no fault of the data.
+        # A program error is no data fault.
         with pytest.raises(KeyError, match="ours"):
             feed.get(2 * STEP)
         feed.start(3 * STEP)

@@ -1,4 +1,4 @@
-"""The decisions of the spike policy, without a run."""
+"""The spike policy's decisions, without a run."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.state import SpikeState
+from megatape.checkpoint.format.state import SpikeState
 from megatape.config import TrainingConfig, parse_config
-from megatape.config.batches import BatchSizes
+from megatape.config.sections.batches import BatchSizes
 from megatape.training.steps import spike_policy
 from megatape.training.steps.spike_policy import Rollback, SpikePolicy
-from megatape.zero.update import Decision, Skip, Take, Update
+from megatape.zero.update.decision import Apply, Decision, Skip, Update
 
 # Losses alternate between 3.0 and 3.1.
 MEAN = 3.05
@@ -23,7 +23,7 @@ def policy_of(config: TrainingConfig, on_spike: str) -> SpikePolicy:
 
 
 def copy_of(policy: SpikePolicy, config: TrainingConfig, on_spike: str) -> SpikePolicy:
-    """Return a policy that continues from another one's state in a checkpoint."""
+    """Return a policy continuing from another one's state in a checkpoint."""
     copied = policy_of(config, on_spike)
     copied.restore(SpikeState.model_validate_json(policy.saved_state().model_dump_json(by_alias=True)))
     return copied
@@ -46,23 +46,23 @@ def steps() -> Iterator[int]:
 
 @pytest.fixture
 def policy(config: TrainingConfig, steps: Iterator[int]) -> SpikePolicy:
-    """Return a policy that skips spikes, after enough steps to recognize them."""
+    """Return a policy skipping spikes, after enough steps to recognize them."""
     policy = policy_of(config, "skip")
     for number in range(spike_policy.MIN_STEPS):
-        assert policy.decide(100.0, 100.0) == Take(), "too few steps"
+        assert policy.decide(100.0, 100.0) == Apply(), "too few steps"
         observe(policy, next(steps), 3.0 + 0.1 * (number % 2))
     return policy
 
 
 def test_spikes_are_recognized(policy: SpikePolicy) -> None:
-    assert policy.decide(MEAN + 5.9 * DEVIATION, 1.0) == Take()
-    assert policy.decide(-100.0, 1.0) == Take()
+    assert policy.decide(MEAN + 5.9 * DEVIATION, 1.0) == Apply()
+    assert policy.decide(-100.0, 1.0) == Apply()
     decision = policy.decide(MEAN + 6.1 * DEVIATION, 1.0)
     assert isinstance(decision, Skip)
     assert decision.anomaly.startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
 
 
-@pytest.mark.parametrize(("on_spike", "kind"), [("log", Take), ("skip", Skip), ("rewind", Rollback)])
+@pytest.mark.parametrize(("on_spike", "kind"), [("log", Apply), ("skip", Skip), ("roll_back", Rollback)])
 def test_decisions_survive_a_restart(
     policy: SpikePolicy,
     config: TrainingConfig,
@@ -72,21 +72,21 @@ def test_decisions_survive_a_restart(
     decision = copy_of(policy, config, on_spike).decide(4.0, 1.0)
     assert type(decision) is kind
     assert decision.anomaly == policy.decide(4.0, 1.0).anomaly is not None
-    assert isinstance(decision, Take) == (kind is Take)
+    assert isinstance(decision, Apply) == (kind is Apply)
 
 
 def test_lasting_level_is_no_spike(policy: SpikePolicy, steps: Iterator[int]) -> None:
     for number in range(spike_policy.WINDOW):
         observe(policy, next(steps), 4.0 + 0.1 * (number % 2))
-    assert policy.decide(4.1, 1.0) == Take()
+    assert policy.decide(4.1, 1.0) == Apply()
     assert "the loss" in policy.decide(5.0, 1.0).anomaly
 
 
 def test_stable_and_protected_checkpoints(config: TrainingConfig) -> None:
     """Checkpoints followed by a spike are no candidates, also after a restart within 64 steps."""
-    before = policy_of(config, "rewind")
-    before.observe(70, 1.0, Update(1.0, "the loss is nan", Take()))
-    policy = copy_of(before, config, "rewind")
+    before = policy_of(config, "roll_back")
+    before.observe(70, 1.0, Update(1.0, "the loss is nan", Apply()))
+    policy = copy_of(before, config, "roll_back")
     assert policy.stable_checkpoints([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0]
     assert policy.stable_checkpoints([80, 70, 6, 5, 0], 134) == [70, 5, 0]
     assert policy.protected([90, 80, 70, 60, 5, 0], 100) == [5, 70]
@@ -96,8 +96,8 @@ def test_stable_and_protected_checkpoints(config: TrainingConfig) -> None:
 
 
 def test_rollback_in_a_batch_size_warmup(config: TrainingConfig) -> None:
-    """A rollback skips the samples of the last 64 steps, of any size. The next one may follow 64 steps later."""
-    # 500 steps of 8 samples, then steps of 64.
+    """A rollback skips the samples in the last 64 steps, whatever their size. The next one may follow 64 steps later."""
+    # 500 steps with 8 samples, then steps with 64
     batches = BatchSizes(64, ((8, 4000),))
     policy = SpikePolicy(config, batches)
     assert policy.may_roll_back(batches.consumed(70))
@@ -115,7 +115,7 @@ def test_rollback_in_a_batch_size_warmup(config: TrainingConfig) -> None:
 
 
 def test_configured_and_rolled_back_samples(config: TrainingConfig) -> None:
-    """A step with one such sample is skipped. Checkpoints store what rollbacks skip, under the names of version 0.1."""
+    """A step containing one such sample is skipped. Checkpoints store what rollbacks skip, using version 0.1's names."""
     policy = SpikePolicy(config.model_copy(update={"skip_samples": ((20, 20),)}), BatchSizes(8))
     assert policy.skip_after_rollback(SpikeState(), range(32, 48)) == (32, 47)
     steps = [range(first, first + 8) for first in range(0, 56, 8)]

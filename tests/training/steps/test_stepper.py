@@ -1,4 +1,4 @@
-"""Steps without a model: which are computed, how often, and what ranks exchange."""
+"""Stepping without a model: which steps are computed, how often, and what ranks exchange."""
 
 import math
 from collections.abc import Iterator
@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.config.batches import BatchSizes
-from megatape.data.training.loader import Batch, Loader
+from megatape.config.sections.batches import BatchSizes
+from megatape.data.training.batches.loader import Batch, Loader
 from megatape.distributed.topology import Topology
 from megatape.errors import DataError
 from megatape.nn.targets import IGNORE_INDEX
 from megatape.reliability.watch.pace import Pace
-from megatape.training.state import TrainState
+from megatape.training.progress import Progress
 from megatape.training.steps.output import SkipReason
 from megatape.training.steps.status import Requests
 from megatape.training.steps.stepper import Stepper
-from megatape.zero.pass_result import GradientSums, PassResult
-from megatape.zero.stopwatch import Stopwatch
-from megatape.zero.update import Decide, Decision, Skip, Take, Update
+from megatape.zero.passes.pass_result import GradientSums, PassResult
+from megatape.zero.passes.stopwatch import Stopwatch
+from megatape.zero.update.decision import Apply, Decide, Decision, Skip, Update
 
 CPU = torch.device("cpu")
 STEP = 2
 
 
 class StubLoader(Loader):
-    """Loader of steps of two samples. Steps after `masked` samples have no targets, and after `failing` no data."""
+    """Loader with two samples a step. Steps after `masked` samples have no targets, and after `failing` no data."""
 
     def __init__(self, masked: int | None = None, failing: int | None = None) -> None:
         self.batches = BatchSizes(STEP)
@@ -48,12 +48,12 @@ class StubLoader(Loader):
 
 
 class StubEngine:
-    """Engine on one rank, whose passes return `losses` in turn."""
+    """Engine returning `losses` in turn, on one of the ranks that read the same samples."""
 
-    def __init__(self, losses: list[float]) -> None:
+    def __init__(self, losses: list[float], reader: int = 0, num_readers: int = 1) -> None:
         self.device = CPU
         self.topology = Topology(0, 1, 0)
-        self.mesh = {"sample": SimpleNamespace(size=1), "tensor": SimpleNamespace(size=1)}
+        self.mesh = {"sample": SimpleNamespace(size=num_readers, rank=reader), "tensor": SimpleNamespace(size=1)}
         self.num_exchanges = 0
         self.num_updates = 0
         self._losses = iter(losses)
@@ -68,11 +68,13 @@ class StubEngine:
 
     def update(self, rate: float, loss: float, sums: GradientSums, *, decide: Decide) -> Update:
         self.num_updates += 1
+        if not math.isfinite(loss):
+            return Update(math.nan, f"the loss is {loss}", Apply())
         return Update(1.0, None, decide(1.0))
 
 
 class StubPolicy:
-    """Policy that skips configured and rolled-back samples, and updates with a loss above 5."""
+    """Policy skipping configured and rolled-back samples, and updates with a loss above 5."""
 
     def __init__(self, configured: int | None = None, rolled_back: int | None = None) -> None:
         self.observed: list[int] = []
@@ -88,29 +90,36 @@ class StubPolicy:
     def decide(self, loss: float, norm: float) -> Decision:
         if loss > 5:
             return Skip(f"the loss is {loss:.0f}")
-        return Take()
+        return Apply()
 
     def observe(self, step: int, loss: float, update: Update) -> None:
         self.observed.append(step)
 
 
 class Run:
-    """Stepper over stand-ins of its parts."""
+    """Return a stepper using stand-ins for its parts."""
 
-    def __init__(self, losses: list[float], loader: StubLoader | None = None, policy: StubPolicy | None = None) -> None:
-        self.engine = StubEngine(losses)
+    def __init__(
+        self,
+        losses: list[float],
+        loader: StubLoader | None = None,
+        policy: StubPolicy | None = None,
+        reader: int = 0,
+        num_readers: int = 1,
+    ) -> None:
+        self.engine = StubEngine(losses, reader, num_readers)
         self.policy = policy or StubPolicy()
-        self.state = TrainState(sequence_length=2)
+        self.progress = Progress(sequence_length=2)
         engine: Any = self.engine
         stepper_policy: Any = self.policy
         self.stepper = Stepper(engine, loader or StubLoader(), stepper_policy, lambda step: 0.1 * (step + 1), Requests, Pace())
 
     def steps(self, number: int) -> Iterator[Any]:
-        """Yield the results of steps."""
+        """Yield step results."""
         with self.stepper:
             for _ in range(number):
-                output = self.stepper.step(self.state)
-                self.state.advance(output.samples, output.digest, updated=output.is_applied)
+                output = self.stepper.step(self.progress)
+                self.progress.advance(output.samples, output.digest, updated=output.is_applied)
                 yield output
 
 
@@ -122,6 +131,13 @@ def test_one_exchange_a_step() -> None:
     assert [output.digest for output in outputs] == [1, 3, 5]
     assert [output.learning_rate for output in outputs] == pytest.approx([0.1, 0.2, 0.3])
     assert run.engine.num_exchanges == 4, "the first step asks for the counts of its batch as well"
+
+
+@pytest.mark.parametrize(("reader", "digests"), [(0, [1, 3]), (1, [0, 0])])
+def test_only_the_first_rank_of_a_sample_adds_its_digest(reader: int, digests: list[int]) -> None:
+    """A digest added by every rank would exceed the integers of float64 with fewer samples."""
+    run = Run([3.0, 2.0], reader=reader, num_readers=2)
+    assert [output.digest for output in run.steps(2)] == digests
 
 
 def test_a_rollback_asks_for_the_counts_again() -> None:
@@ -147,18 +163,33 @@ def test_a_transient_fault_costs_no_step() -> None:
     (output,) = run.steps(1)
     assert output.is_applied
     assert output.loss == 2.0
-    assert output.anomaly == "the loss is 9; computed again, they are 2 and 1: a transient fault"
+    assert output.anomaly == "the loss is 9; computed again, loss and gradient norm are 2 and 1: a transient fault"
+
+
+def test_a_transient_nan_costs_no_step() -> None:
+    run = Run([math.nan, 2.0])
+    (output,) = run.steps(1)
+    assert output.is_applied
+    assert output.anomaly == "the loss is nan; computed again, loss and gradient norm are 2 and 1: a transient fault"
+    assert run.policy.observed == [1]
+
+
+def test_a_step_that_is_never_finite_is_skipped() -> None:
+    run = Run([math.nan, math.nan])
+    (output,) = run.steps(1)
+    assert output.skip_reason == "the loss is nan"
+    assert output.anomaly is None
 
 
 def test_skipped_steps_are_not_computed() -> None:
     """Steps to skip, and steps without targets, reach neither the model nor the policy. Ranks still exchange their status."""
     run = Run([3.0], StubLoader(masked=STEP), StubPolicy(configured=0, rolled_back=2 * STEP))
     configured, masked, rolled_back, computed = run.steps(4)
-    assert configured.skip_reason is SkipReason.CONFIGURED
-    assert masked.skip_reason is SkipReason.NO_TARGETS
-    assert rolled_back.skip_reason is SkipReason.ROLLED_BACK
+    assert configured.not_computed is SkipReason.CONFIGURED
+    assert masked.not_computed is SkipReason.NO_TARGETS
+    assert rolled_back.not_computed is SkipReason.ROLLED_BACK
     assert [output.is_planned for output in (configured, masked, rolled_back, computed)] == [True, False, True, False]
-    assert rolled_back.skipped == "skipped after a rollback"
+    assert rolled_back.skip_reason == "skipped after a rollback"
     assert math.isnan(configured.loss)
     assert computed.loss == 3.0
     assert run.policy.observed == [4]
@@ -171,4 +202,4 @@ def test_lost_data_end_the_step_on_all_ranks() -> None:
     next(steps)
     with pytest.raises(DataError, match="the data of step 2 cannot be read: .*the file server is gone"):
         next(steps)
-    assert run.state.step == 1
+    assert run.progress.step == 1

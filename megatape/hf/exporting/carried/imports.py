@@ -9,7 +9,13 @@ from megatape.hf.modeling import stand_ins
 from megatape.moved_modules import current_name
 
 # Prefixes of modules that exports carry, in addition to encodings' relative imports.
-CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.encodings.")
+CARRIED = (
+    "megatape.attention.bias",
+    "megatape.attention.rotation",
+    "megatape.config.layers.layer_pattern",
+    "megatape.hf.modeling.",
+    "megatape.encodings.",
+)
 # Prefix of encodings' Triton kernels, which stand_ins.py replaces.
 KERNELS = "megatape.encodings.kernels."
 REGISTRY = "megatape.registry"

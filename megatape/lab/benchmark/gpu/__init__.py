@@ -9,12 +9,12 @@ A part measures cases, such as a training step with one encoding and backend, an
     steps       RoPE and TAPE training steps                 fastest RoPE step, targets
     update      rotation and position update                 copying as many bytes
     profile     a step's kernels and busy time
-    pretrain    `megatape pretrain`                          bare step (raw_step.py)
+    pretrain    `megatape pretrain`                          bare step (parts/raw_step.py)
     tests       tests marked gpu
     fp8         FP8 training steps                           bfloat16
     serving     exported TAPE with static caches             transformers' Llama
     tiles       other tiles for the attention kernels        tiles in use
 
-parts.py lists the parts. runner.py starts worker.py for each part, bench.py sends results back, results.py keeps them in
-results.jsonl, and report.py joins the tables in table.md.
+registry.py lists the parts, which are in parts/. runner.py starts worker.py for each part, bench.py sends results back,
+results.py keeps them in results.jsonl, and report.py joins the tables (tables.py) in table.md.
 """

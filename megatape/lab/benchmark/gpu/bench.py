@@ -9,11 +9,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
-from megatape.lab.benchmark.gpu.results import Entry, Key, Measurement, Result
+from megatape.lab.benchmark.figures.measurement import Measurement
+from megatape.lab.benchmark.gpu.results import BenchmarkResult, ResultKey, ResultLine
 from megatape.lab.processes import MAX_ERROR_LENGTH, MAX_ERROR_LINES, lines
 
 if TYPE_CHECKING:
-    from megatape.lab.benchmark.timing import Timer
+    from megatape.lab.benchmark.figures.timing import Timer
 
 # Exit status if a process cannot measure anything more.
 LOST = 3
@@ -27,11 +28,11 @@ class Bench:
         tiny: Whether to use sizes that a CPU runs in a second.
     """
 
-    def __init__(self, part: str, device: str, tiny: bool, skipped: set[Key], channel: IO[str]) -> None:
+    def __init__(self, part: str, device: str, tiny: bool, skipped: set[ResultKey], channel: IO[str]) -> None:
         """Start without results.
 
         Args:
-            part: Part name.
+            part: Name of the part.
             device: "cuda" or "cpu".
             tiny: Whether to use small sizes.
             skipped: Keys with a result.
@@ -48,7 +49,7 @@ class Bench:
         """Timer for the device."""
         import torch
 
-        from megatape.lab.benchmark.timing import Timer
+        from megatape.lab.benchmark.figures.timing import Timer
 
         device = torch.device(self.device)
         if self.tiny:
@@ -73,26 +74,26 @@ class Bench:
 
     def begin(self, case: tuple[str, ...]) -> None:
         """Announce a measurement. It fails if the process dies before recording a result."""
-        self._send({"begin": str(Key(self._part, case))})
+        self._send({"begin": str(ResultKey(self._part, case))})
 
     def record(self, case: tuple[str, ...], measurement: Measurement) -> None:
         """Record a case's figures."""
-        self._send_result(case, Result(measurement.to_json()))
+        self._send_result(case, BenchmarkResult(measurement.to_json()))
 
     def fail(self, case: tuple[str, ...], message: str) -> None:
         """Record a failure. If the CUDA context is broken, exit: another process measures the remaining cases."""
-        self._send_result(case, Result(error=message))
+        self._send_result(case, BenchmarkResult(error=message))
         if self.device == "cuda" and _is_context_broken():
             sys.stderr.flush()
-            # Not sys.exit: CUDA cannot be shut down any more.
+            # sys.exit would try to shut CUDA down, which is no longer possible.
             os._exit(LOST)
 
     def has_result(self, case: tuple[str, ...]) -> bool:
         """Whether an earlier process has measured the case."""
-        return Key(self._part, case) in self._skipped
+        return ResultKey(self._part, case) in self._skipped
 
-    def _send_result(self, case: tuple[str, ...], result: Result) -> None:
-        self._send(Entry(Key(self._part, case), result).to_json())
+    def _send_result(self, case: tuple[str, ...], result: BenchmarkResult) -> None:
+        self._send(ResultLine(ResultKey(self._part, case), result).to_json())
 
     def _send(self, line: dict[str, Any]) -> None:
         self._channel.write(json.dumps(line) + "\n")

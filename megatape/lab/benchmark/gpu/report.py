@@ -1,6 +1,6 @@
 """Text for table.md: the tables of all parts, and what is missing."""
 
-from megatape.lab.benchmark.gpu.parts import PARTS
+from megatape.lab.benchmark.gpu.registry import PARTS
 from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import titled
 
@@ -11,7 +11,8 @@ def report(results: Results) -> str:
     """Return the tables of all measured parts, and a list of what is missing."""
     # Import only the modules of measured parts: another one may lack a package.
     measured = {key.part for key in results if key.case}
-    parts = sorted((part for part in PARTS if part.name in measured), key=lambda part: part.order)
+    parts = [part for part in PARTS if part.name in measured or part.earlier_name in measured]
+    parts.sort(key=lambda part: part.order)
     paragraphs: list[str] = []
     # Parts of one module share a table.
     for table in dict.fromkeys(part.table for part in parts):

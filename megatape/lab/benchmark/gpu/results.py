@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
-
-from megatape.errors import ExistingPath, MissingPath, UserError
+from megatape.errors import ExistingPath, MissingPath, UserError, flag
 from megatape.utils.json_lines import append_lines, read_lines
 
 RESULTS = "results.jsonl"
 
 
-class Key(NamedTuple):
+class ResultKey(NamedTuple):
     """Result key, such as "attention/155m/plain/sdpa" in files.
 
     Attributes:
-        part: Part name.
+        part: Name of the part.
         case: Names identifying the measured case. Empty for the part's own result.
     """
 
@@ -36,30 +34,8 @@ class Key(NamedTuple):
         return cls(part, tuple(case))
 
 
-class Measurement(BaseModel):
-    """Base class for measured figures. JSON names are the fields' aliases, or the fields with spaces."""
-
-    model_config = ConfigDict(frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", " "))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON, without missing ones."""
-        return self.model_dump(by_alias=True, exclude_none=True)
-
-
-class Seconds(Measurement):
-    """Median seconds."""
-
-    seconds: float
-
-
-class Times(Seconds):
-    """Median seconds, and the median ratio to a baseline in the same round."""
-
-    ratio: float
-
-
 @dataclass(frozen=True)
-class Result:
+class BenchmarkResult:
     """Result of a measurement or a part.
 
     Attributes:
@@ -79,20 +55,20 @@ class Result:
 
     @property
     def reason(self) -> str | None:
-        """Why figures are missing, if some are."""
+        """Reason for missing figures, if any."""
         if self.left_out is not None:
             return f"left out: {self.left_out}"
         return self.error
 
 
-Results = dict[Key, Result]
+Results = dict[ResultKey, BenchmarkResult]
 
 
-class Entry(NamedTuple):
+class ResultLine(NamedTuple):
     """Line in results.jsonl."""
 
-    key: Key
-    result: Result
+    key: ResultKey
+    result: BenchmarkResult
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as JSON."""
@@ -107,13 +83,13 @@ class Entry(NamedTuple):
     def parse(cls, line: dict[str, Any]) -> Self:
         """Return a line's entry."""
         figures = dict(line)
-        key = Key.parse(figures.pop("key"))
+        key = ResultKey.parse(figures.pop("key"))
         error = figures.pop("error", None)
         left_out = figures.pop("left out", None)
-        return cls(key, Result(figures, error, left_out))
+        return cls(key, BenchmarkResult(figures, error, left_out))
 
 
-class Journal:
+class ResultsFile:
     """Results by key, and their file. Each line is on disk before the next measurement starts."""
 
     def __init__(self, path: Path, results: Results) -> None:
@@ -123,14 +99,16 @@ class Journal:
         try:
             path.touch(exist_ok=False)
         except FileExistsError:
-            raise ExistingPath(f"{path} exists: choose another `out`, or continue it by `done` {path}") from None
+            raise ExistingPath(
+                f"{path} exists: choose another {flag('output')}, or continue it by {flag('done')} {path}"
+            ) from None
         for key, result in results.items():
             self.add(key, result)
 
-    def add(self, key: Key, result: Result) -> None:
+    def add(self, key: ResultKey, result: BenchmarkResult) -> None:
         """Add a result, replacing an earlier one with the same key."""
         self.results[key] = result
-        append_lines(self._path, [Entry(key, result).to_json()])
+        append_lines(self._path, [ResultLine(key, result).to_json()])
 
 
 def read_results(path: Path) -> Results:
@@ -145,7 +123,7 @@ def read_results(path: Path) -> Results:
     results = {}
     for _, line in read_lines(path):
         if isinstance(line.get("key"), str):
-            key, result = Entry.parse(line)
+            key, result = ResultLine.parse(line)
             results[key] = result
     if not results and path.stat().st_size:
         raise UserError(f"{path} has no results: give the results.jsonl of an earlier benchmark")

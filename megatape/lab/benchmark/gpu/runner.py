@@ -3,27 +3,37 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 
+from megatape.lab.benchmark.figures.measurement import Seconds
 from megatape.lab.benchmark.gpu.bench import LOST
-from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
+from megatape.lab.benchmark.gpu.registry import TIME_LIMIT, BenchmarkPart
 from megatape.lab.benchmark.gpu.report import TABLE, report
-from megatape.lab.benchmark.gpu.results import RESULTS, Entry, Journal, Key, Result, Results, Seconds, read_results
+from megatape.lab.benchmark.gpu.results import (
+    RESULTS,
+    BenchmarkResult,
+    ResultKey,
+    ResultLine,
+    Results,
+    ResultsFile,
+    read_results,
+)
 from megatape.lab.benchmark.gpu.worker import FULL, TINY
 from megatape.lab.processes import child, ending, interruptible
 from megatape.utils.atomic import write_atomically
+from megatape.utils.paragraphs import Show
 from megatape.utils.python_process import python_command
 
 LOGS = "logs"
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """How to run a benchmark.
+class BenchmarkConditions:
+    """Conditions of a benchmark: device, sizes and time limit.
 
     Attributes:
         device: "cuda" or "cpu".
@@ -44,65 +54,67 @@ class Conditions:
 
 
 def benchmark(
-    parts: Sequence[Part],
-    out: Path,
-    conditions: Conditions,
+    parts: Sequence[BenchmarkPart],
+    output: Path,
+    conditions: BenchmarkConditions,
+    show: Show,
     done: Path | None = None,
     budget: float | None = None,
-) -> Iterator[str]:
-    """Measure parts, yielding lines about the progress.
+) -> None:
+    """Measure parts.
 
     Args:
         parts: Parts to measure.
-        out: Output folder for results.jsonl (with earlier results), table.md (rewritten after every part) and logs/.
+        output: Output folder for results.jsonl (with earlier results), table.md (rewritten after every part) and logs/.
         conditions: Device, sizes and time limit.
+        show: Called with a line about each part.
         done: Earlier results.jsonl. Only what failed or is missing there is measured.
         budget: Seconds for all parts. Parts that no longer fit are skipped.
 
     Raises:
         FileNotFoundError: `done` is missing.
-        UserError: `done` has no results, or `out` has some.
+        UserError: `done` has no results, or `output` has some.
     """
-    deadline = math.inf
-    if budget is not None:
-        deadline = time.monotonic() + budget
-    journal = _open_journal(out, done)
+    deadline = time.monotonic() + budget if budget is not None else math.inf
+    results_file = _open_results(output, done)
     with interruptible():
         for part in parts:
-            part_result = journal.results.get(Key(part.name))
+            part_result = results_file.results.get(ResultKey(part.name))
             if part_result is not None and part_result.is_measured:
-                yield f"{part.name}: measured before"
+                show(f"{part.name}: measured before")
                 continue
-            result = _run_part(part, journal, out / LOGS, conditions, deadline - time.monotonic())
-            journal.add(Key(part.name), result)
-            write_atomically(out / TABLE, report(journal.results).encode())
-            yield _progress(part, journal.results)
+            result = _run_part(part, results_file, output / LOGS, conditions, deadline - time.monotonic())
+            results_file.add(ResultKey(part.name), result)
+            write_atomically(output / TABLE, report(results_file.results).encode())
+            show(_progress(part, results_file.results))
 
 
-def _run_part(part: Part, journal: Journal, logs: Path, conditions: Conditions, remaining: float) -> Result:
+def _run_part(
+    part: BenchmarkPart, results_file: ResultsFile, logs: Path, conditions: BenchmarkConditions, remaining: float
+) -> BenchmarkResult:
     """Run a part unless it takes more than the remaining seconds."""
     if part.seconds > remaining:
         reason = f"takes about {part.seconds} s, and {max(remaining, 0):.0f} s of the budget were left"
-        return Result(left_out=reason)
+        return BenchmarkResult(left_out=reason)
     log = logs / f"{part.name.replace(' ', '_')}.txt"
     max_seconds = min(conditions.time_limit * part.seconds, remaining)
-    return _PartRun(part, journal, log, max_seconds, conditions).finish()
+    return _PartRun(part, results_file, log, max_seconds, conditions).finish()
 
 
-def _open_journal(out: Path, done: Path | None) -> Journal:
+def _open_results(output: Path, done: Path | None) -> ResultsFile:
     """Create the output folder, and start results.jsonl with what an earlier benchmark has measured."""
     earlier: Results = {}
     if done is not None:
         earlier = {key: result for key, result in read_results(done).items() if result.is_measured}
-    (out / LOGS).mkdir(parents=True, exist_ok=True)
-    results = out / RESULTS
+    (output / LOGS).mkdir(parents=True, exist_ok=True)
+    results = output / RESULTS
     if done and results.exists() and done.samefile(results):
         done.rename(results.with_suffix(".earlier.jsonl"))
-    return Journal(results, earlier)
+    return ResultsFile(results, earlier)
 
 
-def _progress(part: Part, results: Results) -> str:
-    part_result = results[Key(part.name)]
+def _progress(part: BenchmarkPart, results: Results) -> str:
+    part_result = results[ResultKey(part.name)]
     if part_result.left_out is not None:
         return f"{part.name}: {part_result.reason}"
     cases = {key: result for key, result in results.items() if key.part == part.name and key.case}
@@ -119,17 +131,19 @@ class _PartRun:
     If a process dies, its current measurement fails, and the next process continues with the others.
     """
 
-    def __init__(self, part: Part, journal: Journal, log: Path, max_seconds: float, conditions: Conditions) -> None:
+    def __init__(
+        self, part: BenchmarkPart, results_file: ResultsFile, log: Path, max_seconds: float, conditions: BenchmarkConditions
+    ) -> None:
         self._part = part
-        self._journal = journal
+        self._results_file = results_file
         self._log = log
         self._max_seconds = max_seconds
         self._conditions = conditions
         # Keys measured in this run, successfully or not.
-        self._tried: set[Key] = set()
-        self._running: Key | None = None
+        self._tried: set[ResultKey] = set()
+        self._running: ResultKey | None = None
 
-    def finish(self) -> Result:
+    def finish(self) -> BenchmarkResult:
         """Measure the part. Returns its duration, with a reason if something failed."""
         started = time.monotonic()
         self._log.unlink(missing_ok=True)
@@ -148,16 +162,16 @@ class _PartRun:
             # A process that ended between two measurements for an unknown reason would do so again.
             is_last = is_expired or (self._running is None and status != LOST)
             if self._running is not None:
-                self._add(self._running, Result(error=reason))
+                self._add(self._running, BenchmarkResult(error=reason))
             if is_last:
                 return self._part_result(seconds, reason)
 
-    def _part_result(self, seconds: float, reason: str | None) -> Result:
-        return Result(Seconds(seconds=seconds).to_json(), error=reason)
+    def _part_result(self, seconds: float, reason: str | None) -> BenchmarkResult:
+        return BenchmarkResult(Seconds(seconds=seconds).to_json(), error=reason)
 
     def _failures(self) -> str | None:
         """Return how many measurements failed, None without any."""
-        num_failures = sum(self._journal.results[key].error is not None for key in self._tried)
+        num_failures = sum(self._results_file.results[key].error is not None for key in self._tried)
         if not num_failures:
             return None
         return f"{num_failures} failed"
@@ -169,19 +183,19 @@ class _PartRun:
         command = python_command("megatape.lab.benchmark.gpu.worker", *words)
         with self._log.open("a") as log, child(command, stdin=PIPE, stderr=log, limit=seconds) as process:
             assert process.stdin is not None and process.stdout is not None
-            measured = {key for key, result in self._journal.results.items() if result.is_measured}
+            measured = {key for key, result in self._results_file.results.items() if result.is_measured}
             with suppress(BrokenPipeError):
                 process.stdin.write(json.dumps(sorted(str(key) for key in self._tried | measured)) + "\n")
                 process.stdin.flush()
             for text in process.stdout:
                 line = json.loads(text)
                 if "begin" in line:
-                    self._running = Key.parse(line["begin"])
+                    self._running = ResultKey.parse(line["begin"])
                 else:
-                    self._add(*Entry.parse(line))
+                    self._add(*ResultLine.parse(line))
             return process.wait()
 
-    def _add(self, key: Key, result: Result) -> None:
-        self._journal.add(key, result)
+    def _add(self, key: ResultKey, result: BenchmarkResult) -> None:
+        self._results_file.add(key, result)
         self._tried.add(key)
         self._running = None

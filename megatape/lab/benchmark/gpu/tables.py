@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
-from megatape.lab.benchmark.gpu.results import Measurement, Results
+from megatape.lab.benchmark.figures.measurement import Measurement
+from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.encodings import BASELINE
 from megatape.utils.tables import markdown
 
@@ -31,7 +32,7 @@ def measurements(
 
     Args:
         results: Results by key.
-        part: Part name.
+        part: Name of the part.
         case: Case type, called with the names.
         figures: Measurement class.
     """

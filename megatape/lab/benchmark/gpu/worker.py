@@ -11,8 +11,8 @@ import sys
 import threading
 
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.parts import Part
-from megatape.lab.benchmark.gpu.results import Key
+from megatape.lab.benchmark.gpu.registry import BenchmarkPart
+from megatape.lab.benchmark.gpu.results import ResultKey
 
 # Values of the second argument.
 TINY = "tiny"
@@ -26,19 +26,19 @@ def main(words: list[str]) -> None:
         words: Device; TINY or FULL; the part's name, module and arguments.
     """
     device, size, name, module, *arguments = words
-    part = Part(name, module, seconds=0, arguments=tuple(arguments))
+    part = BenchmarkPart(name, module, seconds=0, arguments=tuple(arguments))
     # A copy, which child processes do not inherit.
     channel = os.fdopen(os.dup(1), "w")
     # Redirect to the log what libraries print.
     os.dup2(2, 1)
-    skipped = {Key.parse(text) for text in json.loads(sys.stdin.readline())}
+    skipped = {ResultKey.parse(text) for text in json.loads(sys.stdin.readline())}
     threading.Thread(target=_end_with_parent, daemon=True).start()
     part.measure(Bench(name, device, size == TINY, skipped, channel))
 
 
 def _end_with_parent() -> None:
     """Wait until standard input ends, then kill this process and its children."""
-    # Not sys.stdin: Python could not close it while a thread reads.
+    # Python could not close sys.stdin while a thread reads from it, so read the descriptor.
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGKILL)

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.training.token_dataset import TokenDataset
-from megatape.errors import UserError
+from megatape.data.training.datasets.token_dataset import TokenDataset
+from megatape.errors import UserError, flag
 from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.lab.names import real_paths
 from megatape.model.transformer import Transformer
@@ -58,9 +58,7 @@ def load_models(checkpoints: Sequence[Path], data: Path | None, samples: int, le
     encodings = [checkpoint.config.model.encoding for checkpoint in readers]
     models = []
     for checkpoint, encoding in zip(readers, encodings, strict=True):
-        label = encoding
-        if encodings.count(encoding) > 1:
-            label = f"{encoding} {checkpoint.directory}"
+        label = f"{encoding} {checkpoint.directory}" if encodings.count(encoding) > 1 else encoding
         run_data = checkpoint.config.data
         directory = data or run_data.directory
         tokens, bos = _text(checkpoint, directory, samples, length or run_data.sequence_length)
@@ -77,10 +75,13 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
     dataset = TokenDataset(StoredSplit(directory, "validation"), length)
     tokenizer = checkpoint.tokenizer()
     if tokenizer.sha256 != dataset.split.tokenizer_hash:
-        raise UserError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with `data`")
+        raise UserError(
+            f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with {flag('data')}"
+        )
     if dataset.num_samples < samples:
         raise UserError(
-            f"samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
+            f"{flag('samples')} is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: "
+            "lower it"
         )
     sequences = [dataset.tokens(index)[:length] for index in range(samples)]
     tokens = torch.from_numpy(np.stack(sequences))

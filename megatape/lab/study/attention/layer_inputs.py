@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from megatape.attention.backends.sdpa import visible
 from megatape.attention.rotation import PositionState, rotate_qk
+from megatape.attention.windows import starts_in_window, visible
 from megatape.encodings.encoding import Encoding
-from megatape.model.block import Attention
+from megatape.model.attention import Attention
 from megatape.model.transformer import Transformer
 
 
@@ -35,7 +35,7 @@ class LayerInputs:
 
     @property
     def e(self) -> Tensor | None:
-        """Position tensors, [B, N, L, W] if blocks move them."""
+        """Position tensors, [B, N, L, W] if blocks update them."""
         if not self.encoding.carries_state:
             return self.positions.initial
         return self.positions.tensor(self.encoding.config.num_kv_heads)
@@ -84,15 +84,18 @@ def probabilities(layer: LayerInputs) -> Tensor:
     features = attention.features(h, q, k)
     q, k, bias = attention.encode(q, k, features, layer.positions.initial, None)
     if attention.encoding.has_position_tensor:
-        q, k = rotate_qk(q, k, layer.positions)
+        state = PositionState(layer.positions.initial, attention.delta_for_attention(layer.positions))
+        q, k = rotate_qk(q, k, state)
     groups = q.shape[2] // k.shape[2]
     everything = slice(0, length)
     keys = k.transpose(1, 2).repeat_interleave(groups, 1).mT
     scores = q.transpose(1, 2).float() @ keys.float() / math.sqrt(q.shape[-1])
     if bias is not None:
         scores = scores + bias.block(bias.weights, everything, everything)
-    one_document = torch.zeros(1, length, dtype=torch.long, device=h.device)
-    hidden = ~visible(one_document)[:, None]
+    starts = torch.zeros(1, length, dtype=torch.long, device=h.device)
+    if attention.window is not None:
+        starts = starts_in_window(q, starts, attention.window)
+    hidden = ~visible(starts)[:, None]
     return scores.masked_fill(hidden, -math.inf).softmax(-1)
 
 

@@ -3,7 +3,7 @@
 Shapes as in model/transformer.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, flag
 from megatape.lab.pictures import save
 from megatape.lab.study.attention.examined_model import ExaminedModel
 from megatape.lab.study.attention.layer_inputs import dot_products, probabilities, run
@@ -32,24 +32,24 @@ class Row(NamedTuple):
     images: list[Tensor]
 
 
-def draw(models: list[ExaminedModel], out: Path) -> Iterator[str]:
-    """Write the plot as PNG files for light and dark backgrounds, and yield its description.
+def draw(models: list[ExaminedModel], output: Path) -> list[str]:
+    """Write the plot as PNG files for light and dark backgrounds, and return its description, two paragraphs.
 
     Each model with position tensors has a row of their dot products when entering a layer. Then each model except the first
     has a row of its attention minus the first model's. All are means over sequences and over channels or heads.
 
     Args:
         models: Models with the same text.
-        out: PNG file.
+        output: PNG file.
 
     Raises:
-        UserError: `out` is not a PNG, or the models cannot be compared.
+        UserError: `output` is not a PNG, or the models cannot be compared.
         FileNotFoundError: The folder for the file is missing.
     """
-    if out.suffix != ".png":
-        raise UserError(f"out is {out}: give a name that ends in .png")
-    if not out.parent.is_dir():
-        raise MissingPath(f"out is {out}: no folder {out.parent}: create it or choose another")
+    if output.suffix != ".png":
+        raise UserError(f"{flag('output')} is {output}: give a name that ends in .png")
+    if not output.parent.is_dir():
+        raise MissingPath(f"{flag('output')} is {output}: no folder {output.parent}: create it or choose another")
     depths = {examined.model.config.num_layers for examined in models}
     first_tokens = models[0].tokens
     have_same_text = all(torch.equal(examined.tokens, first_tokens) for examined in models)
@@ -60,9 +60,10 @@ def draw(models: list[ExaminedModel], out: Path) -> Iterator[str]:
     rows = _rows(models, layers)
     if not rows:
         raise UserError(f"nothing to show for {models[0].label} alone: it has no position tensor; give a second model")
-    save(out, lambda figure: draw_panels(figure, rows, layers))
-    yield "\n".join(examined.source for examined in models)
-    yield f"wrote {out}: {len(rows)} rows, layers {', '.join(str(layer) for layer in layers)}"
+    save(output, lambda figure: draw_panels(figure, rows, layers))
+    sources = "\n".join(examined.source for examined in models)
+    numbers = ", ".join(str(layer) for layer in layers)
+    return [sources, f"wrote {output}: {len(rows)} rows, layers {numbers}"]
 
 
 def _rows(models: list[ExaminedModel], layers: list[int]) -> list[Row]:

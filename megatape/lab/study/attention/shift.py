@@ -6,17 +6,18 @@ shifted ids    the same sequence at positions S, S + 1, ...: functions of relati
 Shapes as in model/transformer.py; S is the shift.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.lab.study.attention.examined_model import ExaminedModel
 from megatape.lab.study.attention.layer_inputs import ForwardPass, dot_products, probabilities, run
+from megatape.utils.paragraphs import Show
 from megatape.utils.tables import markdown
 
 ADDED = "added tokens"
@@ -119,7 +120,7 @@ def measure_changes(examined: ExaminedModel, shift: int) -> Changes:
     """
     length = examined.tokens.shape[1]
     if not 1 <= shift < length:
-        raise UserError(f"shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
+        raise UserError(f"{flag('shift')} is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
     positions = examined.positions(length)
     longer_positions = examined.positions(length + shift)
     added_tokens = torch.full((1, shift), examined.bos)
@@ -146,27 +147,36 @@ def _mean(changes: list[Change]) -> Change:
     )
 
 
-def report(models: list[ExaminedModel], shift: int) -> Iterator[str]:
-    """Yield the paragraphs of the study. Raises UserError as `measure_changes` does."""
-    yield "\n".join(examined.source for examined in models)
+def report(models: list[ExaminedModel], shift: int, show: Show) -> None:
+    """Measure the changes, and show the paragraphs of the study.
+
+    Args:
+        models: Models of the study.
+        shift: Number of added tokens, or first position id.
+        show: Called with each paragraph.
+
+    Raises:
+        UserError: A model cannot be measured, see `measure_changes`.
+    """
+    show("\n".join(examined.source for examined in models))
     sizes: dict[str, None] = {}
     for examined in models:
         count, length = examined.tokens.shape
         sizes[f"{count} sequences of {length} tokens"] = None
-    yield f"{', '.join(sizes)}, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."
+    show(f"{', '.join(sizes)}, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models.")
 
     all_changes = [measure_changes(examined, shift) for examined in models]
     added = [change.added for change in all_changes]
     shifted = [change.shifted for change in all_changes]
     for layer_table in LAYER_TABLES:
-        yield f"{ADDED}: {layer_table.title}, by layer\n\n{_fill(layer_table, models, added, ADDED)}"
-        yield f"{SHIFTED}: {layer_table.title}, by layer\n\n{_fill(layer_table, models, shifted, SHIFTED)}"
+        show(f"{ADDED}: {layer_table.title}, by layer\n\n{_fill(layer_table, models, added, ADDED)}")
+        show(f"{SHIFTED}: {layer_table.title}, by layer\n\n{_fill(layer_table, models, shifted, SHIFTED)}")
 
     rows = []
     for examined, change in zip(models, all_changes, strict=True):
         rows.append([f"`{examined.label}`", f"{change.added.logits:.2g}", f"{change.shifted.logits:.2g}"])
     table = markdown(["", ADDED, SHIFTED], rows)
-    yield f"largest difference of the logits over the largest logit\n\n{table}"
+    show(f"largest difference of the logits over the largest logit\n\n{table}")
 
 
 def _fill(layer_table: LayerTable, models: list[ExaminedModel], changes: list[Change], kind: str) -> str:

@@ -5,11 +5,11 @@ OUT/tape/seed-1234/             a run of `megatape pretrain`, with its log.txt
 OUT/comparison.md, comparison.png
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megatape.config import Config, load_config
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.study.comparison.measure import check_measurable, measure
 from megatape.lab.study.comparison.report import report
 from megatape.lab.study.execution.measurement import Measurement
@@ -18,7 +18,7 @@ from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.execution.study import Study
 from megatape.lab.study.results.plots import Row
 from megatape.lab.study.results.text_result import TextResult
-from megatape.lab.study.variants import Variant, parse_variants
+from megatape.lab.study.variants import EncodingVariant, folder_name, parse_variants
 from megatape.run_folder import RunFolder
 
 
@@ -37,7 +37,7 @@ class Comparison:
 
     file: str
     overrides: tuple[str, ...]
-    variants: list[Variant]
+    variants: list[EncodingVariant]
     seeds: range
     study: Study
 
@@ -47,7 +47,7 @@ class Comparison:
         Raises:
             UserError: Two runs are the same model, or a run could not be measured.
         """
-        sharing: dict[str, list[Variant]] = {}
+        sharing: dict[str, list[EncodingVariant]] = {}
         for variant in self.variants:
             sharing.setdefault(variant.trained, []).append(variant)
         runs = []
@@ -57,7 +57,7 @@ class Comparison:
             runs += runs_of_seed
         return runs
 
-    def read_results(self, variant: Variant) -> list[TextResult]:
+    def read_results(self, variant: EncodingVariant) -> list[TextResult]:
         """Read the existing results of a variant."""
         results = []
         for seed in self.seeds:
@@ -66,8 +66,8 @@ class Comparison:
                 results.append(TextResult.read(path))
         return results
 
-    def report(self) -> Iterator[str]:
-        """Write the table and the plot of the existing results, and yield the table. Without results, do nothing."""
+    def report(self) -> None:
+        """Write the table and the plot of the existing results, and show the table. Without results, do nothing."""
         rows = []
         notes = []
         for variant in self.variants:
@@ -77,9 +77,9 @@ class Comparison:
             if variant.control:
                 notes.append(variant.describe_control(self._config_of(variant)))
         if rows:
-            yield report(rows, notes, self.study.command, self.study.out)
+            self.study.show(report(rows, notes, self.study.command, self.study.output))
 
-    def _run(self, variants: list[Variant], seed: int) -> Run[TextResult]:
+    def _run(self, variants: list[EncodingVariant], seed: int) -> Run[TextResult]:
         """Return the run of a seed, shared by variants that differ only in their scaling."""
         # The variants have the same overrides.
         variant = variants[-1]
@@ -101,16 +101,16 @@ class Comparison:
             result=TextResult,
         )
 
-    def _config_of(self, variant: Variant) -> Config:
+    def _config_of(self, variant: EncodingVariant) -> Config:
         """Load the configuration of a variant, without the width of a control and the settings that differ between runs."""
         return load_config(self.file, [*self.overrides, *variant.overrides])
 
     def _folder(self, trained: str, seed: int) -> RunFolder:
-        return RunFolder(self.study.out / trained.replace(":", "_") / f"seed-{seed}")
+        return RunFolder(self.study.output / folder_name(trained) / f"seed-{seed}")
 
 
-def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, study: Study) -> Iterator[str]:
-    """Execute the missing runs, then write table and plot.
+def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, study: Study) -> None:
+    """Execute the missing runs, then write table and plot, and show the table.
 
     Args:
         file: Configuration file.
@@ -118,9 +118,6 @@ def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, stu
         encodings: Variant labels, separated by commas.
         seeds: Number of seeds, counting up from training.seed.
         study: Folder and resources.
-
-    Yields:
-        Progress messages, then the table.
 
     Raises:
         UserError: An argument or a run in the folder does not fit. No run has started.
@@ -142,8 +139,8 @@ def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, stu
     )
     runs = comparison.runs()
     with study.begin() as execution:
-        yield from execution.finish(runs)
-        yield from comparison.report()
+        execution.finish(runs)
+        comparison.report()
     execution.raise_failures()
 
 
@@ -158,4 +155,4 @@ def _check_distinct(runs: list[Run[TextResult]], labels: list[str]) -> None:
     for run, label in zip(runs, labels, strict=True):
         same = label_of_model.setdefault(run.config.model.model_dump_json(), label)
         if same != label:
-            raise UserError(f"encodings: {same} and {label} are the same model: remove one of them")
+            raise UserError(f"{flag('encodings')}: {same} and {label} are the same model: remove one of them")

@@ -7,7 +7,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import Config, ModelConfig, load_config
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.addition_problems import KIND as ADDITION
@@ -22,6 +22,7 @@ from megatape.lab.study.results.text_result import ADDITION_AXES, PERPLEXITY_AXE
 from megatape.lab.study.results.training_metrics import TrainingMetrics, loss_curve
 from megatape.lab.tasks.addition import Addition
 from megatape.lab.tasks.engine.runner import evaluate
+from megatape.lab.tasks.perplexity.by_position import evaluate_by_position, longest_window
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
 from megatape.run_folder import RunFolder
 
@@ -132,18 +133,17 @@ def measure_addition(config: Config, checkpoint: Path, scaling: str | None) -> E
     model = with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
     with load_trained(checkpoint, model) as loaded:
         grid = evaluate(Addition(config.data.directory), loaded)
-    more_digits = None
-    if grid.beyond is not None:
-        more_digits = 100 * grid.beyond
+    more_digits = None if grid.beyond is None else 100 * grid.beyond
     figures = Figures(trained_digits=100 * grid.inside, more_digits=more_digits, all_digits=100 * grid.mean)
     curve = {digits: 100 * share for digits, share in grid.by_longer_operand.items()}
     return Evaluation(figures, curve, ADDITION_AXES)
 
 
 def _measure_perplexity(config: Config, checkpoint: Path, scaling: str | None, selection: Selection) -> Evaluation:
-    """Return the perplexity by sequence length."""
+    """Return the perplexity by sequence length, and the loss by position."""
     data = config.data
     lengths = tested_lengths(config)
+    longest = longest_window(data.directory, data.sequence_length, config.model.max_positions)
 
     def scaled_model(length: int) -> ModelConfig:
         return with_scaling(config.model, scaling, data.sequence_length, length)
@@ -154,4 +154,6 @@ def _measure_perplexity(config: Config, checkpoint: Path, scaling: str | None, s
         with load_trained(checkpoint, model) as loaded:
             for length in group:
                 curve[length] = evaluate_perplexity(loaded, data.directory, length, lengths[-1], selection)
-    return Evaluation(Figures(perplexity=curve), curve, PERPLEXITY_AXES)
+    with load_trained(checkpoint, scaled_model(longest)) as loaded:
+        by_position = evaluate_by_position(loaded, data.directory, data.sequence_length, longest, selection)
+    return Evaluation(Figures(perplexity=curve, by_position=by_position), curve, PERPLEXITY_AXES)

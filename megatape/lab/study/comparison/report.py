@@ -1,12 +1,12 @@
-"""Report of `compare`: table, differences from the first encoding, and picture."""
+"""Report of `compare`: tables, differences from the first encoding, and picture."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from megatape.accounting.parameters import count_parameters
-from megatape.lab.study.results.figures import Columns
+from megatape.accounting.whole_model.parameters import count_parameters
+from megatape.lab.study.results.figures import BY_POSITION, Columns
 from megatape.lab.study.results.plots import Row, draw_curves
 from megatape.lab.study.results.report import (
     are_evaluated_differently,
@@ -54,10 +54,10 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     for row in rows:
         seed_columns = [columns_of(result, distinguish) for result in row.results]
         figures.append(TableRow(row.label, _parameters(row), seed_columns))
-    paragraphs = [f"    {command}", setting, *notes, _table(figures)]
+    paragraphs = [f"    {command}", setting, *notes, *_tables(figures)]
     differences = _differences(rows, distinguish)
     if any(difference.seeds for difference in differences):
-        paragraphs += [f"Difference from `{rows[0].label}` of the same seed:", _table(differences)]
+        paragraphs += [f"Difference from `{rows[0].label}` of the same seed:", *_tables(differences)]
     return write_report("comparison", paragraphs, lambda figure: draw_curves(figure, rows), out)
 
 
@@ -81,6 +81,24 @@ def _differences(rows: list[Row], distinguish: bool) -> list[TableRow]:
 
 def _subtract(columns: Columns, reference: Columns) -> Columns:
     return {title: value - reference[title] for title, value in columns.items() if title in reference}
+
+
+def _tables(rows: Sequence[TableRow]) -> list[str]:
+    """Return the table of the figures, and that of losses by position if there are any."""
+    figures = []
+    by_position = []
+    for row in rows:
+        figures.append(replace(row, seeds=[_select(columns, by_position=False) for columns in row.seeds]))
+        by_position.append(replace(row, seeds=[_select(columns, by_position=True) for columns in row.seeds]))
+    tables = [_table(figures)]
+    if any(any(row.seeds) for row in by_position):
+        tables.append(_table(by_position))
+    return tables
+
+
+def _select(columns: Columns, by_position: bool) -> Columns:
+    """Return the losses by position, or all other columns."""
+    return {title: value for title, value in columns.items() if title.startswith(BY_POSITION) == by_position}
 
 
 def _table(rows: Sequence[TableRow]) -> str:

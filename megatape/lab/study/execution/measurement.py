@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from megatape.errors import UserError
-from megatape.lab.study.results.result import Result
+from megatape.lab.study.results.result import RunResult
 from megatape.utils.python_process import python_command
 
 LOG = logging.getLogger(__name__)
@@ -26,12 +26,15 @@ class Measurement:
     Attributes:
         path: Result file.
         function: Module-level function returning the result.
-        arguments: Arguments for the function.
+        arguments: Arguments for the function. The first one is the run directory if there is an `of_model`.
+        of_model: Module-level function that measures a model in memory (one_process/training.py) instead. It gets the model
+            in place of the run directory. None if measuring needs a checkpoint.
     """
 
     path: Path
-    function: Callable[..., Result]
+    function: Callable[..., RunResult]
     arguments: tuple[JsonValue, ...]
+    of_model: Callable[..., RunResult] | None = None
 
     def is_done(self) -> bool:
         """Whether the result file exists."""
@@ -55,7 +58,7 @@ def main(words: list[str]) -> int:
     values = [json.loads(argument) for argument in arguments]
     measure = getattr(import_module(module), name)
     try:
-        result: Result = measure(*values)
+        result: RunResult = measure(*values)
         result.write(Path(path))
     except UserError as error:
         LOG.error("error: %s", error)

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,11 +13,13 @@ import torch
 
 from megatape.data.training.run_data import open_data
 from megatape.distributed.launch.launcher_logs import quiet_launcher
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.imports import arguments
 from megatape.lab.study.execution.children import Children, Environment
-from megatape.lab.study.execution.run import Run, RunsFailed
-from megatape.utils.paragraphs import Line
+from megatape.lab.study.execution.engines import EngineChoice
+from megatape.lab.study.execution.one_process.group import RunGroup, finish_alone, make_groups, reason_against
+from megatape.lab.study.execution.run import Run
+from megatape.utils.paragraphs import Line, Show
 from megatape.utils.units import plural
 
 # Launchers start scripts, not modules.
@@ -40,13 +42,19 @@ class RunPool:
     Attributes:
         jobs: Number of parallel runs.
         launcher: Command that starts a Python script on all ranks and assigns their devices. None for one process per run.
+        engine: Engine training the runs.
         environments: Environment of each parallel run.
     """
 
-    def __init__(self, jobs: int, launcher: str | None) -> None:
-        """Raises UserError if the machine has too few GPUs."""
+    def __init__(self, jobs: int, launcher: str | None, engine: EngineChoice = "processes") -> None:
+        """Raises UserError if the machine has too few GPUs, or if the engine has no use for the launcher."""
+        if engine == "one_process" and launcher:
+            raise UserError(
+                f"{flag('engine')} is one_process, which trains on one device without a launcher: remove one of them"
+            )
         self.jobs = jobs
         self.launcher = launcher
+        self.engine = engine
         self.environments = _environments(jobs, launcher)
 
     def pretrain_command(self, file: str, overrides: Iterable[str]) -> list[str]:
@@ -56,9 +64,7 @@ class RunPool:
             file: Configuration file.
             overrides: Values of --set.
         """
-        start = [sys.executable]
-        if self.launcher:
-            start = quiet_launcher(shlex.split(self.launcher))
+        start = quiet_launcher(shlex.split(self.launcher)) if self.launcher else [sys.executable]
         options = []
         for override in overrides:
             options += ["--set", override]
@@ -66,16 +72,14 @@ class RunPool:
         path = str(Path(file).absolute())
         return [*start, str(SCRIPT), "pretrain", *arguments(), "--config", path, *options, "--resume", "auto"]
 
-    def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes]) -> Generator[str, None, list[str]]:
-        """Execute the unfinished runs. Closing the generator stops them.
+    def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes], show: Show) -> list[str]:
+        """Execute the unfinished runs. An exception, such as a KeyboardInterrupt, stops them.
 
         Args:
             runs: Runs of a study.
             out: Study folder.
             lock: Folder lock, for child processes to inherit.
-
-        Yields:
-            Progress messages.
+            show: Called with progress messages.
 
         Returns:
             Error message of each failed run.
@@ -86,29 +90,65 @@ class RunPool:
         _check(runs)
         missing = sum(bool(run.missing()) for run in runs)
         total = plural(len(runs), "run")
-        yield f"{total}, {missing} of them to do, {self.jobs} at a time; each logs to its log.txt in {out}"
+        show(f"{total}, {missing} of them to do, {self.jobs} at a time; each logs to its log.txt in {out}")
 
+        alone, groups, line = self._distribute(runs)
+        if line is not None:
+            show(Line(line))
         free: SimpleQueue[Environment] = SimpleQueue()
         for environment in self.environments:
             free.put(environment)
         children = Children(lock)
         failures = []
         with ThreadPoolExecutor(self.jobs) as threads:
-            futures = {threads.submit(run.finish, children, free): run for run in runs}
+            futures = [threads.submit(group.finish, children, free) for group in groups]
+            futures += [threads.submit(finish_alone, run, children, free) for run in alone]
             try:
                 for future in as_completed(futures):
-                    try:
-                        future.result()
-                    except RunsFailed as error:
-                        failures.append(str(error))
-                        yield Line(f"failed: {error}")
-                    else:
-                        yield Line(futures[future].read_summary())
+                    for finished in future.result():
+                        if finished.warning is not None:
+                            show(Line(f"warning: {finished.warning}"))
+                        if finished.error is None:
+                            show(Line(finished.run.read_summary()))
+                        else:
+                            failures.append(finished.error)
+                            show(Line(f"failed: {finished.error}"))
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 children.stop()
                 raise
         return failures
+
+    def _distribute(self, runs: Sequence[Run[Any]]) -> tuple[list[Run[Any]], list[RunGroup], str | None]:
+        """Return the runs with processes of their own, groups of the others, and a line about the choice or None.
+
+        Raises:
+            UserError: The engine is one_process, and a run needs processes of its own.
+        """
+        uses_groups = self.engine == "one_process"
+        if self.engine == "auto":
+            # On GPUs, the engine has not been compared with `pretrain` yet.
+            uses_groups = not self.launcher and not torch.cuda.is_available()
+        if not uses_groups:
+            return list(runs), [], None
+        alone = []
+        grouped = []
+        reasons = []
+        for run in runs:
+            reason = reason_against(run)
+            if reason is None or not run.missing():
+                grouped.append(run)
+                continue
+            if self.engine == "one_process":
+                raise UserError(
+                    f"{flag('engine')} is one_process, but {run.name} needs processes of its own: {reason}; set it to auto"
+                )
+            alone.append(run)
+            reasons.append(f"{run.name}: {reason}")
+        line = None
+        if reasons:
+            line = f"{plural(len(alone), 'run')} by processes of their own; the first is {reasons[0]}"
+        return alone, make_groups(grouped, self.jobs, torch.cuda.is_available()), line
 
 
 def default_jobs(launcher: str | None) -> int:
@@ -126,7 +166,7 @@ def threads_of_run(jobs: int) -> str:
 
 
 def _check(runs: Sequence[Run[Any]]) -> None:
-    """Raise UserError if a run's folder holds another run. Runs with the same data path share the data."""
+    """Raise UserError if a run directory holds another run. Runs with the same data path share the data."""
     configs = {run.config.data.path: run.config for run in runs}
     fingerprints = {}
     for path, config in configs.items():
@@ -144,13 +184,16 @@ def _environments(jobs: int, launcher: str | None) -> list[Environment]:
     """
     if launcher:
         if jobs > 1:
-            raise UserError(f"jobs is {jobs}, but a run started by `launcher` takes the whole machine: remove one of them")
+            raise UserError(
+                f"{flag('jobs')} is {jobs}, but a run started by {flag('launcher')} takes the whole machine: remove one of them"
+            )
         return [{}]
     gpus = _visible_gpus()
     if gpus:
         if jobs > len(gpus):
             raise UserError(
-                f"jobs is {jobs}, but this machine shows {plural(len(gpus), 'GPU')}, and every run needs its own: lower `jobs`"
+                f"{flag('jobs')} is {jobs}, but this machine shows {plural(len(gpus), 'GPU')}, and every run needs its own: "
+                f"lower {flag('jobs')}"
             )
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:jobs]]
     threads = threads_of_run(jobs)

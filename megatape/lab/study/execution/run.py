@@ -8,13 +8,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from megatape.checkpoint.compatibility import check_same_data, check_same_settings
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.compatibility import check_same_data, check_same_settings
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import Config, differences, save_config
-from megatape.errors import ExitStatus, UserError
+from megatape.errors import ExitStatus, UserError, flag
 from megatape.lab.study.execution.children import Children, Environment
 from megatape.lab.study.execution.measurement import Measurement
-from megatape.lab.study.results.result import Result
+from megatape.lab.study.results.result import RunResult
 from megatape.run_folder import RunFolder
 from megatape.utils.files import read_regular
 
@@ -26,7 +26,7 @@ class RunsFailed(ChildProcessError):
     """Some runs of a study failed; the others are complete."""
 
 
-ResultT = TypeVar("ResultT", bound=Result)
+ResultT = TypeVar("ResultT", bound=RunResult)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Run(Generic[ResultT]):
         status = children.run(command, environment, log)
         if product.exists():
             return
-        error = _last_error(log)
+        error = last_error(log)
         if status == ExitStatus.DIVERGED:
             (self.folder.directory / DIVERGED).write_text(f"{error}\n", encoding="utf-8")
         raise RunsFailed(f"{self.name}: {activity} exited with status {status}; {log} says: {error}")
@@ -138,7 +138,7 @@ class Run(Generic[ResultT]):
             if field.rule.is_compared:
                 raise UserError(
                     f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: set it back, or choose "
-                    "another `out`"
+                    f"another {flag('output')}"
                 )
 
 
@@ -151,7 +151,7 @@ def _is_complete(checkpoint: Path) -> bool:
     return True
 
 
-def _last_error(log: Path) -> str:
+def last_error(log: Path) -> str:
     """Return the last error line in a log, or the last line if there is none."""
     lines = read_regular(log).decode(errors="replace").splitlines()
     # Launchers log more lines after the error of a rank.

@@ -10,34 +10,37 @@ from megatape.lab.processes import interruptible
 from megatape.lab.study.execution.lock import locked_study
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import Run, RunsFailed
+from megatape.utils.paragraphs import Show
 from megatape.utils.units import plural
 
 
 class Execution:
     """Executes the runs of a study while its folder is locked, and remembers failed runs."""
 
-    def __init__(self, pool: RunPool, out: Path, lock: IO[bytes]) -> None:
+    def __init__(self, pool: RunPool, output: Path, lock: IO[bytes], show: Show) -> None:
         """Start without runs.
 
         Args:
             pool: Pool executing the runs.
-            out: Study folder.
+            output: Study folder.
             lock: Folder lock, for child processes to inherit.
+            show: Called with progress messages.
         """
         self._pool = pool
-        self._out = out
+        self._output = output
         self._lock = lock
+        self._show = show
         self._num_runs = 0
         self._errors: list[str] = []
 
-    def finish(self, runs: Sequence[Run[Any]]) -> Iterator[str]:
-        """Execute the unfinished runs, and yield progress messages. Closing the generator stops them.
+    def finish(self, runs: Sequence[Run[Any]]) -> None:
+        """Execute the unfinished runs. An exception, such as a KeyboardInterrupt, stops them.
 
         Raises:
             UserError: A folder holds a run with other settings or other data. No run has started.
         """
         self._num_runs += len(runs)
-        self._errors += yield from self._pool.finish(runs, self._out, self._lock)
+        self._errors += self._pool.finish(runs, self._output, self._lock, self._show)
 
     def raise_failures(self) -> None:
         """Raise RunsFailed if some runs failed."""
@@ -52,14 +55,16 @@ class Study:
     """Folder and resources of a study.
 
     Attributes:
-        out: Folder for runs and tables.
+        output: Folder for runs and tables.
         pool: Pool executing the runs.
         command: The user's command line, for the tables.
+        show: Called with progress messages, then with the tables.
     """
 
-    out: Path
+    output: Path
     pool: RunPool
     command: str
+    show: Show
 
     @contextmanager
     def begin(self, locked_folder: Path | None = None) -> Iterator[Execution]:
@@ -71,5 +76,5 @@ class Study:
         Raises:
             UserError: Another process holds the lock.
         """
-        with interruptible(), locked_study(locked_folder or self.out) as lock:
-            yield Execution(self.pool, self.out, lock)
+        with interruptible(), locked_study(locked_folder or self.output) as lock:
+            yield Execution(self.pool, self.output, lock, self.show)

@@ -7,7 +7,7 @@ import numpy as np
 
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.importing.importer import import_model
 from megatape.hf.importing.record import open_import
@@ -36,22 +36,15 @@ class Base:
         """Number of tokens that the model is made for."""
         return self.architecture.model.max_positions
 
-    def check(self, data: Path, length: int) -> None:
+    def check(self, data: Path) -> None:
         """Check that the model can be trained on longer samples from a data directory.
 
         Args:
             data: Data directory.
-            length: Tokens per sample.
 
         Raises:
-            UserError: The model has a shorter sliding window, or another tokenizer than the data.
+            UserError: The model has another tokenizer than the data.
         """
-        window = self.architecture.window
-        if window is not None and length > window:
-            raise UserError(
-                f"length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
-                "not supported for longer samples: choose another base"
-            )
         split = StoredSplit(data, "validation")
         ours = split.tokenizer()
         theirs = load_tokenizer(self.source)
@@ -61,8 +54,8 @@ class Base:
         their_ids = theirs.encode_documents([text])[0]
         if not np.array_equal(our_ids, their_ids):
             raise UserError(
-                f"data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "
-                f"it with megatape prepare corpus --tokenizer {self.source}"
+                f"{flag('data')} {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: "
+                f"prepare it with megatape prepare corpus --tokenizer {self.source}"
             )
 
     def import_once(self, folder: Path, length: int) -> Path:
@@ -84,7 +77,9 @@ class Base:
         directory = self.import_folder or folder
         weights = open_import(directory)
         if weights.directory != self.source:
-            raise UserError(f"{directory} is an import of {weights.directory}, not of {self.source}: choose another `out`")
+            raise UserError(
+                f"{directory} is an import of {weights.directory}, not of {self.source}: choose another {flag('output')}"
+            )
         weights.verify()
         return directory
 
@@ -113,7 +108,5 @@ def open_base(folder: Path) -> Base:
             f"{source / 'config.json'}: its frequencies are scaled already ({scaling.kind}), and the methods scale "
             "those of pretraining: give a model without rope scaling"
         )
-    import_folder = None
-    if opened.kind is FolderKind.IMPORT:
-        import_folder = opened.path
+    import_folder = opened.path if opened.kind is FolderKind.IMPORT else None
     return Base(source, import_folder, architecture)

@@ -7,7 +7,7 @@ OUT/base/outcome.json           result of the base
 OUT/finetune.md, finetune.png
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -15,7 +15,7 @@ from typing import Self
 from pydantic import JsonValue
 
 from megatape.config import Config, load_config
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.names import parse_names
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
@@ -96,7 +96,7 @@ class Extension:
         for name in opened.names:
             method_keys |= opened.settings_of(name).keys()
         _check_free(request.overrides, method_keys)
-        base.check(request.data, opened.length)
+        base.check(request.data)
         return opened
 
     def settings_of(self, name: str) -> Settings:
@@ -117,7 +117,7 @@ class Extension:
         Raises:
             UserError: The trained model could not be evaluated or exported.
         """
-        folder = RunFolder(study.out / name)
+        folder = RunFolder(study.output / name)
         file = imported / "config.json"
         overrides = self._overrides(name, imported, folder)
         config = load_config(file, overrides)
@@ -146,15 +146,12 @@ class Extension:
         return [*as_overrides(settings), *self.request.overrides]
 
 
-def finetune(request: Request, study: Study) -> Iterator[str]:
-    """Execute the missing runs, then write table and plot.
+def finetune(request: Request, study: Study) -> None:
+    """Execute the missing runs, then write table and plot, and show the table.
 
     Args:
         request: Base, data and methods.
         study: Folder and resources.
-
-    Yields:
-        Progress messages, then the table.
 
     Raises:
         UserError: A value of the request or a run in the folder does not fit. No run has started.
@@ -163,21 +160,21 @@ def finetune(request: Request, study: Study) -> Iterator[str]:
     """
     opened = Extension.open(request)
     base = opened.base
-    out = study.out
-    if any(out.glob("*/seed-*")):
-        raise UserError(f"out {out} holds runs of megatape study compare: choose another folder")
+    output = study.output
+    if any(output.glob("*/seed-*")):
+        raise UserError(f"{flag('output')} {output} holds runs of megatape study compare: choose another folder")
 
     with study.begin() as execution:
-        yield f"{base.source}, made for {base.length} tokens, to {opened.length} tokens"
-        imported = base.import_once(out / "import", opened.length)
+        study.show(f"{base.source}, made for {base.length} tokens, to {opened.length} tokens")
+        imported = base.import_once(output / "import", opened.length)
         runs = [opened.run(name, imported, study) for name in opened.names]
-        yield from execution.finish(runs)
+        execution.finish(runs)
         results = {}
         for run in runs:
             for result in run.read_results():
                 results[run.name] = result
         if results:
-            yield report(results, base.length, study.command, out)
+            study.show(report(results, base.length, study.command, output))
     execution.raise_failures()
 
 
@@ -194,11 +191,11 @@ def _check_free(overrides: Sequence[str], method_keys: set[str]) -> None:
     for override in overrides:
         key, _, _ = override.partition("=")
         if key in OPTION_OF:
-            raise UserError(f"set {key}: give `{OPTION_OF[key]}` instead")
+            raise UserError(f"{flag('set')} {key}: give {flag(OPTION_OF[key])} instead")
         for study_key in study_keys:
             # The keys are equal, or one contains the other, as model.lora contains model.lora.rank.
             if f"{key}.".startswith(f"{study_key}.") or study_key.startswith(f"{key}."):
-                raise UserError(f"set {key}: the study sets {study_key} itself: leave it out")
+                raise UserError(f"{flag('set')} {key}: the study sets {study_key} itself: leave it out")
 
 
 def _base_config(config: Config, base: Base) -> Config:

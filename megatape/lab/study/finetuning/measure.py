@@ -21,6 +21,7 @@ from megatape.lab.study.results.training_metrics import NUM_POINTS, TrainingMetr
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.passkey.questions import grid_tokens
 from megatape.lab.tasks.passkey.task import Passkey
+from megatape.lab.tasks.perplexity.by_position import evaluate_by_position
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
 from megatape.run_folder import RunFolder
 
@@ -38,7 +39,7 @@ def extended_lengths(original: int, length: int) -> list[int]:
 
 
 def measure_extended(folder: str, lengths: list[int], trained: bool) -> TextResult:
-    """Evaluate a model at several lengths.
+    """Evaluate a model at several lengths, and by position up to the longest.
 
     Args:
         folder: Run directory.
@@ -68,7 +69,8 @@ def measure_extended(folder: str, lengths: list[int], trained: bool) -> TextResu
     with model as loaded:
         for length in lengths:
             perplexity[length] = evaluate_perplexity(loaded, config.data.directory, length, lengths[-1], selection)
-        figures = replace(figures, perplexity=perplexity, passkey=passkey(loaded, lengths))
+        by_position = evaluate_by_position(loaded, config.data.directory, lengths[-1], lengths[-1], selection)
+        figures = replace(figures, perplexity=perplexity, by_position=by_position, passkey=passkey(loaded, lengths))
     return TextResult(
         config=config,
         fingerprints=open_data(config.data, config.training, config.evaluation, config.model.vocab_size).fingerprints,

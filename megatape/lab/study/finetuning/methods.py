@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from megatape.config import LoraConfig
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.study.execution.settings import Settings
 
 # Name of the model without training, listed with the methods.
@@ -38,8 +38,6 @@ class Method:
             settings["model.encoding"] = "tape"
             # No architecture of transformers has TAPE, so the export has our own family and not the base's.
             settings["export.family"] = None
-            # Our architecture for TAPE has no window.
-            settings["model.sliding_window"] = None
         if self.rotary_base is not None:
             settings["model.rotary_base"] = self.rotary_base
         if self.num_shifted_groups is not None:
@@ -74,7 +72,9 @@ def extension(original: int, length: int) -> Settings:
         UserError: `length` is not longer.
     """
     if length <= original:
-        raise UserError(f"length {length} is no longer than the {original} tokens that the base is made for: give more")
+        raise UserError(
+            f"{flag('length')} {length} is no longer than the {original} tokens that the base is made for: give more"
+        )
     return {
         "data.sequence_length": length,
         "model.encoding": "rope",

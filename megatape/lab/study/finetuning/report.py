@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from megatape.accounting.parameters import count_trainable
+from megatape.accounting.whole_model.parameters import count_trainable
 from megatape.lab.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.lab.study.finetuning.methods import BASE
 from megatape.lab.study.results.plots import Row, draw_curves
@@ -43,7 +43,7 @@ def report(results: Results, original: int, command: str, out: Path) -> str:
     paragraphs = [f"    {command}", setting, _table(results)]
     tables = {
         "The paper's perplexity, Llama 2 7B from 4096 to 8192 tokens (windows every 256 tokens):": EXTENSION_PERPLEXITY,
-        "The paper's passkey accuracy (%) there, by its own prompts of about so many tokens:": {"passkey": EXTENSION_PASSKEY},
+        "The paper's passkey accuracy (%) there, by its own prompts of about this many tokens:": {"passkey": EXTENSION_PASSKEY},
     }
     for title, table in tables.items():
         published = _published(list(results), table)

@@ -1,11 +1,11 @@
 """Checks before training: can the trained model be evaluated and exported?"""
 
 from megatape.config import Config
-from megatape.config.data import DataConfig
+from megatape.config.sections.data import DataConfig
 from megatape.data.shards.index import load_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import stored_tokenizer
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel

@@ -8,6 +8,8 @@ from megatape.errors import UserError
 
 # Column title -> value.
 Columns = dict[str, float]
+# Start of the titles of losses by position.
+BY_POSITION = "loss at positions "
 
 
 class _Column(NamedTuple):
@@ -44,6 +46,7 @@ class Figures:
         more_digits: Right answers in % to additions with longer operands.
         all_digits: Right answers in % to all additions.
         perplexity: Perplexity by sequence length in tokens.
+        by_position: Loss in nats by range of positions, such as "65-128".
         passkey: Right passkeys in %, by text length in tokens.
     """
 
@@ -61,12 +64,15 @@ class Figures:
     perplexity: dict[int, float] = field(
         default_factory=dict, metadata=_column("perplexity at {}", key=int, on_validation_text=True)
     )
+    by_position: dict[str, float] = field(
+        default_factory=dict, metadata=_column(f"{BY_POSITION}{{}}", key=str, on_validation_text=True)
+    )
     passkey: dict[int, float] = field(default_factory=dict, metadata=_column("passkey at {} (%)", key=int))
 
     @property
     def depend_on_validation_text(self) -> bool:
         """Whether a figure depends on how validation text was selected."""
-        return bool(self.validation_loss is not None or self.part_losses or self.perplexity)
+        return bool(self.validation_loss is not None or self.part_losses or self.perplexity or self.by_position)
 
     def columns(self, selection_note: str = "") -> Columns:
         """Return the measured figures by column title.
@@ -78,9 +84,7 @@ class Figures:
         for figure in fields(self):
             column: _Column = figure.metadata["column"]
             value = getattr(self, figure.name)
-            note = ""
-            if column.on_validation_text:
-                note = selection_note
+            note = selection_note if column.on_validation_text else ""
             if column.key is not None:
                 for key, value_of_key in value.items():
                     columns[column.title.format(key) + note] = value_of_key

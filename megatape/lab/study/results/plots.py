@@ -28,7 +28,7 @@ def draw_curves(figure: Figure, rows: list[Row]) -> None:
     """
     figure.set_size_inches(13, 5)
     losses, measured = figure.subplots(1, 2)
-    # Both sides have the same color.
+    # A model has the same color in both plots.
     styles = rcParams["axes.prop_cycle"]()
     for (label, results), style in zip(rows, styles, strict=False):
         if results[0].scaling is None:

@@ -15,7 +15,7 @@ from megatape.utils.validation import first_mismatch
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """Base class for measurements of a run, with the fields of its JSON file.
 
     Attributes:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.lab.study.results.figures import Columns, Figures
-from megatape.lab.study.results.result import Result
+from megatape.lab.study.results.result import RunResult
 from megatape.utils.validation import as_type
 
 
@@ -44,7 +44,7 @@ def _read_figures(value: object) -> object:
 
 
 @dataclass(frozen=True)
-class TextResult(Result):
+class TextResult(RunResult):
     """Measurements of a model on text or addition problems.
 
     Attributes:
@@ -53,7 +53,7 @@ class TextResult(Result):
         losses: Mean training loss (nats) in equal parts of the run, by last step of a part.
         curve: A metric by length in tokens or digits.
         axes: Labels of length and metric.
-        selection: How validation text was selected for loss and perplexity.
+        selection: Rule by which validation text was selected for loss and perplexity.
     """
 
     scaling: str | None

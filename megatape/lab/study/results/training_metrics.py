@@ -25,7 +25,7 @@ class TrainingMetrics:
         peak_memory: Peak device memory in bytes, 0 if earlier versions did not record it.
         validation_loss: Loss in nats on all validation samples after the last step.
         validation_losses: Loss on each data part evaluated separately, by part name.
-        selection: How validation samples were selected.
+        selection: Rule by which validation samples were selected.
     """
 
     steps: list[int]

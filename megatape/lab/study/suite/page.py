@@ -8,16 +8,15 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
-from megatape.accounting.flops import forward_flops
-from megatape.accounting.kv_cache import cache_bytes
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.whole_model.flops import forward_flops
+from megatape.accounting.whole_model.kv_cache import cache_bytes
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TEST
 from megatape.lab.report.charts import Chart, Series
 from megatape.lab.report.template import CHART_SCRIPTS, fill
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL
 from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable
-from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.scores.baselines import BASELINES
 from megatape.lab.study.suite.scores.record import Record
@@ -42,7 +41,7 @@ class EncodingCosts:
         parameters: Number of weights in the model.
         position_parameters: Number of weights added by the encoding.
         token_flops: Forward FLOPs per token.
-        cache_bytes: Cache size per token after export.
+        cache_bytes: Cache size per token of a training sample, after export.
         run_seconds: Median seconds per run.
     """
 
@@ -80,7 +79,7 @@ def write_page(results: SuiteResults, path: Path) -> None:
         path: Path of the page, in the suite's folder.
     """
     plan = results.plan
-    summary = Summary(results.records)
+    summary = results.summary
     registered = {}
     for contender in summary.scores.encodings:
         encoding = contender.split(":")[0]
@@ -100,6 +99,7 @@ def write_page(results: SuiteResults, path: Path) -> None:
         size=SIZES[plan.size],
         tokens=format_count(SIZES[plan.size].tokens),
         summary=summary,
+        design=results.design,
         sections=sections(summary, results.not_run),
         reference=REFERENCE,
         level=LEVEL,
@@ -131,14 +131,12 @@ def _costs(contender: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
     model = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)})
     length = config.data.sequence_length
     parameters = count_parameters(model)
-    value_bytes = 2
-    if config.training.precision == "float32":
-        value_bytes = 4
+    value_bytes = 4 if config.training.precision == "float32" else 2
     return EncodingCosts(
         parameters=parameters.total,
         position_parameters=parameters.position,
         token_flops=forward_flops(model, length) / length,
-        cache_bytes=cache_bytes(model, value_bytes),
+        cache_bytes=cache_bytes(model, value_bytes, length) // length,
         run_seconds=median(seconds),
     )
 

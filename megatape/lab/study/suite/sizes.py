@@ -19,7 +19,7 @@ DEMO_SEEDS = 3
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Model shape: fields of the configuration's model section (megatape/config/model.py)."""
+    """Model shape: fields of the configuration's model section (megatape/config/sections/model.py)."""
 
     num_layers: int
     hidden_size: int
@@ -59,7 +59,7 @@ class Sizing:
     samples: Size = "tiny"
     tasks: str = ALL
     encodings: str = ALL
-    seeds: int = 5
+    seeds: int = 8
 
     def steps(self, task: SyntheticTask) -> int:
         """Return the optimizer steps of a run."""
@@ -83,9 +83,7 @@ class Sizing:
         steps = self.steps(task)
         longest = max(task.tokens(split) for split in task.splits)
         # In bfloat16, stage 1 would sum gradients in bfloat16.
-        zero_stage = 2
-        if self.precision == "float32":
-            zero_stage = 1
+        zero_stage = 1 if self.precision == "float32" else 2
         return {
             # The last token of a sample is only a target, never an input.
             "model": asdict(self.model) | {"vocab_size": vocab_size, "max_positions": longest - 1},
@@ -159,6 +157,22 @@ SIZES["base"] = replace(
     rates=(1e-4, 3e-4, 1e-3),
     rate=3e-4,
     samples="base",
+)
+# Compares patterns of layers. Two groups of four layers are the fewest with which TAPE in every fourth layer updates its state.
+# As wide as two cores can train in an hour or two.
+SIZES["deep"] = replace(
+    SIZES["tiny"],
+    model=ModelShape(
+        num_layers=8,
+        hidden_size=32,
+        num_heads=2,
+        mlp_size=96,
+        position_size=16,
+        init_std=0.05,
+    ),
+    tokens=2**19,
+    batch=16,
+    rates=(1e-3, 3e-3),
 )
 # Gives a first table after ten minutes on two cores.
 SIZES["demo"] = replace(

@@ -3,7 +3,7 @@
 Interfaces
 task.py             Task: makes batches of examples, predicts them, computes results
 model.py            EvaluationModel: the part of a model that tasks use
-result.py           Result and its Measures, the numbers compared between models
+result.py           TaskScores and its Measures, the numbers compared between models
 lengths.py          lengths in tokens, and batches of equal length
 
 Running

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from megatape.errors import ExistingPath, UserError
+from megatape.errors import ExistingPath, UserError, flag
 from megatape.lab.tasks.engine.record import EvaluationResults, EvaluationSettings
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_files import json_content, parse_json, read_json
@@ -28,7 +28,7 @@ HASH = "sha256"
 Prediction = TypeVar("Prediction")
 
 
-class Journal(Generic[Prediction]):
+class EvaluationJournal(Generic[Prediction]):
     """Predictions of one evaluation in its folder, written by several ranks.
 
     Args:
@@ -57,7 +57,7 @@ class Journal(Generic[Prediction]):
                 recorded = read_json(path)
             except (OSError, ValueError):
                 raise ExistingPath(
-                    f"{self.folder} exists, but {path.name} there describes no evaluation: choose another `output`"
+                    f"{self.folder} exists, but {path.name} there describes no evaluation: choose another {flag('output')}"
                 ) from None
             difference = _first_difference(recorded, parse_json(content))
             if difference is None:
@@ -66,7 +66,7 @@ class Journal(Generic[Prediction]):
             has_predictions = any(self.folder.glob("samples*.jsonl"))
             if has_predictions:
                 raise ExistingPath(
-                    f"{self.folder} holds an evaluation with other settings: {difference}: choose another `output`, or "
+                    f"{self.folder} holds an evaluation with other settings: {difference}: choose another {flag('output')}, or "
                     "remove it to start again"
                 )
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from megatape.checkpoint.hashed_files import hash_file
-from megatape.checkpoint.manifest import MANIFEST
+from megatape.checkpoint.format.hashed_files import hash_file
+from megatape.checkpoint.format.manifest import MANIFEST
 from megatape.errors import MissingPath
 from megatape.utils.software import source_hash, versions
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from megatape.distributed.launch.launchers import set_up_ranks
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import SINGLE_PROCESS, Topology
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.utils.units import plural
 
 
@@ -47,15 +47,15 @@ def launched_ranks(num_tensor: int = 1) -> Iterator[EvaluationRanks]:
         started = plural(world_size, "process", "processes")
         example = max(1, num_tensor)
         raise UserError(
-            f"tp {num_tensor}: the launcher started {started}: start a multiple, such as deepspeed --num_accelerators "
-            f"{example} launch/evaluate.py ..."
+            f"{flag('tp')} {num_tensor}: the launcher started {started}: start a multiple, such as deepspeed "
+            f"--num_accelerators {example} launch/evaluate.py ..."
         )
     if world_size == 1:
         yield SINGLE_RANK
         return
 
     # DeepSpeed takes seconds to import.
-    from megatape.zero.distributed import initialize_distributed, shut_down
+    from megatape.zero.setup.process_group import initialize_distributed, shut_down
 
     initialize_distributed(topology)
     try:

@@ -24,12 +24,8 @@ def wilson(share: float, trials: float) -> Interval:
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    low = 0.0
-    if share > 0:
-        low = 100 * (middle - half)
-    high = 100.0
-    if share < 1:
-        high = 100 * (middle + half)
+    low = 100 * (middle - half) if share > 0 else 0.0
+    high = 100 * (middle + half) if share < 1 else 100.0
     return low, high
 
 
@@ -52,7 +48,7 @@ class Measure:
     interval: Interval | None = None
 
 
-class Result(Protocol):
+class TaskScores(Protocol):
     """Results of a task on one model."""
 
     @property

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from megatape.distributed.values.exchange import on_all, on_main
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError, flag, path_errors
 from megatape.hf.loading.load import load_trained
 from megatape.lab.names import real_paths
-from megatape.lab.tasks.engine.evaluation import Evaluation
+from megatape.lab.tasks.engine.evaluation import Evaluation, TaskExamples
 from megatape.lab.tasks.engine.loading import DEFAULT_LOADING, LoadingOptions
 from megatape.lab.tasks.engine.model import EvaluationModel
 from megatape.lab.tasks.engine.outline import read_outline
@@ -21,12 +21,14 @@ from megatape.lab.tasks.engine.ranks import EvaluationRanks
 from megatape.lab.tasks.engine.record import ModelOrigin
 from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.table import table
-from megatape.lab.tasks.engine.task import ResultT, Task
+from megatape.lab.tasks.engine.task import ScoresT, Task
 from megatape.utils.atomic import write_atomically
-from megatape.utils.paragraphs import Line
+from megatape.utils.paragraphs import Line, Show
+
+MeasuresByModel = dict[str, list[Measure]]
 
 
-def evaluate(task: Task[Any, Any, ResultT], model: EvaluationModel) -> ResultT:
+def evaluate(task: Task[Any, Any, ScoresT], model: EvaluationModel) -> ScoresT:
     """Evaluate a model in memory, in this process alone.
 
     Args:
@@ -47,8 +49,9 @@ def evaluate_models(
     models: Sequence[Path],
     output: Path,
     ranks: EvaluationRanks,
+    show: Show,
     loading: LoadingOptions = DEFAULT_LOADING,
-) -> Iterator[str]:
+) -> dict[str, MeasuresByModel]:
     """Evaluate models into output/TASK/MODEL, resuming there, and write output/TASK/results.md. Collective.
 
     All examples are made and all folders checked before loading the first model.
@@ -58,35 +61,35 @@ def evaluate_models(
         models: Model folders, of any kind that `load_trained` reads.
         output: Folder for the results.
         ranks: Processes sharing the work.
+        show: Called on the main rank with the numbers of examples, then with the summary of each finished evaluation.
         loading: Options for loading the models.
 
-    Yields:
-        Numbers of examples, then the summary of each finished evaluation, then the tables.
+    Returns:
+        Task name -> model name -> measures, on every rank.
 
     Raises:
         UserError: A model is listed twice, or loading or an evaluation failed.
     """
+    is_main = ranks.topology.is_main
     folders = dict(zip(name_models(models), models, strict=True))
-    # Task -> model label -> measures.
-    measures: dict[str, dict[str, list[Measure]]] = {name: {} for name in tasks}
+    measures: dict[str, MeasuresByModel] = {name: {} for name in tasks}
     with path_errors():
         evaluations = _open_evaluations(tasks, folders, output, ranks, loading)
-        yield "\n".join(_count_examples(label, each) for label, each in evaluations.items())
+        if is_main:
+            show("\n".join(_count_examples(label, each) for label, each in evaluations.items()))
 
         for label, folder in folders.items():
             with _report_full_gpu(folder), _load(folder, loading, ranks) as model:
                 # Popping frees the examples of finished models.
                 for evaluation in evaluations.pop(label):
-                    name = evaluation.name
+                    name = evaluation.examples.name
                     outcome = evaluation.run(model)
                     measures[name][label] = outcome.measures
-                    if ranks.topology.is_main:
+                    if is_main:
                         text = table(measures[name], tasks[name].paper())
                         write_atomically(output / name / "results.md", f"{text}\n".encode())
-                    yield Line(f"{label}: {outcome.summary}")
-
-    tables = [table(measures[name], task.paper()) for name, task in tasks.items()]
-    yield "\n\n".join([*tables, f"wrote {output}"])
+                        show(Line(f"{label}: {outcome.summary}"))
+    return measures
 
 
 def name_models(models: Sequence[Path]) -> list[str]:
@@ -121,21 +124,18 @@ def _open_evaluations(
     Returns:
         Model label -> an evaluation for each task.
     """
-    evaluations: dict[str, list[Evaluation]] = {}
+    examples: dict[str, list[TaskExamples]] = {}
 
     def make_examples() -> None:
         for label, folder in folders.items():
             outline = read_outline(folder, loading, ranks.share, ranks.num_shares)
-            evaluations[label] = []
-            for name, task in tasks.items():
-                evaluation = Evaluation(output / name / label, name, task, outline, ranks)
-                evaluations[label].append(evaluation)
+            examples[label] = [TaskExamples(name, task, outline) for name, task in tasks.items()]
 
     on_all(make_examples, ranks.topology)
+    evaluations: dict[str, list[Evaluation]] = {}
     for label, folder in folders.items():
         origin = _origin(folder, loading, ranks)
-        for evaluation in evaluations[label]:
-            evaluation.open(origin)
+        evaluations[label] = [Evaluation.open(output / each.name / label, each, origin, ranks) for each in examples[label]]
     return evaluations
 
 
@@ -148,7 +148,7 @@ def _origin(folder: Path, loading: LoadingOptions, ranks: EvaluationRanks) -> Mo
 
 
 def _count_examples(label: str, evaluations: list[Evaluation]) -> str:
-    counts = ", ".join(str(evaluation) for evaluation in evaluations)
+    counts = ", ".join(str(evaluation.examples) for evaluation in evaluations)
     return f"examples for {label}: {counts}"
 
 
@@ -170,6 +170,6 @@ def _report_full_gpu(folder: Path) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         first_line = str(error).splitlines()[0]
         raise UserError(
-            f"{folder} with its texts does not fit on the GPU ({first_line}): divide it over several processes with `tp`, give "
-            "shorter `lengths`, or end other programs on it"
+            f"{folder} with its texts does not fit on the GPU ({first_line}): divide it over several processes with "
+            f"{flag('tp')}, give shorter {flag('lengths')}, or end other programs on it"
         ) from None

@@ -27,15 +27,15 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
-from megatape.lab.tasks.engine.result import PublishedRows, Result
+from megatape.lab.tasks.engine.result import PublishedRows, TaskScores
 from megatape.moved_modules import old_names
 
 Example = TypeVar("Example")
 Prediction = TypeVar("Prediction")
-ResultT = TypeVar("ResultT", bound=Result)
+ScoresT = TypeVar("ScoresT", bound=TaskScores)
 
 
-class Task(ABC, Generic[Example, Prediction, ResultT]):
+class Task(ABC, Generic[Example, Prediction, ScoresT]):
     """Base class for evaluation tasks, generic over examples, predictions and results.
 
     `Annotated[type, option(...)]` adds details to an option. Tasks named in one command share options with the same name, so
@@ -73,7 +73,7 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
         """Predict and score each example in a batch."""
 
     @abstractmethod
-    def result(self, predictions: list[Prediction]) -> ResultT:
+    def result(self, predictions: list[Prediction]) -> ScoresT:
         """Compute the results from the predictions alone, in the order of the examples."""
 
     def files(self, predictions: list[Prediction]) -> dict[str, str]:

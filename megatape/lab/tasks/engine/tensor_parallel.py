@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from megatape.config import ModelConfig
-from megatape.distributed.layout import whole_vocabulary
+from megatape.distributed.layout import gather_vocabulary
 from megatape.distributed.mesh import Axis
 from megatape.encodings import encoding_of
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.hf.adapters.merge import merge_adapter
 from megatape.hf.model_folder import open_model_folder
 from megatape.hf.special_tokens import special_tokens
@@ -29,8 +29,8 @@ from megatape.lab.tasks.engine.outline import exported_tokenizer
 from megatape.model.build import build_model
 from megatape.model.layout import Layout
 from megatape.model.transformer import Transformer
-from megatape.nn.parameters import matrix, share_of, spec_of
-from megatape.zero.kinds import WEIGHT
+from megatape.nn.parameters import matrix_shape, shard_of, spec_of
+from megatape.zero.state.kinds import WEIGHT
 
 
 @dataclass
@@ -51,11 +51,8 @@ class TensorParallelModel:
 
     @property
     def max_positions(self) -> int:
-        """Maximum text length in tokens, limited by the sliding window, which the training code does not implement."""
-        config = self.model.config
-        if config.sliding_window:
-            return min(config.max_positions, config.sliding_window)
-        return config.max_positions
+        """Maximum text length in tokens."""
+        return self.model.config.max_positions
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         """Continue each prompt greedily by `num_tokens` ids. Texts ending earlier are padded."""
@@ -79,7 +76,7 @@ class TensorParallelModel:
         # Pad the sequence, so that ranks get equal shares. No token attends to the padding.
         padded = pad(tokens, (0, -length % self.axis.size)).to(self.device)
         positions = torch.arange(padded.shape[1], device=self.device).expand_as(padded)
-        logits = whole_vocabulary(self.model(padded, positions), self.vocab_size, self.axis)
+        logits = gather_vocabulary(self.model(padded, positions), self.vocab_size, self.axis)
         return logits[:, :length].float()
 
 
@@ -143,10 +140,13 @@ def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         size = getattr(model, field)
         if size % num_ranks:
-            raise UserError(f"tp {num_ranks}: {field} of {name} is {size}, and every rank holds an equal share: give a divisor")
+            raise UserError(
+                f"{flag('tp')} {num_ranks}: {field} of {name} is {size}, and every rank holds an equal share: give a divisor"
+            )
     if encoding_of(model).positions(random_offset=False).drawn_from:
         raise UserError(
-            f"{name}: positions of {model.encoding} are drawn by a seed in its export: leave out `tp` and `training_code`"
+            f"{name}: positions of {model.encoding} are drawn by a seed in its export: leave out {flag('tp')} and "
+            f"{flag('training_code')}"
         )
 
 
@@ -155,10 +155,10 @@ def _load_weights(model: Transformer, source: ModelWeights, axis: Axis, device: 
     for name, parameter in model.named_parameters():
         local_shape = tuple(parameter.shape)
         whole_shape = spec_of(parameter).shape
-        share = share_of(parameter, local_shape, axis)
-        block = torch.zeros(matrix(local_shape), dtype=source.dtype)
-        rows = slice(share.rows.start, min(share.rows.stop, whole_shape[0]))
+        shard = shard_of(parameter, local_shape, axis)
+        block = torch.zeros(matrix_shape(local_shape), dtype=source.dtype)
+        rows = slice(shard.rows.start, min(shard.rows.stop, whole_shape[0]))
         num_rows = rows.stop - rows.start
         if num_rows > 0:
-            block[:num_rows] = source.read(WEIGHT, name, whole_shape, rows, share.columns)
+            block[:num_rows] = source.read(WEIGHT, name, whole_shape, rows, shard.columns)
         parameter.data = block.view(local_shape).to(device)

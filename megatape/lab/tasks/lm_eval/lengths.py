@@ -1,8 +1,8 @@
 """lm-eval's RULER and BABILong at chosen text lengths.
 
-lm-eval generates RULER's texts while loading a task. This file passes it the model's tokenizer and local copies of downloads,
-and works around three limitations: lm-eval does not count the beginning of the answer, always generates 500 texts, and loops
-forever if the shortest text does not fit.
+lm-eval generates RULER's texts while loading a task. This file makes up for three limitations: lm-eval does not count the
+beginning of the answer, always generates 500 texts, and loops forever if the shortest text does not fit. replacements.py says
+which parts of lm-eval and its libraries are replaced for that.
 """
 
 import random
@@ -10,24 +10,20 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
-from functools import partial, partialmethod
-from io import BytesIO, StringIO
-from itertools import islice
-from pathlib import Path
+from functools import partial
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
-import nltk
+# RULER's modules need these packages. Importing them here reports a missing one before a task is loaded.
+import nltk  # noqa: F401
 import numpy as np
-import requests
-import tqdm
-import wonderwords  # noqa: F401 RULER needs it. Importing it here reports a missing package before a task is loaded.
+import requests  # noqa: F401
+import wonderwords  # noqa: F401
 from lm_eval.api.task import ConfigurableTask
-from transformers import AutoTokenizer
 
-from megatape.errors import UserError
-from megatape.utils.replaced_attribute import replaced_attribute
+from megatape.errors import UserError, flag
+from megatape.lab.tasks.lm_eval.replacements import downloads_in_working_directory, generated_texts
 
 # Prefixes of module names.
 RULER = "lm_eval.tasks.ruler."
@@ -83,14 +79,9 @@ class Length:
         """
         with ExitStack() as stack:
             stack.enter_context(redirect_stdout(StringIO()))
-            stack.enter_context(replaced_attribute(tqdm, "tqdm", lambda texts, **_: islice(texts, max_examples)))
-            stack.enter_context(replaced_attribute(AutoTokenizer, "from_pretrained", lambda *_, **__: self))
-            stack.enter_context(replaced_attribute(ConfigurableTask, "download", partialmethod(_download, self)))
+            stack.enter_context(generated_texts(self, max_examples, partial(_download, self)))
             if offline:
-                nltk_data = str(Path("nltk_data").resolve())
-                stack.enter_context(replaced_attribute(nltk.data, "path", [nltk_data, *nltk.data.path]))
-                stack.enter_context(replaced_attribute(nltk, "download", lambda *_: False))
-                stack.enter_context(replaced_attribute(requests, "get", _read_copy))
+                stack.enter_context(downloads_in_working_directory())
             loaded = manager.load([name])
         for task in loaded["tasks"].values():
             task.config.task += f" at {self.tokens}"
@@ -108,8 +99,8 @@ def forget_texts() -> None:
             del sys.modules[name]
 
 
-def _download(task: Any, length: Length, dataset_kwargs: dict[str, Any] | None = None) -> None:
-    """Generate a task's texts at a length. Replaces lm-eval's ConfigurableTask.download."""
+def _download(length: Length, task: Any, dataset_kwargs: dict[str, Any] | None) -> None:
+    """Generate a task's texts at a length, in place of lm-eval's ConfigurableTask.download."""
     config = task.config
     module = getattr(task.config.custom_dataset, "__module__", "")
     if module.startswith(RULER):
@@ -122,7 +113,9 @@ def _download(task: Any, length: Length, dataset_kwargs: dict[str, Any] | None =
     elif module.startswith(BABILONG):
         config.metadata |= {"max_seq_lengths": f"{length.tokens / 1024:g}k"}
     else:
-        raise UserError(f"tasks: {config.task} of lm-eval has no lengths: evaluate it by a command without `lengths`")
+        raise UserError(
+            f"{flag('tasks')}: {config.task} of lm-eval has no lengths: evaluate it by a command without {flag('lengths')}"
+        )
     random.seed(SEED)
     np.random.seed(SEED)
     _DOWNLOAD(task, dataset_kwargs)
@@ -161,15 +154,6 @@ def _check_room(task: str, module: Any, length: Length) -> None:
         shortest = max(200, len(length(module.TEMPLATE).input_ids))
     if shortest > limit:
         raise UserError(
-            f"lengths {length.tokens}: {task} of lm-eval has room for {limit} tokens, but its shortest text has "
+            f"{flag('lengths')} {length.tokens}: {task} of lm-eval has room for {limit} tokens, but its shortest text has "
             f"{shortest} of {length.model}: give more, or leave the task out"
         )
-
-
-def _read_copy(url: str, **_: Any) -> requests.Response:
-    """Read a file's copy from where `wget --force-directories` stores it."""
-    parts = urlsplit(url)
-    response = requests.Response()
-    response.status_code = 200
-    response.raw = BytesIO(Path(parts.netloc + parts.path).read_bytes())
-    return response

@@ -2,16 +2,15 @@
 
 import logging
 import random
-from collections.abc import Iterator
-from contextlib import ExitStack, chdir, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.tasks.lm_eval.names import unknown_task
-from megatape.utils.replaced_attribute import replaced_attribute
+from megatape.lab.tasks.lm_eval.replacements import data_sets_in
 
 if TYPE_CHECKING:
     from megatape.lab.tasks.lm_eval.lengths import Length
@@ -75,7 +74,7 @@ def load_tasks(selection: Selection) -> LoadedTasks:
     loaded = LoadedTasks({}, {})
     with ExitStack() as stack:
         if selection.data_root is not None:
-            stack.enter_context(_offline(selection.data_root))
+            stack.enter_context(data_sets_in(selection.data_root))
         for length in selection.lengths or (None,):
             for name in selection.names:
                 entries = _load_one(manager, name, selection, length)
@@ -106,9 +105,7 @@ def task_manager(include: Path | None, stock: bool) -> Any:
     """
     from lm_eval.tasks import TaskManager
 
-    include_path = None
-    if include is not None:
-        include_path = str(include.resolve())
+    include_path = None if include is None else str(include.resolve())
     return TaskManager(include_path=include_path, include_defaults=stock)
 
 
@@ -121,23 +118,8 @@ def _load_one(manager: Any, name: str, selection: Selection, length: "Length | N
     except UserError:
         raise
     except Exception as error:
-        where = ""
-        if offline:
-            where = f" in --data-root {selection.data_root}"
-        raise UserError(f"tasks: lm-eval cannot load {name}{where}: {reason_of(error)}") from error
-
-
-@contextmanager
-def _offline(folder: Path) -> Iterator[None]:
-    """Make `datasets` look for data sets only in this folder."""
-    import datasets
-    from huggingface_hub import constants
-
-    with ExitStack() as stack:
-        stack.enter_context(chdir(folder))
-        stack.enter_context(replaced_attribute(datasets.config, "HF_HUB_OFFLINE", True))
-        stack.enter_context(replaced_attribute(constants, "HF_HUB_OFFLINE", True))
-        yield
+        where = f" in {flag('data_root')} {selection.data_root}" if offline else ""
+        raise UserError(f"{flag('tasks')}: lm-eval cannot load {name}{where}: {reason_of(error)}") from error
 
 
 def seed_prompts(task: Any) -> None:

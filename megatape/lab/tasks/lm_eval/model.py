@@ -11,7 +11,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.tasks.engine.lengths import equal_lengths
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 
@@ -151,9 +151,7 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
     Raises:
         UserError: The task samples its texts, or needs more positions than the model has.
     """
-    with_prompt = ""
-    if whole:
-        with_prompt = " with its prompt"
+    with_prompt = " with its prompt" if whole else ""
     for request in requests:
         num_needed = 0
         if request.request_type == "generate_until":
@@ -161,11 +159,9 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
             options = normalize_gen_kwargs(settings)
             if options.get("do_sample"):
                 raise UserError(
-                    f"tasks: {task} of lm-eval samples its texts, but only greedy texts are supported: leave it out"
+                    f"{flag('tasks')}: {task} of lm-eval samples its texts, but only greedy texts are supported: leave it out"
                 )
-            prompt_tokens = 1
-            if whole:
-                prompt_tokens = len(model.tokenizer(prompt)["input_ids"])
+            prompt_tokens = len(model.tokenizer(prompt)["input_ids"]) if whole else 1
             num_needed = options["max_gen_toks"] + prompt_tokens
         elif request.request_type == "loglikelihood":
             answer = request.args[1]
@@ -174,8 +170,8 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
                 num_needed = len(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
         if num_needed > model.max_positions:
             raise UserError(
-                f"tasks: {task} of lm-eval has an answer that needs {num_needed} positions{with_prompt}, but {model.name} has "
-                f"{model.max_positions} (model.max_positions): leave it out"
+                f"{flag('tasks')}: {task} of lm-eval has an answer that needs {num_needed} positions{with_prompt}, but "
+                f"{model.name} has {model.max_positions} (model.max_positions): leave it out"
             )
 
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 
 # Suffixes of files that define no tasks. All others are YAML, some without a suffix.
 WITHOUT_NAMES = (".py", ".pyc", ".md", ".json", ".jsonl", ".txt", ".csv")
@@ -64,10 +64,8 @@ def unknown_task(name: str, known: Iterable[str]) -> UserError:
         known: Names of lm-eval's tasks.
     """
     near = get_close_matches(name, list(known))
-    hint = ""
-    if near:
-        hint = f", but {', '.join(near)}"
-    return UserError(f"tasks: lm-eval has no {name!r}{hint}")
+    hint = f", but {', '.join(near)}" if near else ""
+    return UserError(f"{flag('tasks')}: lm-eval has no {name!r}{hint}")
 
 
 def _files(folder: Path) -> Iterable[Path]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, flag
 from megatape.lab.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXTENSION_NAMES
 from megatape.lab.tasks.engine.lengths import LengthList
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
@@ -107,14 +107,15 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         """
         for name, folder in (("data_root", self.data_root), ("include", self.include)):
             if folder is not None and not folder.is_dir():
-                raise MissingPath(f"{name} {folder}: no such folder")
+                raise MissingPath(f"{flag(name)} {folder}: no such folder")
         for name in self.tasks:
             if name.startswith("scrolls"):
                 raise UserError(
-                    f"tasks: lm-eval's {name} needs a part of transformers that is gone: use megatape evaluate scrolls"
+                    f"{flag('tasks')}: lm-eval's {name} needs a part of transformers that is gone: use megatape evaluate "
+                    "scrolls"
                 )
             if self.lengths is None and name.startswith(("ruler", "niah_")):
-                raise UserError(f"tasks: {name} of lm-eval needs text lengths: give `lengths`, such as 4096")
+                raise UserError(f"{flag('tasks')}: {name} of lm-eval needs text lengths: give {flag('lengths')}, such as 4096")
 
     def batches(self, model: ModelOutline) -> list[list[Example]]:
         """Make a batch per task, because lm-eval draws a task's few-shot examples in sequence.
@@ -132,7 +133,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
                 seed_prompts(task)
                 task.build_all_requests(limit=self.max_examples)
             except Exception as error:  # Templates and functions in YAML files may raise anything.
-                raise UserError(f"tasks: lm-eval cannot make the prompts of {name}: {reason_of(error)}") from error
+                raise UserError(f"{flag('tasks')}: lm-eval cannot make the prompts of {name}: {reason_of(error)}") from error
             check_requests(name, task.instances, model, whole=self.lengths is not None)
             # Free the requests. `run` builds them again.
             task._instances = None

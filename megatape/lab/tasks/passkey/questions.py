@@ -9,11 +9,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Literal
 
 import numpy as np
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.paper import EXTENSION_PASSKEY
 from megatape.lab.tasks.engine.lengths import usual_lengths
 from megatape.lab.tasks.engine.model import ModelOutline
@@ -27,6 +28,10 @@ TASK = (
 GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 FACT = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "What is the pass key? The pass key is"
+# Protocol `authors` assumes this number of characters per token, and rounds the garbage down to a multiple of GARBAGE_STEP
+# characters.
+CHARACTERS_PER_TOKEN = 3.75
+GARBAGE_STEP = 1024
 # Share of the garbage before the number, in protocol `grid`.
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Default number of questions for each length and depth.
@@ -68,15 +73,19 @@ def count_tokens(model: ModelOutline, question: Question) -> int:
 def authors_questions(model: ModelOutline, lengths: Lengths, trials: int) -> Iterator[QuestionGroup]:
     """Yield the paper's questions, `trials` for each length."""
     for length in lengths or EXTENSION_PASSKEY.lengths:
-        if 3.75 * length < 1024:
-            raise UserError(f"lengths {length} is too short for `protocol` authors: give at least 274, or `protocol` grid")
+        min_length = ceil(GARBAGE_STEP / CHARACTERS_PER_TOKEN)
+        if length < min_length:
+            raise UserError(
+                f"{flag('lengths')} {length} is too short for {flag('protocol')} authors: give at least {min_length}, or "
+                f"{flag('protocol')} grid"
+            )
         questions = [authors_question(length, seed) for seed in range(trials)]
         yield QuestionGroup(length, None, questions)
 
 
 def authors_question(length: int, seed: int) -> Question:
     """Build the paper's prompt for about `length` Llama 2 tokens: five lines, with garbage cut by characters."""
-    num_garbage = int(3.75 * length // 1024 * 1024)
+    num_garbage = int(CHARACTERS_PER_TOKEN * length // GARBAGE_STEP * GARBAGE_STEP)
     draw = np.random.RandomState(seed)
     before = draw.randint(0, num_garbage)
     key = str(draw.randint(1, 50000))
@@ -90,7 +99,9 @@ def grid_questions(model: ModelOutline, lengths: Lengths, trials: int) -> Iterat
     for length in lengths or usual_lengths(model.max_positions):
         shortest = grid_tokens(model)
         if shortest > length:
-            raise UserError(f"lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
+            raise UserError(
+                f"{flag('lengths')} {length}: the shortest question has {shortest} tokens of {model.name}: give more"
+            )
         sentence_tokens = max(1, grid_tokens(model, 2) - shortest)
         too_many = length // sentence_tokens + 2
         num_sentences = bisect_right(range(1, too_many), length, key=partial(grid_tokens, model))

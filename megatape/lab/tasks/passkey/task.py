@@ -5,7 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.paper import EXTENSION_NAMES, EXTENSION_PASSKEY
 from megatape.lab.tasks.engine.lengths import LengthList, equal_lengths
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
@@ -124,7 +124,7 @@ def _encode(model: ModelOutline, length: int, depth: float | None, question: Que
     num_tokens = count_tokens(model, question)
     if num_tokens > model.max_positions:
         raise UserError(
-            f"lengths {length}: a question has {num_tokens} tokens with its answer, but {model.name} has "
-            f"{model.max_positions} positions (model.max_positions): give shorter `lengths`"
+            f"{flag('lengths')} {length}: a question has {num_tokens} tokens with its answer, but {model.name} has "
+            f"{model.max_positions} positions (model.max_positions): give shorter {flag('lengths')}"
         )
     return Prompt(length, depth, question.prompt, question.key, tokens, answer_size=num_tokens - len(tokens))

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatape.lab.perplexity import perplexity
 from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.perplexity.losses import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# Maximum exponent when computing a perplexity. exp overflows above 709.
-MAX_NATS = 700
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class LengthScore:
 
     @property
     def perplexity(self) -> float:
-        """exp(nats), at most exp(MAX_NATS)."""
-        return math.exp(min(MAX_NATS, self.nats))
+        """Perplexity of the mean loss."""
+        return perplexity(self.nats)
 
 
 @dataclass(frozen=True)
@@ -68,16 +66,12 @@ class PerplexityScores:
         """Perplexity at each length, and nats per byte if every token is scored once."""
         measures = []
         for score in self.scores:
-            error = None
-            if score.error is not None:
-                error = score.perplexity * score.error
+            error = None if score.error is None else score.perplexity * score.error
             measures.append(Measure(measure_name(score.length), score.perplexity, error, score.tokens))
         for score in self.scores:
             if score.nats_per_byte is None:
                 continue
-            error = None
-            if score.error is not None:
-                error = score.nats_per_byte / score.nats * score.error
+            error = None if score.error is None else score.nats_per_byte / score.nats * score.error
             measures.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
         return measures
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.paper import EXTENSION_NAMES, EXTENSION_PERPLEXITY
 from megatape.lab.tasks.engine.lengths import LengthList, usual_lengths
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
@@ -50,13 +50,13 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
             UserError: The text is too short or has another tokenizer's ids, or lengths or stride do not suit the mode.
         """
         if self.stride is not None and self.mode != "sliding":
-            raise UserError(f"stride has no effect with `mode` {self.mode}: leave it out, or choose sliding")
+            raise UserError(f"{flag('stride')} has no effect with {flag('mode')} {self.mode}: leave it out, or choose sliding")
         lengths = self.lengths or usual_lengths(model.max_positions)
         tokens = read_tokens(model, self.data, self.max_tokens)
         if tokens.size <= max(lengths):
             raise UserError(
-                f"lengths {max(lengths)}: {self.data} has {tokens.size} tokens (`max_tokens` {self.max_tokens}), and one "
-                "more than the longest length is needed: give shorter lengths, or more text"
+                f"{flag('lengths')} {max(lengths)}: {self.data} has {tokens.size} tokens ({flag('max_tokens')} "
+                f"{self.max_tokens}), and one more than the longest length is needed: give shorter lengths, or more text"
             )
         stride = self.stride
         if stride is None:

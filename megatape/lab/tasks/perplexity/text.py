@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, flag
 from megatape.lab.tasks.engine.model import ModelOutline
 
 # Characters read per token, more than any text needs on average.
@@ -32,22 +32,24 @@ def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
         tokens = split.stream(0, min(split.num_tokens, max_tokens))
         _check_tokenizer(model, split, tokens)
     elif not path.exists():
-        raise MissingPath(f"data {path}: no such file or folder: give a text file, a .bin file or a data directory")
+        raise MissingPath(f"{flag('data')} {path}: no such file or folder: give a text file, a .bin file or a data directory")
     elif path.suffix == ".bin":
         tokens = np.fromfile(path, np.uint16, max_tokens).astype(np.int64)
     elif not path.is_file():
-        raise UserError(f"data {path} is a device or a pipe: give a text file, a .bin file or a folder")
+        raise UserError(f"{flag('data')} {path} is a device or a pipe: give a text file, a .bin file or a folder")
     else:
         try:
             with path.open(encoding="utf-8") as file:
                 # The file may be a huge corpus, so only its beginning is read.
                 text = file.read(MAX_CHARACTERS * max_tokens)
         except UnicodeDecodeError as error:
-            raise UserError(f"data {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder") from None
+            raise UserError(
+                f"{flag('data')} {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder"
+            ) from None
         tokens = np.array(model.tokenizer(text)["input_ids"][:max_tokens], np.int64)
     if tokens.size and tokens.max() >= model.vocab_size:
         raise UserError(
-            f"data {path} has the token id {tokens.max()}, but {model.name} has {model.vocab_size} tokens: "
+            f"{flag('data')} {path} has the token id {tokens.max()}, but {model.name} has {model.vocab_size} tokens: "
             "give text of the model's tokenizer"
         )
     return tokens
@@ -68,6 +70,6 @@ def _check_tokenizer(model: ModelOutline, split: StoredSplit, tokens: np.ndarray
     # The document may be cut off within its last token.
     if ours[:-1] != theirs[: len(ours) - 1]:
         raise UserError(
-            f"data was prepared with another tokenizer than that of {model.name}, which gives its text other ids: give a "
-            "text file, or data that was prepared with the model's"
+            f"{flag('data')} was prepared with another tokenizer than that of {model.name}, which gives its text other ids: "
+            "give a text file, or data that was prepared with the model's"
         )

@@ -1,15 +1,14 @@
 """Perplexity on the validation split, for studies measuring their runs."""
 
-import math
 from pathlib import Path
 from statistics import fmean
 
 from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.data.training.selection import NEW_SELECTION, Selection, select_samples
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.lab.perplexity import perplexity
 from megatape.lab.tasks.engine.model import EvaluationModel
 from megatape.lab.tasks.perplexity.losses import window_losses
-from megatape.lab.tasks.perplexity.results import MAX_NATS
 from megatape.lab.tasks.perplexity.windows import Window, batched, cut_windows
 
 # Maximum text length in tokens.
@@ -29,7 +28,7 @@ def evaluate_perplexity(
         data: Data directory.
         length: Window length in tokens.
         longest: Sequence length in tokens, a multiple of `length`.
-        selection: How to select sequences from the split.
+        selection: Rule for selecting sequences from the split.
 
     Returns:
         Exponential of the mean loss per token (nats).
@@ -37,14 +36,18 @@ def evaluate_perplexity(
     Raises:
         UserError: The split is shorter than `longest`.
     """
+    means = []
+    for batch in batched(validation_windows(data, length, longest, selection)):
+        for losses in window_losses(model, batch):
+            means.append(float(losses.mean()))
+    return perplexity(fmean(means))
+
+
+def validation_windows(data: Path, length: int, longest: int, selection: Selection) -> list[Window]:
+    """Cut sequences of the validation split into disjoint windows. Arguments and errors as in `evaluate_perplexity`."""
     dataset = TokenDataset(StoredSplit(data, "validation"), longest)
     num_sequences = max(1, MAX_TOKENS // longest)
     windows: list[Window] = []
     for sequence in select_samples(dataset.num_samples, num_sequences, selection):
         windows += cut_windows(dataset.tokens(sequence), "disjoint", length, longest)
-
-    means = []
-    for batch in batched(windows):
-        for losses in window_losses(model, batch):
-            means.append(float(losses.mean()))
-    return math.exp(min(MAX_NATS, fmean(means)))
+    return windows

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.tasks.engine.lengths import equal_lengths
 from megatape.lab.tasks.engine.model import ModelOutline
 
@@ -56,15 +56,15 @@ def cut_windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride
         begins = range(0, tokens.size - length + 1, AUTHORS_STRIDE)
     elif mode == "sliding":
         if not 1 <= stride <= length:
-            raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
+            raise UserError(f"{flag('stride')} is {stride}: give 1 to the shortest of {flag('lengths')} ({length} is less)")
         # At every length, windows end at longest, longest + stride, ..., so that all lengths score the same tokens.
         begins = range(longest - length, tokens.size - length, stride)
         num_scored = stride
     else:
         if longest % length:
             raise UserError(
-                f"lengths: {length} does not divide {longest}, so not all lengths would score the same tokens: give lengths "
-                "that divide the longest, or `mode` sliding"
+                f"{flag('lengths')}: {length} does not divide {longest}, so not all lengths would score the same tokens: give "
+                f"lengths that divide the longest, or {flag('mode')} sliding"
             )
         begins = range(0, (tokens.size - 1) // longest * longest, length)
     return [Window(length, begin, tokens[begin : begin + size + 1], num_scored, None) for begin in begins]

@@ -20,9 +20,7 @@ class PromptTokenizer(Tokenizer):
         self.vocab_size = len(tokenizer)
         self.eos_id = tokenizer.eos_token_id
         special_ids = tokenizer("")["input_ids"]
-        self.bos_id = None
-        if special_ids:
-            self.bos_id = int(special_ids[0])
+        self.bos_id = int(special_ids[0]) if special_ids else None
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from megatape.data.finetuning.fields import text_of
-from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors import MissingPath, UserError, flag, path_errors
 from megatape.utils.units import plural
 
 # Number of ids shown in an error.
@@ -58,7 +58,7 @@ def read_set(
     without_reference: list[str] = []
     path = data / name / f"{split}.jsonl"
     if not path.is_file():
-        raise MissingPath(f"scrolls {data}: expected {name}/{split}.jsonl in it: unpack SCROLLS' {name}.zip there")
+        raise MissingPath(f"{flag('scrolls')} {data}: expected {name}/{split}.jsonl in it: unpack SCROLLS' {name}.zip there")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.isspace():

@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.scrolls import Answering, Summarizing
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.lab.paper import SCROLLS, SCROLLS_SETS
 from megatape.lab.tasks.engine.lengths import equal_lengths
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
@@ -91,8 +91,8 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
             length = model.max_positions
         if length > model.max_positions:
             raise UserError(
-                f"sequence_length is {length}, but {model.name} has {model.max_positions} positions (model.max_positions): "
-                "give less"
+                f"{flag('sequence_length')} is {length}, but {model.name} has {model.max_positions} positions "
+                "(model.max_positions): give less"
             )
         tokenizer = PromptTokenizer(model.tokenizer, model.name)
         limits = Limits(length, max_answer=self.max_answer_tokens)
@@ -164,8 +164,6 @@ def _side_by_side(predictions: list[Prediction]) -> str:
     for each in predictions:
         # SCROLLS puts the question before the text, separated by an empty line.
         question = each.prompt.partition("\n\n")[0]
-        right = ""
-        if each.scores["exact_match"]:
-            right = "yes"
+        right = "yes" if each.scores["exact_match"] else ""
         rows.append([each.id, question, " / ".join(each.references), each.prediction, right])
     return markdown(["id", "question", "reference", "answer", "right"], rows)

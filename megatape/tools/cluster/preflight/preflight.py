@@ -32,7 +32,7 @@ from megatape.tools.cluster.preflight.rank_report import RankReport, format_repo
 from megatape.tools.cluster.preflight.rendezvous import Rendezvous
 from megatape.tools.cluster.preflight.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from megatape.utils.software import source_hash, versions
-from megatape.zero.distributed import initialize_distributed, shut_down
+from megatape.zero.setup.process_group import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)
 

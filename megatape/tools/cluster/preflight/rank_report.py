@@ -70,7 +70,7 @@ class SharedValue:
     Attributes:
         name: Name of the value, in the plural.
         read: Function that returns the value of a rank.
-        remedy: What to do if the values differ.
+        remedy: Advice if the values differ.
     """
 
     name: str

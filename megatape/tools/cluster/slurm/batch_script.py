@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from megatape import imports
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.errors.text_checks import check_line
 from megatape.run_folder import RunFolder
 
@@ -74,6 +74,6 @@ def log_prefix(directory: Path, name: str) -> Path:
     prefix = RunFolder(directory.absolute()).job_logs / name
     if not name or "/" in name or "%" in str(prefix):
         raise UserError(
-            f"logs would be {prefix}-*, but Slurm creates no folders and replaces %: choose another `name` or folder"
+            f"logs would be {prefix}-*, but Slurm creates no folders and replaces %: choose another {flag('name')} or folder"
         )
     return prefix

@@ -12,10 +12,11 @@ from megatape.tools.cluster.slurm.submission import submit
 STOP_SECONDS = 120
 
 
-def submit_array(words: list[str], count: int, out: Path, sbatch: str) -> str:
+def submit_array(name: str, words: list[str], count: int, out: Path, sbatch: str) -> str:
     """Submit `megatape WORDS --cell NUMBER` for all numbers from 0 to `count` - 1, with a snapshot of the current code.
 
     Args:
+        name: Name of the job, which begins the names of its logs.
         words: Words of the command.
         count: Number of tasks.
         out: Folder for the script and the logs.
@@ -27,23 +28,24 @@ def submit_array(words: list[str], count: int, out: Path, sbatch: str) -> str:
     Raises:
         UserError: See `submit`.
     """
-    submission = submit(out, {}, partial(render_array, words, count, out), shlex.split(sbatch))
+    submission = submit(out, {}, partial(render_array, name, words, count, out), shlex.split(sbatch))
     return submission.job_id
 
 
-def render_array(words: list[str], count: int, out: Path, snapshot: Path) -> str:
+def render_array(name: str, words: list[str], count: int, out: Path, snapshot: Path) -> str:
     """Return the batch script for `submit_array`.
 
     Args:
+        name: Name of the job, which begins the names of its logs.
         words: Words of the command.
         count: Number of tasks.
         out: Folder for the logs.
         snapshot: Snapshot folder, with the code.
     """
     directives: dict[str, Directive] = {
-        "job-name": "suite",
+        "job-name": name,
         "array": f"0-{count - 1}",
-        "output": f"{log_prefix(out, 'suite')}-%A_%a.log",
+        "output": f"{log_prefix(out, name)}-%A_%a.log",
         "signal": f"B:TERM@{STOP_SECONDS}",
     }
     code = snapshot.absolute() / "code"

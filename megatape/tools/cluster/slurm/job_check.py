@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from megatape.checkpoint.fresh_start import check_new
+from megatape.checkpoint.load.fresh_start import check_new
 from megatape.data.training.run_data import open_data
-from megatape.errors import UserError
+from megatape.errors import UserError, flag
 from megatape.reliability.lease import check_free
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.job import Job
@@ -36,6 +36,6 @@ def check_array(array: JobArray, job: Job, resume: bool) -> None:
     minutes = parse_time_limit(job.time)
     if minutes and minutes * 60 <= job.checkpoint_seconds:
         raise UserError(
-            f"time {job.time} leaves no time to train: the last checkpoint is written {job.checkpoint_seconds} s before the "
-            "limit: give a longer `time`, or a lower `checkpoint_seconds`"
+            f"{flag('time')} {job.time} leaves no time to train: the last checkpoint is written {job.checkpoint_seconds} s "
+            f"before the limit: give a longer {flag('time')}, or a lower {flag('checkpoint_seconds')}"
         )

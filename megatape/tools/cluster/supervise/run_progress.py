@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 
-from megatape.checkpoint.manifest import MANIFEST, load_manifest
+from megatape.checkpoint.format.manifest import MANIFEST, load_manifest
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.utils.json_lines import read_lines
@@ -17,10 +17,12 @@ class RecordedEvent:
     Attributes:
         kind: Kind of event, such as "stopped".
         step: Last completed step.
+        detail: Description for people.
     """
 
     kind: str
     step: int
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def _events(folder: RunFolder) -> list[RecordedEvent]:
     events = []
     try:
         for _, entry in read_lines(folder.events):
-            events.append(RecordedEvent(str(entry.get("event")), entry.get("step") or 0))
+            events.append(RecordedEvent(str(entry.get("event")), entry.get("step") or 0, str(entry.get("detail"))))
     except (OSError, UserError):
         return []
     return events

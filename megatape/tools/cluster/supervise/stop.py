@@ -5,8 +5,8 @@ from types import FrameType
 
 from megatape.errors import ExitStatus
 from megatape.tools.cluster.restarts import RestartPolicy
+from megatape.tools.cluster.supervise.ended_command import EndedCommand, RunningCommand
 from megatape.tools.cluster.supervise.run_progress import RecordedEvent
-from megatape.tools.cluster.supervise.supervised_command import EndedCommand, SupervisedCommand
 
 
 class StopRequest:
@@ -20,7 +20,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.is_received = False
         self.is_by_user = False
-        self._command: SupervisedCommand | None = None
+        self._command: RunningCommand | None = None
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal, as signal.signal calls it."""
@@ -31,7 +31,7 @@ class StopRequest:
         elif self._command is not None:
             self._command.send(number)
 
-    def pass_on_to(self, command: SupervisedCommand) -> None:
+    def pass_on_to(self, command: RunningCommand) -> None:
         """Pass signals on to a newly started command, including one that arrived earlier."""
         self._command = command
         if self.is_received:
@@ -42,7 +42,18 @@ def status_of_stop(ended: EndedCommand, last_event: RecordedEvent | None, by_use
     """Return the exit status of a run after a request to stop.
 
     Often the signal also ends the launcher, or makes it report status 1, while its ranks are still writing their checkpoint. In
-    this case, the last event recorded by the ranks decides.
+    this case, the last event recorded by the ranks decides:
+
+    status of the command                    last event            by_user  result
+    final in `policy` or NOT_SAVED           any                   any      the status
+    other                                    none                  any      the status
+    other                                    finished              any      DONE
+    other                                    stopped               no       UNFINISHED
+    other                                    stopped after a step  yes      DONE
+    other                                    stopped before        yes      INTERRUPTED
+    other                                    another kind          any      the status
+
+    UNFINISHED of an orphan replaces the status of the command. INTERRUPTED counts as other, because launchers report it, too.
 
     Args:
         ended: Exit statuses of the command and its orphans.

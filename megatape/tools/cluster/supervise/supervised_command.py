@@ -3,16 +3,15 @@
 import ctypes
 import logging
 import os
-import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
 from megatape.errors import UserError
-from megatape.tools.cluster.restarts import KILLED_BY
-from megatape.utils.python_process import PR_SET_PDEATHSIG, launcher_environment
+from megatape.tools.cluster.supervise.ended_command import EndedCommand
+from megatape.utils.python_process import end_with_parent, launcher_environment, shell_status
 
 LOG = logging.getLogger(__name__)
 
@@ -22,19 +21,6 @@ PR_SET_CHILD_SUBREAPER = 36
 ORPHAN_NOTICE = 10.0
 # Maximum seconds of waiting for orphans, which may be writing a checkpoint.
 ORPHAN_TIMEOUT = 1800.0
-
-
-@dataclass(frozen=True)
-class EndedCommand:
-    """Exit statuses of a command, as shells number them.
-
-    Attributes:
-        status: Exit status of the command.
-        orphan_statuses: Exit statuses of its orphans, except those killed after ORPHAN_TIMEOUT.
-    """
-
-    status: int
-    orphan_statuses: Sequence[int]
 
 
 class SupervisedCommand:
@@ -48,23 +34,17 @@ class SupervisedCommand:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
+        self._name = words[0]
         self._prctl = ctypes.CDLL(None).prctl
-        supervisor = os.getpid()
         # Become the parent of the command's orphans.
         self._prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._earlier_children = set(psutil.Process().children())
-
-        def end_with_supervisor() -> None:
-            self._prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            has_ended_meanwhile = os.getppid() != supervisor
-            if has_ended_meanwhile:
-                os.kill(os.getpid(), signal.SIGTERM)
 
         try:
             self._process = subprocess.Popen(
                 words,
                 env=launcher_environment(words),
-                preexec_fn=end_with_supervisor,  # noqa: PLW1509 (it needs no lock of another thread)
+                preexec_fn=partial(end_with_parent, os.getpid()),  # noqa: PLW1509 (it needs no lock of another thread)
             )
         except OSError as error:
             raise UserError(f"{words[0]!r} cannot be started ({error}): give the command that starts the ranks") from None
@@ -75,7 +55,10 @@ class SupervisedCommand:
 
     def wait(self) -> EndedCommand:
         """Wait until the command and its orphans end. Orphans are killed after ORPHAN_TIMEOUT."""
-        status = _shell_status(self._process.wait())
+        status = shell_status(self._process.wait())
+        cause = ""
+        if status:
+            cause = f"{self._name} ended with status {status}"
         orphan_statuses: list[int] = []
         while True:
             orphans = [process for process in psutil.Process().children() if self._is_orphan(process)]
@@ -83,7 +66,7 @@ class SupervisedCommand:
                 break
             orphan_statuses += _wait_for(orphans)
         self._prctl(PR_SET_CHILD_SUBREAPER, 0)
-        return EndedCommand(status, orphan_statuses)
+        return EndedCommand(status, orphan_statuses, cause)
 
     def _is_orphan(self, process: psutil.Process) -> bool:
         """Whether the command started this child and it is no daemon, which would have a process group of its own."""
@@ -100,11 +83,4 @@ def _wait_for(orphans: Sequence[psutil.Process]) -> list[int]:
         ended += ended_later
     for process in running:
         process.kill()
-    return [_shell_status(process.returncode) for process in ended]
-
-
-def _shell_status(code: int) -> int:
-    """Convert an exit status of subprocess, which is negative after a signal, to that of a shell."""
-    if code < 0:
-        return KILLED_BY - code
-    return code
+    return [shell_status(process.returncode) for process in ended]

@@ -13,7 +13,7 @@ from megatape.hf.exporting.carried.collect import collect_files
 HEAD = "from megatape.encodings.encoding import Encoding\n"
 CARRIED_HEAD = "from .encoding import Encoding\n"
 CLASS = "class Own(Encoding):\n    pass\n"
-# Chain of definitions, each using the previous one, with an import over several lines and a decorator.
+# Definitions each using the previous one, with an import spanning several lines and a decorator
 CHAIN = """from megatape.optim.optimizer import (
     Group,
 )
@@ -37,11 +37,11 @@ def carried(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str, name: str 
     ("code", "expected"),
     [
         (CLASS, CLASS),
-        # Only one name of an import is missing.
+        # An import lacks only one name.
         (f"from megatape.distributed.mesh import SINGLE, AXES\n{CLASS}", f"from .stand_ins import SINGLE\n{CLASS}"),
         (f"import math, megatape.config\n{CLASS}", f"import math\n{CLASS}"),
         (f"{CHAIN}{CLASS}", CLASS),
-        # Imports that only dropped statements use are dropped, others stay even if nothing uses them.
+        # Imports used by dropped statements only are dropped. Others stay even if nothing uses them.
         (
             f"import json\nimport math\nfrom megatape.config import Config\ndef show(c: Config): print(json.dumps(c))\n{CLASS}",
             f"import math\n{CLASS}",
@@ -53,12 +53,12 @@ def carried(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str, name: str 
             f"import logging\nLOG = logging.getLogger(__name__)\n{CLASS}",
             f"import logging\nLOG = logging.getLogger(__name__)\n{CLASS}",
         ),
-        # Unicode line separators do not end a line of Python.
+        # Unicode line separators do not end a line in Python.
         (f"SIGN = '\u2028'\nfrom megatape.config import Config\n{CLASS}", f"SIGN = '\u2028'\n{CLASS}"),
         (f"try:\n    from megatape.config import Config\nexcept ImportError:\n    Config = None\n{CLASS}", CLASS),
     ],
 )
-def test_what_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, expected: str) -> None:
+def test_needed_statements_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, expected: str) -> None:
     file = carried(monkeypatch, tmp_path, code)
     file.check({"Own"})
     assert file.text == CARRIED_HEAD + expected
@@ -79,7 +79,9 @@ def test_what_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, 
         ),
     ],
 )
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, names: set[str], message: str) -> None:
+def test_unavailable_definitions_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, names: set[str], message: str
+) -> None:
     """Statements that change a definition count as well: without them the definition would compute something else."""
     file = carried(monkeypatch, tmp_path, code)
     with pytest.raises(UserError, match=f"megatape.config.Config is not in exported models.*{message}|{message}.*"):

@@ -1,11 +1,11 @@
-"""Tables of given results."""
+"""Tables made from given results."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from megatape.lab.benchmark.gpu.report import report
-from megatape.lab.benchmark.gpu.results import Entry, Key, Result, Results, read_results
+from megatape.lab.benchmark.gpu.results import BenchmarkResult, ResultKey, ResultLine, Results, read_results
 from tests.helpers.checks.cells import cells
 
 
@@ -25,22 +25,22 @@ RESULTS_BY_TEXT: dict[str, dict[str, Any]] = {
     "step 155m": {"seconds": 60.0, "error": "1 failed"},
     "serving": {"left out": "takes about 40 s, and 3 s of the budget were left"},
 }
-RESULTS: Results = dict(Entry.parse({"key": text} | line) for text, line in RESULTS_BY_TEXT.items())
+RESULTS: Results = dict(ResultLine.parse({"key": text} | line) for text, line in RESULTS_BY_TEXT.items())
 
 
 def test_entries_are_lines() -> None:
     for text, line in RESULTS_BY_TEXT.items():
-        entry = Entry.parse({"key": text} | line)
+        entry = ResultLine.parse({"key": text} | line)
         assert entry.to_json() == {"key": text} | line
-    assert RESULTS[Key("step 155m")] == Result({"seconds": 60.0}, error="1 failed")
+    assert RESULTS[ResultKey("step 155m")] == BenchmarkResult({"seconds": 60.0}, error="1 failed")
 
 
 def test_results_of_earlier_versions() -> None:
-    """Every line of the published results is kept, and every part has its table."""
+    """Every line in the published results is kept, and every part has its table."""
     file = Path(__file__).parents[4] / "docs/results/gpu_h200.jsonl"
     results = read_results(file)
     lines = {line["key"]: line for line in map(json.loads, file.read_text().splitlines())}
-    assert {str(key): Entry(key, result).to_json() for key, result in results.items()} == lines
+    assert {str(key): ResultLine(key, result).to_json() for key, result in results.items()} == lines
     text = report(results)
     assert "Measured on NVIDIA H200" in text
     for title in ("Targets", "Training steps", "Attention with rotation, one layer", "Ceilings", "megatape pretrain"):
@@ -48,10 +48,10 @@ def test_results_of_earlier_versions() -> None:
 
 
 def test_keys_are_text_in_files() -> None:
-    key = Key("step 155m", ("rope", "sdpa", "eager"))
+    key = ResultKey("step 155m", ("rope", "sdpa", "eager"))
     assert str(key) == "step 155m/rope/sdpa/eager"
-    assert Key.parse(str(key)) == key
-    assert Key.parse("serving") == Key("serving")
+    assert ResultKey.parse(str(key)) == key
+    assert ResultKey.parse("serving") == ResultKey("serving")
 
 
 def rows(title: str) -> list[list[str]]:

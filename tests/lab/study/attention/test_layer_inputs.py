@@ -1,4 +1,4 @@
-"""Inputs of attention recorded in a model, and the commands `study shift` and `study attention` on trained checkpoints."""
+"""Recording attention's inputs in a model, and the commands `study shift` and `study attention` on trained checkpoints."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from megatape.lab.study.attention.layer_inputs import dot_products, probabilities, run
-from megatape.model.block import Attention
+from megatape.model.attention import Attention
 from megatape.registry import ENCODINGS
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close, assert_within
@@ -24,11 +24,11 @@ ENCODINGS_TRAINED = ("rope", "tape", "tape_vector")
 
 
 @pytest.mark.numerics
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_probabilities_match_the_model(encoding: str) -> None:
-    """In every layer, rows sum to 1, and values weighted by them give attention's output, also with grouped queries, biases and
-    norms."""
-    model = random_model(encoding=encoding, num_kv_heads=2, attention_bias="qkv", qk_norm=True)
+@pytest.mark.parametrize("changes", [*({"encoding": name} for name in ENCODINGS), {"layers": "tape, rope@9, tape"}], ids=str)
+def test_probabilities_match_the_model(changes: dict[str, Any]) -> None:
+    """In every layer, rows sum to 1, and values weighted by them give attention's output, also with grouped queries, biases,
+    norms, and layers with windows or encodings of their own."""
+    model = random_model(num_kv_heads=2, attention_bias="qkv", qk_norm=True, **changes)
     expected_outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor | None]) -> None:
@@ -43,7 +43,7 @@ def test_probabilities_match_the_model(encoding: str) -> None:
 
     assert torch.equal(logits, model(tokens, positions))
     assert [layer.attention for layer in layers] == attentions
-    for layer, expected in zip(layers, expected_outputs, strict=False):  # the second call of the model adds outputs
+    for layer, expected in zip(layers, expected_outputs, strict=False):  # Calling the model again has added outputs.
         weights = probabilities(layer)
         assert weights.shape == (2, 4, 40, 40)
         assert not weights.triu(1).any()
@@ -88,7 +88,7 @@ def test_hooks_are_removed() -> None:
 
 @pytest.fixture(scope="module")
 def checkpoints(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Last checkpoint of a short run with each of ENCODINGS_TRAINED. Tests copy what they damage."""
+    """Train a short run with each of ENCODINGS_TRAINED. Returns the last checkpoints. Tests copy what they damage."""
     folder = tmp_path_factory.mktemp("trained")
     config = small_config(data_directory, folder / "runs")
     # A high learning rate, so that weights move: with a zero gain the ablation would equal RoPE.
@@ -98,7 +98,7 @@ def checkpoints(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def _logit_changes(printed: str) -> dict[str, float]:
-    """Return the change of logits under shifted ids by encoding, from the last table of `study shift`."""
+    """Return how much shifting ids changes logits, by encoding, from the last table printed by `study shift`."""
     changes = {}
     for line in printed.splitlines()[-5:]:
         if "`" in line:
@@ -124,7 +124,7 @@ def test_shift_compares_trained_checkpoints(command: Command, checkpoints: dict[
 def test_attention_is_drawn_for_trained_checkpoints(command: Command, checkpoints: dict[str, Path], tmp_path: Path) -> None:
     picture = tmp_path / "patterns.png"
 
-    status, printed, errors = command("study", "attention", *checkpoints.values(), "--samples", 2, "--out", picture)
+    status, printed, errors = command("study", "attention", *checkpoints.values(), "--samples", 2, "--output", picture)
 
     assert status == 0, errors
     assert "5 rows, layers 1, 2" in printed

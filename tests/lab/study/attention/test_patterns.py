@@ -1,4 +1,4 @@
-"""Picture of attention: its layers and its panels."""
+"""Pictures of attention: layers and panels."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Shift stability: both quantities computed by hand, and equivariance of the encodings."""
+"""Shift stability: computing both quantities by hand, and equivariant encodings."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_attention_difference_by_hand() -> None:
 
 
 def test_attention_difference_counts_attention_to_added_tokens() -> None:
-    """Both queries move half of their attention to the added token."""
+    """Both queries move half their attention to the added token."""
     after = torch.tensor([[[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.35, 0.15]]]])
 
     assert attention_difference(BEFORE, after) == pytest.approx(0.5)
@@ -85,7 +85,8 @@ def test_added_tokens_change_content_and_tape() -> None:
 def test_report_includes_the_paper() -> None:
     models = [examined(encoding, num_layers=4) for encoding in ("rope", "nope", "tape_no_equivariance")]
 
-    paragraphs = list(report(models, 2))
+    paragraphs: list[str] = []
+    report(models, 2, paragraphs.append)
 
     assert len(paragraphs) == 7
     table = next(text for text in paragraphs if text.startswith("shifted ids: difference of position dot products"))
@@ -99,11 +100,12 @@ def test_report_includes_the_paper() -> None:
 
 
 def test_report_lists_all_lengths() -> None:
-    """Each model has sequences of its own length."""
+    """Each model gets sequences of its own length."""
     long = examined("rope")
     short = ExaminedModel("short", "short", long.model, long.tokens[:, :20], bos=1)
 
-    paragraphs = list(report([long, short], 2))
+    paragraphs: list[str] = []
+    report([long, short], 2, paragraphs.append)
 
     count = f"{len(long.tokens)} sequences of"
     assert paragraphs[1].startswith(f"{count} 40 tokens, {count} 20 tokens, float32 on a CPU")

@@ -25,27 +25,29 @@ from tests.helpers.processes.waiting import wait_until
 
 @pytest.fixture
 def file(raw_config: dict[str, Any], tmp_path: Path) -> Path:
-    """Configuration file of a run of 4 steps."""
+    """Write the configuration file for a run of 4 steps."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(raw_config))
     return path
 
 
 def change_config(file: Path, section: str, **changes: Any) -> None:
-    """Change values of a section in a configuration file."""
+    """Edit values in a section of a configuration file."""
     raw = json.loads(file.read_text())
     raw[section] |= changes
     file.write_text(json.dumps(raw))
 
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
-    """Return the output of the command."""
-    study = Study(out, RunPool(jobs, launcher), "typed")
-    return "\n".join(compare(str(file), settings, encodings, seeds, study))
+    """Return what the command prints."""
+    shown: list[str] = []
+    study = Study(out, RunPool(jobs, launcher), "typed", shown.append)
+    compare(str(file), settings, encodings, seeds, study)
+    return "\n".join(shown)
 
 
 def steps(run_directory: Path) -> list[dict[str, float]]:
-    """Return the metrics of a run by step, none if it has not started."""
+    """Return a run's metrics by step, none if it has not started."""
     metrics = run_directory / "metrics.jsonl"
     if not metrics.exists():
         return []
@@ -55,19 +57,21 @@ def steps(run_directory: Path) -> list[dict[str, float]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured_here")
 def test_resumes_after_an_interruption(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEGATAPE_THREADS", "1")  # in a model this small, more threads only wait
+    # In a model this small, more threads only wait.
+    monkeypatch.setenv("MEGATAPE_THREADS", "1")
     change_config(file, "training", steps=30)
     out = tmp_path / "out"
     first = out / "rope" / "seed-1234"
     second = out / "rope" / "seed-1235"
-    command = [sys.executable, "-m", "megatape", "study", "compare", "--config", str(file), "--out", str(out)]
+    command = [sys.executable, "-m", "megatape", "study", "compare", "--config", str(file), "--output", str(out)]
     command += ["--encodings", "rope", "--seeds", "2"]
 
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as stopped:
         wait_until(lambda: len(steps(first)) > 2, "the third step", timeout=200, process=stopped, interval=0.1)
         with pytest.raises(ValueError, match="is in use by another study"):
             run(file, out, "rope", 2)
-        stopped.send_signal(signal.SIGTERM)  # only the command itself tells its children
+        # Only the command gets the signal. It has to stop its children.
+        stopped.send_signal(signal.SIGTERM)
         _, errors = stopped.communicate(timeout=scaled(100))
     assert stopped.returncode == 130, errors
     assert "run the same command again to continue" in errors
@@ -88,7 +92,7 @@ def test_resumes_after_an_interruption(file: Path, tmp_path: Path, monkeypatch: 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_children")
 def test_encodings_and_scalings(file: Path, tmp_path: Path) -> None:
-    """Encodings see the same samples and start from the same weights. Scalings of an encoding share its run."""
+    """Encodings see the same samples, starting from the same weights. Scaling an encoding reuses its run."""
     change_config(file, "training", steps=20)
     change_config(file, "model", max_positions=128)
     out = tmp_path / "out"
@@ -137,7 +141,7 @@ def test_adds_a_seed(file: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def addition_file(raw_config: dict[str, Any], tmp_path: Path) -> Path:
-    """Configuration file of a run on sums of two digits."""
+    """Write the configuration file for adding two-digit numbers."""
     data = tmp_path / "addition"
     prepare_addition(AdditionTask(digits=2, per_cell=20, seed=3), data, lambda tokens: None)
     raw_config["data"] = {

@@ -1,4 +1,4 @@
-"""Evaluation of a run of `compare`: perplexity by length, addition."""
+"""Evaluating a run of `compare`: perplexity by length, addition."""
 
 import math
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from torch import Tensor
 from megatape.config import ModelConfig, ScalingConfig, parse_config
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.synthetic.addition_problems import AdditionTask, longest_document, prepare_addition
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.data.training.selection import select_samples
-from megatape.data.training.token_dataset import TokenDataset
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.comparison import measure
 from megatape.lab.tasks.addition import AdditionGrid
@@ -48,7 +48,7 @@ class Unigrams:
 def test_every_length_predicts_the_same_text(
     data_directory: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int, length: int
 ) -> None:
-    """The text is that of the longest sequences, chosen from the whole split."""
+    """The text for the longest sequences is used, chosen from the whole split."""
     monkeypatch.setattr(validation, "MAX_TOKENS", max_tokens)
     monkeypatch.setattr(windows, "BATCH_TOKENS", 96)
     longest = 64
@@ -69,7 +69,7 @@ def test_every_length_predicts_the_same_text(
 
 
 class LoadedCheckpoint(NamedTuple):
-    """Arguments of `load_trained`."""
+    """Arguments to `load_trained`."""
 
     checkpoint: Path
     scaling: ScalingConfig | None

@@ -17,7 +17,7 @@ from tests.helpers.checks.cells import cells
 
 
 def _result(raw_config: dict[str, Any], encoding: str, seed: int, figures: Figures, scaling: str | None = None) -> TextResult:
-    """Return the result of a run with a curve of two points, the first of which is the passkey figure."""
+    """Return a run's result with a curve having two points, the first one being the passkey figure."""
     raw = copy.deepcopy(raw_config)
     raw["model"]["encoding"] = encoding
     raw["training"]["seed"] = seed
@@ -29,7 +29,7 @@ def _result(raw_config: dict[str, Any], encoding: str, seed: int, figures: Figur
 
 @pytest.fixture
 def rows(raw_config: dict[str, Any]) -> list[Row]:
-    """Two seeds of rope, three of tape, and tape with scaled frequencies, which has no validation loss."""
+    """Return rope with two seeds, tape with three, and tape with scaled frequencies, lacking a validation loss."""
 
     def trained(encoding: str, seed: int, passkey: float, loss: float) -> TextResult:
         return _result(raw_config, encoding, seed, Figures(validation_loss=loss, passkey={64: passkey}))
@@ -68,7 +68,8 @@ def test_table_has_means_ranges_and_differences_of_equal_seeds(rows: list[Row], 
     lines = []
     for line in text.splitlines():
         if line.startswith("| `"):
-            name, _, *others = cells(line)  # without the number of parameters
+            # Skip the parameter count.
+            name, _, *others = cells(line)
             lines.append([name, *others])
     scores = [
         ["`rope`", "2", "3.5 (3 to 4)", "12 (10 to 14)"],
@@ -82,6 +83,18 @@ def test_table_has_means_ranges_and_differences_of_equal_seeds(rows: list[Row], 
     assert lines == scores + differences
 
 
+def test_losses_by_position_have_tables_of_their_own(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    def trained(encoding: str, loss: float) -> TextResult:
+        figures = Figures(validation_loss=3.0, by_position={"1-64": loss}, passkey={64: 1.0})
+        return _result(raw_config, encoding, 1, figures)
+
+    text = report([Row("rope", [trained("rope", 3.5)]), Row("tape", [trained("tape", 3.25)])], [], "the command", tmp_path)
+
+    headers = [cells(line)[3:] for line in text.splitlines() if line.startswith("| encoding")]
+    assert headers == [["validation loss", "passkey at 64 (%)"], ["loss at positions 1-64"]] * 2
+    assert cells(text.splitlines()[-3])[3:] == ["-0.25 (-0.25 to -0.25)"]
+
+
 def test_picture(rows: list[Row], tmp_path: Path) -> None:
     report(rows, [], "the command", tmp_path)
 
@@ -92,7 +105,7 @@ def test_picture(rows: list[Row], tmp_path: Path) -> None:
 
 
 def _select(row: Row, selection: Literal["first", "spread"]) -> Row:
-    """Return a row whose results are of another selection of validation samples."""
+    """Return a row with results on another selection of validation samples."""
     return Row(row.label, [replace(result, selection=selection) for result in row.results])
 
 

@@ -1,4 +1,4 @@
-"""Lock of a study's folder."""
+"""Locking a study's folder."""
 
 import threading
 from pathlib import Path

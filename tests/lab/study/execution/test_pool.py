@@ -1,4 +1,4 @@
-"""Environments of parallel runs: threads, GPUs and the allocator."""
+"""Environments for parallel runs: threads, GPUs and the allocator."""
 
 import os
 import subprocess

@@ -9,7 +9,7 @@ import matplotlib.image
 import pytest
 from transformers import AutoModelForCausalLM
 
-from megatape.accounting.parameters import count_trainable
+from megatape.accounting.whole_model.parameters import count_trainable
 from megatape.config import Config, ScalingConfig, differences, load_config
 from megatape.config.section import ResumeRule
 from megatape.data.tokenizers.files import load_tokenizer
@@ -33,7 +33,7 @@ CONFIGS = Path(__file__).parents[4] / "configs"
 
 
 class Lengths(NamedTuple):
-    """Lengths in tokens of the base, and of the samples that it is trained on."""
+    """Lengths in tokens: the base's own, and the samples for training it."""
 
     base: int
     samples: int
@@ -41,7 +41,7 @@ class Lengths(NamedTuple):
 
 LENGTHS = {"llama2_7b_8k": Lengths(4096, 8192), "tiny": Lengths(256, 512)}
 
-# config.json of the published folder.
+# config.json in the published folder
 LLAMA2_7B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "bos_token_id": 1,
@@ -68,9 +68,10 @@ LLAMA2_7B: dict[str, Any] = {
 EMBEDDING = 32000 * 4096
 NORMS = 65 * 4096
 LORA = 32 * 4 * 2 * 8 * 4096
-TAPE = 32 * (128 * 4096 + 2 * 128 * 32 + 32)  # in every layer a matrix on h, W_up, W_down, a gain for each channel
+# Per layer: a matrix applied to h, W_up, W_down, and one gain per channel.
+TAPE = 32 * (128 * 4096 + 2 * 128 * 32 + 32)
 TRAINED_WEIGHTS = {
-    "full": 6_738_415_616,  # all weights of Llama 2 7B
+    "full": 6_738_415_616,  # All weights in Llama 2 7B
     "lora": LORA + EMBEDDING + NORMS,
     "longlora": LORA + EMBEDDING + NORMS,
     "theta": LORA + EMBEDDING + NORMS,
@@ -108,7 +109,7 @@ def test_base_matches_the_import_of_llama_2(tmp_path: Path) -> None:
     """Only settings that an import cannot know differ."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA2_7B))
     (tmp_path / "model.safetensors").touch()
-    raw = starting_config(read_architecture(tmp_path), tmp_path, Path("runs/llama2_7b"), "rope", 8192, "float16")
+    raw = starting_config(read_architecture(tmp_path), Path("runs/llama2_7b"), "rope", 8192, "float16")
     raw["data"]["path"] = "data"
     raw["training"]["steps"] = 1000
     (tmp_path / "imported.json").write_text(json.dumps(raw))
@@ -177,9 +178,9 @@ def test_recipe_matches_the_paper() -> None:
     assert config.num_micro_batches(8) == 8
 
 
-# Length in tokens of the base below.
+# Length of the base's samples, in tokens
 LENGTH = 32
-# Lengths that a study of it measures.
+# Lengths measured by a study on it
 MEASURED_LENGTHS = [8, 16, 32, 64]
 RECIPE = (
     "training.global_batch_size=4",
@@ -193,7 +194,7 @@ Study = Callable[..., Result]
 
 @pytest.fixture
 def save_base(data_directory: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """save_base("llama"): a tiny random Llama with the tokenizer of the data, in this folder."""
+    """Return a function: save_base("llama") saves a tiny random Llama with the data's tokenizer in this folder."""
 
     def save(name: str) -> Path:
         folder = tmp_path / name
@@ -211,13 +212,13 @@ def base(save_base: Callable[[str], Path]) -> Path:
 
 @pytest.fixture
 def study(command: Command, base: Path, data_directory: Path, tmp_path: Path) -> Study:
-    """study("--methods", "tape"): the command on the base and the data of the tests."""
+    """Return a function: study("--methods", "tape") runs the command on the tests' base and data."""
     recipe = []
     for setting in RECIPE:
         recipe += ["--set", setting]
 
     def call(*words: object, source: Path = base, data: Path = data_directory, out: Path = tmp_path / "out") -> Result:
-        return command("study", "finetune", "--base", source, "--data", data, "--out", out, "--steps", 3, *recipe, *words)
+        return command("study", "finetune", "--base", source, "--data", data, "--output", out, "--steps", 3, *recipe, *words)
 
     return call
 
@@ -226,7 +227,7 @@ Table = dict[str, dict[str, str]]
 
 
 def printed_table(printed: str) -> Table:
-    """Return the cells of the first table by row and column. A study of two methods has three rows."""
+    """Return the cells in the first table by row and column. Studying two methods gives three rows."""
     lines = [cells(line) for line in printed.splitlines() if line.startswith("|") and "--" not in line]
     header = lines[0]
     return {row[0].strip("`"): dict(zip(header, row, strict=True)) for row in lines[1:4]}
@@ -243,7 +244,7 @@ def test_methods_are_compared_with_the_base(
     data_directory: Path,
     tmp_path: Path,
 ) -> None:
-    """One study of two methods, checked by what it prints and writes, and continued in several ways."""
+    """Study two methods, checking what is printed and written, and continuing in several ways."""
     out = tmp_path / "out"
 
     status, printed, errors = study("--methods", "lora,tape")
@@ -265,7 +266,7 @@ def test_methods_are_compared_with_the_base(
     _check_continuation(study, results["tape"], out)
     _check_other_settings_are_refused(study)
     other = save_base("other")
-    assert_refused(study(source=other), f"is an import of {base}, not of {other}: choose another --out")
+    assert_refused(study(source=other), f"is an import of {base}, not of {other}: choose another --output")
 
 
 def _check_table(table: Table, out: Path) -> None:
@@ -304,7 +305,7 @@ def _check_training(results: dict[str, TextResult], out: Path) -> None:
 def _check_perplexity(
     command: Command, table: Table, results: dict[str, TextResult], base: Path, data_directory: Path, tmp_path: Path
 ) -> None:
-    """Compare perplexity with that of the public export, and of transformers' own model of the base."""
+    """Compare perplexity with the public export's, and with that of transformers' own model of the base."""
     exported = tmp_path / "exported"
     status, _, errors = command("export", tmp_path / "out" / "tape" / "checkpoints" / "step-00000003", exported)
     assert status == 0, errors
@@ -431,10 +432,3 @@ def test_base_with_scaled_frequencies_is_refused(study: Study, tmp_path: Path) -
     save_tiny("linear", scaled)
 
     assert_refused(study(source=scaled), "its frequencies are scaled already (linear)")
-
-
-def test_base_with_a_short_window_is_refused(study: Study, tmp_path: Path) -> None:
-    window = tmp_path / "window"
-    save_tiny("mistral", window, max_position_embeddings=LENGTH, sliding_window=48)
-
-    assert_refused(study(source=window), "attends to the last 48 tokens only")

@@ -1,4 +1,4 @@
-"""Evaluation of a run of `finetune`: passkeys by length."""
+"""Evaluating a run of `finetune`: passkeys by length."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ CORRECT = {(32, 0.0): 4, (32, 1.0): 2, (64, 0.0): 1, (64, 1.0): 0}
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
-    """A model with the answers of CORRECT. Its shortest question has 20 tokens."""
+    """Model answering as CORRECT says. Its shortest question has 20 tokens."""
     model = LoadedModel("none", SimpleNamespace(config=None), None)
 
     def evaluate(task: Passkey, evaluated_model: LoadedModel) -> PasskeyScores:

@@ -1,4 +1,4 @@
-"""Figures of a result, and their columns in tables and files."""
+"""Figures in a result, and their columns in tables and files."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from megatape.errors import UserError
 from megatape.lab.study.results.figures import Figures
 from megatape.lab.study.results.text_result import ADDITION_AXES, TextResult
 
-# Every column of outcome.json, in the order of a table.
+# Every column in outcome.json, ordered as in a table
 COLUMNS = {
     "peak memory (GiB)": 1.5,
     "tokens/s": 1000.0,
@@ -24,6 +24,7 @@ COLUMNS = {
     "all (%)": 40.0,
     "perplexity at 128": 33.0,
     "perplexity at 256": 30.0,
+    "loss at positions 65-128": 3.25,
     "passkey at 64 (%)": 75.0,
 }
 FIGURES = Figures(
@@ -37,6 +38,7 @@ FIGURES = Figures(
     more_digits=12.5,
     all_digits=40.0,
     perplexity={128: 33.0, 256: 30.0},
+    by_position={"65-128": 3.25},
     passkey={64: 75.0},
 )
 
@@ -51,7 +53,7 @@ def test_figures_are_read_from_columns() -> None:
 
 
 def test_figures_on_validation_text_are_noted() -> None:
-    expected = [f"{title} (x)" for title in COLUMNS if title.startswith(("validation loss", "perplexity"))]
+    expected = [f"{title} (x)" for title in COLUMNS if title.startswith(("validation loss", "perplexity", "loss at positions"))]
 
     assert [title for title in FIGURES.columns(" (x)") if title.endswith(" (x)")] == expected
 

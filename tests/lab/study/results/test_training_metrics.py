@@ -1,4 +1,4 @@
-"""Figures from the metrics of a run."""
+"""Figures computed from a run's metrics."""
 
 from megatape.lab.study.results.training_metrics import loss_curve
 

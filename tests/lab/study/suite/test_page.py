@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 from markupsafe import escape
 
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import ModelConfig
-from megatape.lab.study.suite.analysis.summary import Summary
+from megatape.lab.study.suite.design import Design
 from megatape.lab.study.suite.page import MAX_POINTS, write_page
 from megatape.lab.study.suite.plan import Plan, parse_plan
 from megatape.lab.study.suite.scores.record import Record
@@ -129,25 +130,43 @@ def section(text: str, begin: str, end: str) -> str:
 
 
 def test_matrix_of_differences(two_tasks: list[Record], plan: Plan, tmp_path: Path) -> None:
-    """Each has its p-value, and only the significant ones are marked."""
-    text, _ = write(make_suite(two_tasks, plan), tmp_path)
+    """Each has its p-value and its interval, and those found are marked."""
+    results = make_suite(two_tasks, replace(plan, test="welch"))
+    text, _ = write(results, tmp_path)
 
     matrix = section(text, 'class="matrix"', 'id="curves"')
     num_significant = 0
-    for key, difference in Summary(two_tasks).differences.items():
+    for key, difference in results.summary.differences.items():
         mark = ""
         if difference.significant:
             num_significant += 1
             mark = "▲" if difference.mean > 0 else "▼"
+        elif difference.is_discovery:
+            mark = "△" if difference.mean > 0 else "▽"
         assert difference.interval is not None
         low, high = difference.interval
         shown = f"{100 * difference.mean:+.1f} {mark}".strip()
         shown += f"<small>{100 * low:+.1f} to {100 * high:+.1f}</small>"
-        title = f"p = {difference.p:.2g}, {difference.seeds} seeds"
+        title = f"p = {difference.p:.2g}, q = {difference.false_discovery_p:.2g}, {difference.seeds} seeds"
         assert re.search(rf'<td title="{title}"[^>]*>\s*{re.escape(shown)}\s*</td>', matrix), key
     assert num_significant > 0
     assert matrix.count("▲") + matrix.count("▼") == num_significant
     assert matrix.count('title="not run or not applicable"') == 2, "xpos on `long`"
+
+
+def test_the_page_of_a_test_without_intervals(two_tasks: list[Record], plan: Plan, tmp_path: Path) -> None:
+    text, _ = write(make_suite(two_tasks, plan), tmp_path)
+
+    assert "the exact permutation test over the seeds that both have" in text
+    assert "The interval below" not in text
+    assert re.search(r"<small>q 0\.\d+</small>", section(text, 'class="matrix"', 'id="curves"'))
+
+
+def test_the_page_names_its_design(two_tasks: list[Record], plan: Plan, tmp_path: Path) -> None:
+    results = replace(make_suite(two_tasks, plan), design=Design("0123456789abcdef", 0))
+    text, _ = write(results, tmp_path)
+
+    assert "Design: design.json, 0123456789abcdef, written before the first run." in text
 
 
 def test_settings_and_definitions(two_tasks: list[Record], plan: Plan, tmp_path: Path) -> None:
@@ -185,9 +204,9 @@ class SuitePage(NamedTuple):
 @pytest.fixture(scope="module")
 def page(two_tasks: list[Record], plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SuitePage:
     variant = [
-        record.model_copy(update={"contender": "tape:nope_every=2"}) for record in two_tasks if record.contender == "tape"
+        record.model_copy(update={"contender": "rope:nope_every=2"}) for record in two_tasks if record.contender == "tape"
     ]
-    seconds = SECONDS | {"rope": [60, 62, 100], "tape:nope_every=2": [93]}
+    seconds = SECONDS | {"rope": [60, 62, 100], "rope:nope_every=2": [93]}
     folder = tmp_path_factory.mktemp("suite") / "a folder"
     folder.mkdir()
     text, _ = write(make_suite([*two_tasks, *variant], plan, seconds), folder)
@@ -199,7 +218,7 @@ def page(two_tasks: list[Record], plan: Plan, tmp_path_factory: pytest.TempPathF
 
 
 def test_cards_say_what_encodings_compute(page: SuitePage) -> None:
-    assert list(page.cards) == ["rope", "alibi", "fire", "nope", "tape", "tape:nope_every=2", "xpos"]
+    assert list(page.cards) == ["rope", "alibi", "fire", "nope", "rope:nope_every=2", "tape", "xpos"]
     assert "e &lt;- e + g * (A e)" in page.cards["tape"]
     assert "c_i" not in page.cards["tape"]
 
@@ -212,13 +231,13 @@ def test_cards_say_what_encodings_cost(page: SuitePage, plan: Plan) -> None:
     assert f"<dd>{parameters.total:,} <small>" in page.cards["tape"]
     assert f"<dd>{parameters.position:,}</dd>" in page.cards["tape"]
     assert "<dd>62</dd>" in page.cards["rope"]
-    assert "<dd>93 <small>1.50 × rope" in page.cards["tape:nope_every=2"]
+    assert "<dd>93 <small>1.50 × rope" in page.cards["rope:nope_every=2"]
     assert "<dd>60 <small>0.97 × rope" in page.cards["tape"]
     assert "1,280 <small>1.25 × rope" in page.cards["tape"]
 
 
 def test_command_repeats_a_cell(page: SuitePage) -> None:
-    command = "megatape study suite --size tiny --tasks recall --encodings tape --seeds 5 --rates 0.001 --out runs/cell\n"
+    command = "megatape study suite --size tiny --tasks recall --encodings tape --seeds 5 --rates 0.001 --output runs/cell\n"
 
     assert command in page.text
 
@@ -236,7 +255,7 @@ def test_failures_are_sorted_by_loss(page: SuitePage) -> None:
 
 
 def test_many_lengths_share_points(task: str, tmp_path: Path) -> None:
-    """Of 1000 distances with few answers at long ones, every answer is in one of at most 20 points, each of many answers."""
+    """1000 distances, with few answers at long ones, share at most 20 points. Every answer counts, and each point has many."""
     keys = np.arange(1, 1001)
     asked = np.maximum(1, 100 - np.arange(1000) // 5)
     right = np.random.default_rng(0).binomial(asked, 0.5)

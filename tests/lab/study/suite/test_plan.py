@@ -45,7 +45,7 @@ class BadOptions(NamedTuple):
 @pytest.mark.parametrize(
     "bad",
     [
-        BadOptions("size: 'huge' is not a size: choose one of tiny, small, base, demo", size="huge"),
+        BadOptions("size: 'huge' is not a size: choose one of tiny, small, base, deep, demo", size="huge"),
         BadOptions("tasks: 'capital' is not a task: did you mean capitals?", tasks="capital"),
         BadOptions("tasks: capitals is listed twice", tasks="capitals,capitals"),
         BadOptions("'ropes' is not an encoding", encodings="ropes"),
@@ -95,7 +95,7 @@ def test_misspelled_size_is_refused_with_a_suggestion() -> None:
     ],
 )
 def test_bad_rates_are_refused(command: Command, tmp_path: Path, rates: str, message: str) -> None:
-    status, _, errors = command("study", "suite", "--rates", rates, "--out", tmp_path)
+    status, _, errors = command("study", "suite", "--rates", rates, "--output", tmp_path)
 
     assert status == 2
     assert errors == f"error: {message}\n"
@@ -134,9 +134,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """Plans that the command would train."""
     plans: list[Plan] = []
 
-    def suite(plan: Plan, *arguments: Any, **options: Any) -> list[str]:
+    def suite(plan: Plan, *arguments: Any, **options: Any) -> None:
         plans.append(plan)
-        return []
 
     monkeypatch.setattr(suite_module, "suite", suite)
     return plans
@@ -156,7 +155,7 @@ def facts(plan: Plan) -> dict[str, Any]:
 
 
 def test_options_select_the_runs(command: Command, trained: list[Plan], tmp_path: Path) -> None:
-    status, _, errors = command("study", "suite", *SELECTION, "--out", tmp_path)
+    status, _, errors = command("study", "suite", *SELECTION, "--output", tmp_path)
 
     assert status == 0, errors
     (plan,) = trained
@@ -181,7 +180,7 @@ class DryRun(NamedTuple):
 def dry_run(request: pytest.FixtureRequest, tmp_path: Path) -> DryRun:
     """A dry run with the default file for the plan, or another one."""
     out = tmp_path / "out"
-    words: list[Any] = ["study", "suite", *SELECTION, "--out", out, "--dry-run"]
+    words: list[Any] = ["study", "suite", *SELECTION, "--output", out, "--dry-run"]
     if request.param == PLAN:
         return DryRun(words, out, out / PLAN)
     file = tmp_path / "plans" / request.param
@@ -194,6 +193,7 @@ def test_dry_run_writes_the_plan(command: Command, trained: list[Plan], dry_run:
     assert status == 0, errors
     assert not trained
     assert "12 runs: copy, flip_flop; rope, tape; 3 seeds; learning rate 0.01" in printed
+    assert "8 comparisons with rope: a significant difference needs at least 6 seeds" in printed
     assert f"--plan {dry_run.file}" in printed
     assert facts(read_plan(dry_run.file)) == facts(selected_plan())
 
@@ -210,7 +210,7 @@ def test_edited_plan_is_trained(command: Command, trained: list[Plan], dry_run: 
     content |= {"tasks": ["copy"], "left_out": ["flip_flop (too long)"]}
     dry_run.file.write_text(json.dumps(content))
 
-    status, _, errors = command("study", "suite", "--plan", dry_run.file, "--out", dry_run.out)
+    status, _, errors = command("study", "suite", "--plan", dry_run.file, "--output", dry_run.out)
 
     assert status == 0, errors
     expected = replace(parse_plan("tiny", "copy", "rope,tape", 3, [0.01]), left_out=("flip_flop (too long)",))
@@ -218,14 +218,14 @@ def test_edited_plan_is_trained(command: Command, trained: list[Plan], dry_run: 
     assert facts(plan) == facts(expected)
 
 
-@pytest.mark.parametrize("option", [("--cell", 1), ("--slurm", "--time 60")], ids=["cell", "slurm"])
+@pytest.mark.parametrize("option", [("--cell", 1), ("--slurm", "--time 60"), ("--repeat", 1)], ids=["cell", "slurm", "repeat"])
 def test_dry_run_refuses_options_that_train(
     command: Command, trained: list[Plan], tmp_path: Path, option: tuple[str, Any]
 ) -> None:
     name, value = option
 
     assert_refused(
-        command("study", "suite", "--dry-run", name, value, "--out", tmp_path),
+        command("study", "suite", "--dry-run", name, value, "--output", tmp_path),
         f"{name}: not allowed with --dry-run",
     )
     assert not trained
@@ -235,7 +235,23 @@ def test_dry_run_refuses_options_that_train(
 def test_description_names_the_learning_rates_to_search() -> None:
     plan = parse_plan("tiny", "copy", "rope", 1, [0.001, 0.01])
 
-    assert plan.describe() == "3 runs: copy; rope; 1 seed; a learning rate of 0.001, 0.01"
+    assert plan.describe() == "at least 5 runs: copy; rope; 1 seed; a learning rate of 0.001, 0.01"
+
+
+@pytest.mark.parametrize(
+    ("encodings", "test", "needed"),
+    [
+        # copy has three test splits. The runs of five seeds have 252 divisions, and 2 / 252 is below 0.05 / 6.
+        ("rope,tape,nope", "permutation", "6 comparisons with rope: a significant difference needs at least 5 seeds"),
+        ("rope", "permutation", None),
+        ("tape,nope", "permutation", None),
+        ("rope,tape", "welch", None),
+    ],
+)
+def test_needed_seeds_depend_on_the_number_of_comparisons(encodings: str, test: str, needed: str | None) -> None:
+    plan = parse_plan("tiny", "copy", encodings, 1, None, test)
+
+    assert plan.describe_needed_seeds() == needed
 
 
 @pytest.fixture
@@ -251,6 +267,7 @@ def plan_file(tmp_path: Path) -> Path:
         ({"tasks": ["copies"]}, "tasks: 'copies' is not a task"),
         ({"seeds": 0}, "seeds: must be greater than or equal to 1, got 0"),
         ({"seed": 1}, "seed: Extra inputs are not permitted"),
+        ({"test": "sign"}, "test: 'sign' is not a test: choose one of permutation, welch"),
     ],
     ids=str,
 )
@@ -261,7 +278,7 @@ def test_wrong_content_of_a_plan_file_is_refused(
     plan_file.write_text(json.dumps(content | changes))
 
     assert_refused(
-        command("study", "suite", "--plan", plan_file, "--out", plan_file.parent),
+        command("study", "suite", "--plan", plan_file, "--output", plan_file.parent),
         f"{plan_file}: {message}",
     )
     assert not trained
@@ -269,7 +286,7 @@ def test_wrong_content_of_a_plan_file_is_refused(
 
 def test_selection_beside_a_plan_file_is_refused(command: Command, trained: list[Plan], plan_file: Path) -> None:
     assert_refused(
-        command("study", "suite", "--plan", plan_file, "--out", plan_file.parent, "--tasks", "copy"),
+        command("study", "suite", "--plan", plan_file, "--output", plan_file.parent, "--tasks", "copy"),
         "--tasks: the file of --plan has its own: remove one of them",
     )
     assert not trained
@@ -277,7 +294,7 @@ def test_selection_beside_a_plan_file_is_refused(command: Command, trained: list
 
 def test_cell_beside_a_plan_file_is_refused(command: Command, trained: list[Plan], plan_file: Path) -> None:
     assert_refused(
-        command("study", "suite", "--plan", plan_file, "--out", plan_file.parent, "--cell", 1),
+        command("study", "suite", "--plan", plan_file, "--output", plan_file.parent, "--cell", 1),
         "not allowed with argument",
     )
     assert not trained
@@ -288,10 +305,25 @@ def test_unreadable_plan_files_are_refused(command: Command, trained: list[Plan]
     truncated.write_text("{")
 
     def errors_of(path: Path) -> str:
-        _, _, errors = command("study", "suite", "--plan", path, "--out", tmp_path)
+        _, _, errors = command("study", "suite", "--plan", path, "--output", tmp_path)
         return errors
 
     assert f"no plan at {tmp_path}/none.json: --dry-run writes one" in errors_of(tmp_path / "none.json")
     assert f"{truncated}: Expecting property name" in errors_of(truncated)
     assert f"Is a directory: '{tmp_path}'" in errors_of(tmp_path)
     assert not trained
+
+
+def test_fixed_rates_have_a_known_number_of_runs() -> None:
+    plan = replace(parse_plan("tiny", "copy", "rope", 1, [0.001, 0.01]), fixed_rates=True, tuning_seeds=3)
+
+    assert plan.describe() == "7 runs: copy; rope; 1 seed; a learning rate of 0.001, 0.01"
+
+
+def test_options_choose_the_search_and_the_test(command: Command, trained: list[Plan], tmp_path: Path) -> None:
+    words = ("--tuning-seeds", 3, "--fixed-rates", "--test", "welch")
+    status, _, errors = command("study", "suite", *SELECTION, *words, "--output", tmp_path)
+
+    assert status == 0, errors
+    (plan,) = trained
+    assert facts(plan) == facts(replace(selected_plan(), tuning_seeds=3, fixed_rates=True, test="welch"))

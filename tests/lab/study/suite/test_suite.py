@@ -28,9 +28,11 @@ RATES = (1e-3, 1e-2)
 
 def run(out: Path, seeds: int, rates: Sequence[float] = RATES, only: int | None = None) -> str:
     """Return the output of the command with two encodings."""
-    plan = parse_plan("tiny", "capitals", "rope,tape", seeds, rates)
-    study = Study(out, RunPool(1, None), "typed")
-    return "\n".join(suite(plan, study, only))
+    plan = replace(parse_plan("tiny", "capitals", "rope,tape", seeds, rates), tuning_seeds=1, fixed_rates=True)
+    shown: list[str] = []
+    study = Study(out, RunPool(1, None), "typed", shown.append)
+    suite(plan, study, only)
+    return "\n".join(shown)
 
 
 def encodings_with_results(out: Path) -> set[str]:
@@ -116,13 +118,31 @@ def test_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.Monke
     assert rope_step["digest"] == tape_step["digest"]
     assert rope_step["loss"] == pytest.approx(tape_step["loss"], rel=1e-5)
 
-    # Runs of another model or of other samples are not mixed in.
+    # Runs with another model or other samples are not mixed in.
     monkeypatch.setitem(SIZES, "tiny", replace(QUICK, model=replace(QUICK.model, num_layers=3)))
     with pytest.raises(ValueError, match="was trained with model.num_layers 2, the configuration says 3"):
         run(tmp_path, 1)
     monkeypatch.setitem(SIZES, "tiny", replace(QUICK, tokens=5 * 4 * 6))
     with pytest.raises(ValueError, match="was written for samples"):
         run(tmp_path, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_the_search_goes_beyond_the_grid(tmp_path: Path) -> None:
+    """A best rate at an end of the grid adds others, and each rate is tried with two seeds that are not tested."""
+    plan = parse_plan("tiny", "capitals", "rope", 1, (1e-5, 3e-5))
+    suite(plan, Study(tmp_path, RunPool(1, None), "typed", print))
+
+    # Within three steps, a model learns more at every larger rate.
+    tried = sorted(float(path.name.removeprefix("rate-")) for path in (tmp_path / "capitals" / "rope").iterdir())
+    assert tried == [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3]
+    for rate in tried:
+        seeds = {path.parent.name for path in (tmp_path / f"capitals/rope/rate-{rate:g}").glob("*/scores.json")}
+        assert seeds >= {"seed-0", "seed-10000"}
+    tested = {record.seed for record in read_records(tmp_path / "results.jsonl") if record.kind == "encoding"}
+    assert tested == {1}
+    assert "* capitals, rope: learning rates beyond 0.003, the best of those tried" in (tmp_path / "suite.md").read_text()
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
@@ -215,9 +235,9 @@ def test_truncated_last_checkpoint_has_to_be_removed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("capitals", "measured_here")
 def test_failed_run_is_reported(tmp_path: Path) -> None:
     plan = parse_plan("tiny", "capitals", "rope", 1, [1e-3])
-    study = Study(tmp_path, RunPool(1, "false"), "typed")
+    study = Study(tmp_path, RunPool(1, "false"), "typed", print)
 
     with pytest.raises(RunsFailed, match="capitals, rope, rate 0.001, seed 1: training exited with status 1"):
-        list(suite(plan, study))
+        suite(plan, study)
 
     assert not RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1").list_checkpoints()

@@ -1,4 +1,4 @@
-"""A small exported model, and its evaluation by the command."""
+"""Small exported models, and their evaluation by the command."""
 
 from pathlib import Path
 
@@ -16,6 +16,21 @@ def model(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     checkpoint, _ = memory_checkpoint(data_directory / "tokenizer.model")
     export(checkpoint, folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def long(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with room for passkeys."""
+    folder = tmp_path_factory.mktemp("models") / "long"
+    checkpoint, _ = memory_checkpoint(data_directory / "tokenizer.model", max_positions=512)
+    export(checkpoint, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(model: Path, tmp_path: Path) -> Path:
+    """Folder with the results of `evaluate(model)`."""
+    return tmp_path / "out" / "perplexity" / model.name
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_one_rank_equals_the_export(models: Path, encoding: str) -> None:
         assert continuations == exported.continuations(prompts, 9)
         assert len(continuations[0]) == 9
 
-        # One of the texts ends early.
+        # One text ends early.
         end = continuations[0][3]
         model.end_ids = {end}
         model.padding_id = 1
@@ -103,12 +103,14 @@ def test_positions_drawn_by_the_export_are_refused() -> None:
         check_divisible(ModelConfig(**SHAPE | {"encoding": "randpe"}), 1, "a model")
 
 
-def test_a_window_limits_the_text(data_directory: Path, tmp_path: Path) -> None:
-    """Beyond the window, the training code attends to more tokens than the export does."""
-    shape: dict[str, Any] = {"encoding": "rope", "sliding_window": 64, "max_positions": 128}
+def test_a_window_does_not_limit_the_text(data_directory: Path, tmp_path: Path) -> None:
+    """Exported and tensor-parallel models both compute the window, and accept longer texts."""
+    shape: dict[str, Any] = {"encoding": "rope", "sliding_window": 8, "max_positions": 128}
     checkpoint, _ = memory_checkpoint(data_directory / "tokenizer.model", **shape)
     export(checkpoint, tmp_path / "windowed")
+    tokens = torch.arange(3, 43)[None]
 
-    with load_tensor_parallel(tmp_path / "windowed", SINGLE) as model:
-        assert model.max_positions == 64
-    assert load_exported(tmp_path / "windowed").max_positions == 128
+    exported = load_exported(tmp_path / "windowed")
+    with load_tensor_parallel(tmp_path / "windowed", SINGLE) as model, torch.no_grad():
+        assert model.max_positions == exported.max_positions == 128
+        assert_close(model.model(tokens), exported.model(tokens).logits, bounds.LOGITS)

@@ -18,7 +18,8 @@ from megatape.lab.tasks.lm_eval.task import LmEval
 from tests.helpers.lab.ruler_copies import ESSAYS, HOTPOT, SQUAD, write_copies
 from tests.helpers.models.imported import write_llama3
 
-RULER = Path(lm_eval.tasks.__path__[0]) / "ruler"  # as a folder of own tasks, so that lm-eval's others are not read
+# Given as a folder of custom tasks, so lm-eval does not read its other tasks.
+RULER = Path(lm_eval.tasks.__path__[0]) / "ruler"
 BABILONG = RULER.parent / "babilong"
 LENGTHS = (2048, 3072)
 
@@ -82,7 +83,7 @@ def test_ruler_fits_its_lengths_without_a_network(reader: Any, tmp_path: Path) -
     for length, (size, answer) in zip([length for length in LENGTHS for _ in range(26)], reader.asked, strict=True):
         assert size + answer <= length
     full = [size for size, _ in reader.asked if size > 1500]
-    assert len(full) > 30  # documents of questions are few here
+    assert len(full) > 30  # There are few documents for questions here.
     first = task.batches(reader)
     reader.learn(task)
     scores = evaluate(task, reader)
@@ -127,7 +128,7 @@ def test_single_needle_equals_rulers(reader: Any) -> None:
         ("niah_single_2", 2048, ESSAYS, "paul_graham_essays"),
         ("ruler_qa_squad", 2048, SQUAD, SQUAD),
         ("ruler_qa_hotpot", 2048, HOTPOT, HOTPOT),
-        ("niah_single_1", 150, None, "cannot load niah_single_1 in --data-root"),
+        ("niah_single_1", 150, None, "cannot load niah_single_1 in `data_root`"),
         ("ruler_vt", 600, None, "lengths 600: ruler_vt of lm-eval has room for "),
         ("ruler_cwe", 500, None, "lengths 500: ruler_cwe of lm-eval has room for 500 tokens, but its shortest text has "),
         ("ruler_fwe", 150, None, "lengths 150: ruler_fwe of lm-eval has room for 150 tokens, but its shortest text has 200"),

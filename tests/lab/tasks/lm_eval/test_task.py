@@ -137,7 +137,8 @@ def test_own_task_equals_a_plain_forward_pass(models: dict[str, Any], own_task: 
         assert measure["error"] == pytest.approx(100 * stdev(values) / math.sqrt(12))
         expected = binomtest(round(sum(values)), 12).proportion_ci(0.95, "wilson")
         assert measure["interval"] == pytest.approx([100 * expected.low, 100 * expected.high])
-    assert 0 < measures["words brier_score"]["value"] < 2  # of scores that are arrays
+    # The samples' scores are arrays.
+    assert 0 < measures["words brier_score"]["value"] < 2
     assert measures["words brier_score"]["interval"] is None
     assert "words acc (%)" in printed
     assert (folder / "lm-eval.png").stat().st_size > 5000
@@ -274,7 +275,7 @@ def test_prompts_are_made_before_anything_is_asked(
 
 
 def test_texts_begin_as_in_training(models: dict[str, Any]) -> None:
-    """They begin with the beginning token. Without one, a text follows the end token of the document before."""
+    """Texts begin with the beginning token. Without one, a text follows the end token of the document before."""
     for name, first in (("llama3", 600), ("qwen", 600)):
         model, ours = models[name]
         request = Instance("loglikelihood", {}, ("", "The statement"), 0)

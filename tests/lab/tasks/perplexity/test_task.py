@@ -15,7 +15,7 @@ from torch import Tensor
 from megatape.data.shards.index import load_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import stored_tokenizer
-from megatape.data.training.token_dataset import TokenDataset
+from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel

@@ -16,7 +16,7 @@ from megatape.data.finetuning.scrolls import Answering, Summarizing
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.lab.paper import SCROLLS
-from megatape.lab.tasks.engine.evaluation import Evaluation
+from megatape.lab.tasks.engine.evaluation import Evaluation, TaskExamples
 from megatape.lab.tasks.engine.lengths import BATCH_TOKENS
 from megatape.lab.tasks.engine.record import ModelOrigin
 from megatape.lab.tasks.engine.result import Measure
@@ -105,7 +105,7 @@ def official_answer(prompt: str) -> str:
     return f" {PREDICTIONS[number]} "
 
 
-# Official scores of the example by metric, the scored one last.
+# Metric -> official scores for the example, with the scored one last
 OFFICIAL_OF_METRIC = {
     "f1": OFFICIAL["narrative_qa"],
     "exact_match": OFFICIAL["contract_nli"],
@@ -137,8 +137,8 @@ class Evaluated(NamedTuple):
 @pytest.fixture
 def evaluated(sets: Path, tmp_path: Path) -> Evaluated:
     model = Reader(official_answer)
-    evaluation = Evaluation(tmp_path / "out", "scrolls", Scrolls(sets), model)
-    evaluation.open(ModelOrigin("model", [], training_code=False, tp=1))
+    origin = ModelOrigin("model", [], training_code=False, tp=1)
+    evaluation = Evaluation.open(tmp_path / "out", TaskExamples("scrolls", Scrolls(sets), model), origin)
     measures = evaluation.run(model).measures
     return Evaluated(tmp_path / "out", {measure.name: measure for measure in measures})
 
@@ -241,7 +241,7 @@ def test_prompts_equal_those_of_fine_tuning(name: str, form: type[scrolls.Scroll
 
 
 def test_batches_have_prompts_of_one_length(tmp_path: Path) -> None:
-    """They have at most BATCH_TOKENS with their answers, and each answer is scored by its own references: one is wrong here."""
+    """Batches have at most BATCH_TOKENS with their answers. Each answer is scored by its own references: one is wrong here."""
     rows = []
     for number in range(500):
         width = 50 * (1 + number % 3)
@@ -330,7 +330,7 @@ def test_sets_with_other_metrics_need_no_package(sets: Path) -> None:
 
 
 def test_model_trained_on_a_set_knows_it(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """It is trained by the public commands to name twelve topics of Python's documentation from their first words."""
+    """The public commands train a model to name twelve topics of Python's documentation from their first words."""
     records = [{"id": key, "input": f"Which topic is this?\n\n{topics[key]}", "output": key} for key in sorted(topics)[:12]]
     validation = write_set(tmp_path / "sets", "topics", records)
     train = shutil.copy(validation, tmp_path / "train.jsonl")

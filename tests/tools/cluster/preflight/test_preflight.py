@@ -55,7 +55,8 @@ def test_two_healthy_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp_pat
     assert "eth0 10.77.0.12" in done.stdout
     assert done.stdout.count("correct") == 4
     assert time.monotonic() - started < 60
-    assert not list((tmp_path / "run").iterdir())  # it leaves no files
+    # The check leaves no files.
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_torchrun_on_two_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:

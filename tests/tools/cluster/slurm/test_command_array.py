@@ -18,13 +18,13 @@ SNAPSHOT = Path("/shared/run/submissions/now")
 COMMAND = "x\ntouch injected"
 
 
-# Stand-in for sbatch that keeps its arguments.
+# Stand-in for sbatch, keeping its arguments
 SBATCH = """#!/bin/sh
 echo "$@" > {folder}/asked
 echo "7;cluster"
 """
 
-# Stand-in for Python that keeps the arguments of a task and the path of its code.
+# Stand-in for Python, keeping a task's arguments and the path of its code
 PYTHON = """#!/bin/sh
 echo "$PYTHONSAFEPATH $PYTHONPATH" "$@" > {folder}/started
 """
@@ -32,11 +32,11 @@ echo "$PYTHONSAFEPATH $PYTHONPATH" "$@" > {folder}/started
 
 def test_no_argument_or_folder_ends_its_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has the control character"):
-        render_array(["study", "suite", "--launcher", COMMAND], 2, tmp_path, SNAPSHOT)
+        render_array("suite", ["study", "suite", "--launcher", COMMAND], 2, tmp_path, SNAPSHOT)
     hostile = Path(COMMAND)
     for out, snapshot in ((hostile, SNAPSHOT), (tmp_path, hostile)):
         with pytest.raises(UserError, match="has the control character"):
-            render_array(["study", "suite"], 2, out, snapshot)
+            render_array("suite", ["study", "suite"], 2, out, snapshot)
 
 
 def test_suite(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,9 @@ def test_suite(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     out = tmp_path / "a suite"
-    status, printed, errors = command("study", "suite", "--seeds", 2, "--rates", "1e-3", "--out", out, "--slurm", "--time 60")
+    status, printed, errors = command(
+        "study", "suite", "--seeds", 2, "--rates", "1e-3", "--output", out, "--slurm", "--time 60"
+    )
     assert (status, errors) == (0, "")
     assert printed.startswith(f"job 7, {len(SYNTHETIC_TASKS) * len(ENCODINGS)} tasks; logs: ")
     (script,) = out.glob("submissions/*/job.sbatch")
@@ -60,8 +62,7 @@ def test_suite(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     subprocess.run(["bash", script], env=os.environ | {"SLURM_ARRAY_TASK_ID": "3"}, check=True)
     started = (tmp_path / "started").read_text()
     code = script.parent / "code"
-    assert started == (
-        f"1 {code} {code}/megatape/__main__.py study suite --seeds 2 --size tiny --out {out} --rates 0.001 --cell 3\n"
-    )
+    options = f"--seeds 2 --size tiny --output {out} --rates 0.001 --engine auto --test permutation --cell 3"
+    assert started == f"1 {code} {code}/megatape/__main__.py study suite {options}\n"
     # A plan file and an array job select the runs in different ways.
-    assert "not allowed with" in command("study", "suite", "--out", out, "--slurm", "", "--plan", "plan.json")[2]
+    assert "not allowed with" in command("study", "suite", "--output", out, "--slurm", "", "--plan", "plan.json")[2]

@@ -34,7 +34,7 @@ def test_time_to_write_a_checkpoint(array: JobArray, time: str, enough: bool) ->
 
 def test_checkpoints_in_the_folder(array: JobArray) -> None:
     (array.directory / "checkpoints" / "step-00000004").mkdir(parents=True)
-    with pytest.raises(ValueError, match="already holds checkpoints: add --resume auto"):
+    with pytest.raises(ValueError, match="already holds checkpoints: add `resume` auto"):
         check_array(array, new_job("tiny", 1, 1, False), resume=False)
     check_array(array, new_job("tiny", 1, 1, False), resume=True)
 

@@ -39,7 +39,7 @@ def test_batch_script(raw_config: dict[str, Any], folder: RunFolder, name: str) 
 
 def test_invalid_checkpoints_are_no_progress_of_a_job(raw_config: dict[str, Any], folder: RunFolder) -> None:
     leave_invalid_checkpoints(folder)
-    assert job_script(raw_config, folder, ["1 340", "0 380"], 1).run().returncode == 0
+    assert job_script(raw_config, folder, ["1 340", "1 350", "1 360", "0 380"], 3).run().returncode == 0
 
 
 def test_requeues_end_without_progress(raw_config: dict[str, Any], folder: RunFolder) -> None:

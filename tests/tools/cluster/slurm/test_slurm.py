@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
+from megatape.run_folder import RunFolder
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
-from tests.helpers.cluster.cluster_runs import check_losses, losses, write_config
-from tests.helpers.cluster.hosts import wait_for
-from tests.helpers.cluster.slurm_cluster import Slurm
+from tests.helpers.cluster.cluster_runs import check_losses, write_config
+from tests.helpers.cluster.slurm_cluster import POLL_INTERVAL, Slurm
+from tests.helpers.processes.waiting import wait_until
+from tests.helpers.runs.run_folders import losses, num_recorded_steps
 
 pytestmark = pytest.mark.numerics
-
 
 STEPS = 80
 LONG = {"steps": STEPS}
 SETTINGS = {"zero": {"stage": 3}, "checkpoint": {"interval": 5}, "evaluation": {"interval": STEPS}}
-TWO_NODES = ("--nodes", "2", "--gpus-per-node", "1", "--cpus-per-rank", "2")  # of four cores each
+# Each simulated node has four cores.
+TWO_NODES = ("--nodes", "2", "--gpus-per-node", "1", "--cpus-per-rank", "2")
 
 
 def submit(slurm: Slurm, config: Path, *options: str) -> str:
@@ -33,21 +35,30 @@ def submit(slurm: Slurm, config: Path, *options: str) -> str:
 
 
 def wait_for_steps(slurm: Slurm, job: str, run: Path, steps: int) -> None:
-    log = run / "metrics.jsonl"
-    wait_for(
-        lambda: log.exists() and len(log.read_text().splitlines()) >= steps,
+    folder = RunFolder(run)
+    wait_until(
+        lambda: num_recorded_steps(folder) >= steps,
         f"step {steps}",
         120,
-        lambda: explain(slurm, job, run),
+        details=lambda: explain(slurm, job, run),
+        interval=POLL_INTERVAL,
     )
 
 
 def wait_until_completed(slurm: Slurm, job: str, run: Path) -> None:
-    wait_for(lambda: slurm.state(job) == "COMPLETED", f"job {job} completed", 180, lambda: explain(slurm, job, run))
+    wait_until(
+        lambda: slurm.state(job) == "COMPLETED",
+        f"job {job} completed",
+        180,
+        details=lambda: explain(slurm, job, run),
+        interval=POLL_INTERVAL,
+    )
 
 
 def explain(slurm: Slurm, job: str, run: Path) -> str:
-    return slurm.explain(job) + "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in (run / "logs").glob("*"))
+    """Return information to debug a failure."""
+    logs = [f"--- {path}\n{path.read_text()[-3000:]}" for path in (run / "logs").glob("*")]
+    return slurm.explain(job) + "\n".join(logs)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +83,7 @@ def uninterrupted(slurm: Slurm, cluster_config: dict[str, Any], tmp_path_factory
 
 def test_srun_trains_the_same_model(uninterrupted: list[float], cluster_config: dict[str, Any], one_host: list[float]) -> None:
     assert len(uninterrupted) == STEPS
-    # The learning rate depends on the length of the run, but not in the first step.
+    # The learning rate depends on the run's length, but not in the first step.
     assert_close(uninterrupted[:1], one_host[:1], bounds.TRAINED)
 
 
@@ -102,16 +113,17 @@ def test_stopped_three_times_and_requeued(
     job = submit(slurm, config, *TWO_NODES, "--time", "10", "--name", "tiny")
     config.write_text("{}")
     wait_for_steps(slurm, job, run, 7)
-    assert slurm.run("scancel", "--signal=USR1", job).returncode == 0  # what Slurm does --checkpoint-seconds before the limit
+    # Slurm sends this signal --checkpoint-seconds before the time limit.
+    assert slurm.run("scancel", "--signal=USR1", job).returncode == 0
     batch = run / "logs" / f"tiny-{job}.log"
     main = run / "logs" / f"tiny-{job}-rank0.log"
 
     def wait_for_start(number: int) -> None:
-        wait_for(
+        wait_until(
             lambda: main.read_text().count("resumed from") == number - 1,
             f"start {number}",
             120,
-            lambda: explain(slurm, job, run),
+            details=lambda: explain(slurm, job, run),
         )
 
     wait_for_start(2)
@@ -137,12 +149,16 @@ def test_signalled_while_starting_then_cancelled(slurm: Slurm, cluster_config: d
     config = write_config(tmp_path, cluster_config, training={"steps": 5000})
     run = tmp_path / "run"
     job = submit(slurm, config, "--nodes", "2", "--cpu-ranks-per-node", "1")
-    wait_for(
-        lambda: f"{job}.0" in slurm.run("squeue", "--steps", "--noheader").stdout, "the step", 60, lambda: slurm.explain(job)
+    wait_until(
+        lambda: f"{job}.0" in slurm.run("squeue", "--steps", "--noheader").stdout,
+        "the step",
+        60,
+        details=lambda: slurm.explain(job),
+        interval=POLL_INTERVAL,
     )
     assert slurm.run("scancel", "--signal=USR1", job).returncode == 0
     batch = run / "logs" / f"megatape-{job}.log"
-    wait_for(lambda: "start 2" in batch.read_text(), "the second start", 60, lambda: explain(slurm, job, run))
+    wait_until(lambda: "start 2" in batch.read_text(), "the second start", 60, details=lambda: explain(slurm, job, run))
     assert not (run / "metrics.jsonl").exists()
     wait_for_steps(slurm, job, run, 3)
     assert slurm.run("scancel", job).returncode == 0

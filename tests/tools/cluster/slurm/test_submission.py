@@ -16,7 +16,7 @@ from tests.helpers.cluster.jobs import new_job
 from tests.helpers.processes.load import scaled
 from tests.helpers.processes.workers import ROOT
 
-# Stand-in for sbatch that keeps its arguments.
+# Stand-in for sbatch, keeping its arguments
 SBATCH = """#!/bin/sh
 echo "$@" > {folder}/asked
 echo "7;cluster"

@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.tools.cluster.restarts import SUPERVISOR_POLICY
+from megatape.tools.cluster.supervise.supervised_command import SupervisedCommand
 from megatape.tools.cluster.supervise.supervisor import supervise
 from megatape.utils.json_lines import read_lines
 from tests.helpers.cluster.restarted_runs import CASES, launched, leave_invalid_checkpoints, prepare_run, starts, trainer
@@ -27,8 +29,10 @@ from tests.helpers.processes.workers import ROOT, free_port
 SUPERVISOR = """
 import os, pathlib, signal, sys
 from megatape.run_folder import RunFolder
+from functools import partial
+from megatape.tools.cluster.supervise.supervised_command import SupervisedCommand
 from megatape.tools.cluster.supervise.supervisor import supervise
-status = supervise(sys.argv[2:], RunFolder(pathlib.Path(sys.argv[1])), 3, ends_process=True)
+status = supervise(partial(SupervisedCommand, sys.argv[2:]), RunFolder(pathlib.Path(sys.argv[1])), 3, ends_process=True)
 os.kill(os.getpid(), signal.SIGTERM)  # process groups and schedulers repeat signals
 sys.exit(status)
 """
@@ -50,6 +54,18 @@ time.sleep(60)
 """
 
 
+def starts_so_far(folder: RunFolder) -> int:
+    """Return the number of starts."""
+    if not (folder.directory / "starts").exists():
+        return 0
+    return len(starts(folder))
+
+
+def command_of(words: list[str]) -> Callable[[], SupervisedCommand]:
+    """Return a function that starts a command."""
+    return partial(SupervisedCommand, words)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return prepare_run(tmp_path)
@@ -59,18 +75,38 @@ def folder(tmp_path: Path) -> RunFolder:
 def test_supervise(folder: RunFolder, name: str) -> None:
     lines, allowed, status, number = CASES[name]
     policy = dataclasses.replace(SUPERVISOR_POLICY, pause=0)
-    assert supervise(trainer(folder, lines), folder, allowed, policy=policy) == status
+    assert supervise(command_of(trainer(folder, lines)), folder, allowed, policy=policy) == status
     assert len(starts(folder)) == number
 
 
 def test_missing_command(folder: RunFolder) -> None:
     with pytest.raises(UserError, match="'nosuch' cannot be started .*No such file or directory.*: give the command"):
-        supervise(["nosuch"], folder, 1)
+        supervise(command_of(["nosuch"]), folder, 1)
 
 
 def test_invalid_checkpoints_are_no_progress(folder: RunFolder) -> None:
     leave_invalid_checkpoints(folder)
-    assert supervise(trainer(folder, ["1 340", "0 380"]), folder, 3) == 0
+    assert supervise(command_of(trainer(folder, ["1 340", "1 350", "1 360", "0 380"])), folder, 9) == 0
+
+
+@pytest.mark.parametrize(("event", "cause"), [("failed", "rank 0 failed: out of luck"), ("stopped", "sh ended with status 1")])
+def test_the_first_cause_is_shown(folder: RunFolder, caplog: pytest.LogCaptureFixture, event: str, cause: str) -> None:
+    """A command that cannot start is tried a few times. Later failures may be consequences of the first one."""
+    words = trainer(folder, ["1 0", "3 0"])
+    policy = dataclasses.replace(SUPERVISOR_POLICY, final=(0,), max_idle_starts=2)
+    record = json.dumps({"event": event, "step": 0, "detail": "rank 0 failed: out of luck"})
+
+    def start() -> SupervisedCommand:
+        if not starts_so_far(folder):
+            folder.events.write_text("")
+            shell = f"{shlex.join(words)}; status=$?; echo {shlex.quote(record)} >> {folder.events}; exit $status"
+            return SupervisedCommand(["sh", "-c", shell])
+        return SupervisedCommand(words)
+
+    with caplog.at_level("WARNING", "megatape"):
+        assert supervise(start, folder, 9, policy=policy) == 3
+    expected = f"status 3: not started again, because 2 starts completed no checkpoint. Cause of the first: {cause}"
+    assert expected in caplog.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -136,8 +172,8 @@ def test_signal_ends_ranks_of_a_killed_launcher(folder: RunFolder) -> None:
 
 
 def test_killed_launcher(folder: RunFolder) -> None:
-    """The next start waits until the ranks of the killed launcher have ended: they still hold the run's folder."""
-    assert supervise(launched(trainer(folder, ["orphan 10", "0 20"]), folder), folder, 3) == 0
+    """The next start waits until the ranks of the killed launcher have ended: they still hold the run directory's lease."""
+    assert supervise(command_of(launched(trainer(folder, ["orphan 10", "0 20"]), folder)), folder, 3) == 0
     assert len(starts(folder)) == 2
 
 
@@ -213,7 +249,7 @@ def test_the_documented_command(raw_config: dict[str, Any], folder: RunFolder, t
         ) as process,
     ):
         try:
-            wait_for(lambda: len(folder.list_checkpoints()) > 1, process)
+            wait_until(lambda: len(folder.list_checkpoints()) > 1, "the second checkpoint", 120, process=process)
             (runner,) = psutil.Process(process.pid).children()
             ranks = {found.environ().get("RANK"): found for found in runner.children(recursive=True)}
             (ranks["1"] if victim == "rank 1" else runner).kill()
@@ -232,11 +268,3 @@ def test_the_documented_command(raw_config: dict[str, Any], folder: RunFolder, t
         "resumed",
         "finished",
     ]
-
-
-def wait_for(condition: Callable[[], object], process: "subprocess.Popen[Any]") -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

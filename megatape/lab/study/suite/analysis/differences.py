@@ -1,12 +1,13 @@
 """Differences in score between encodings and the reference, tested and corrected for their number."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from megatape.lab.study.suite.analysis import hypothesis_tests
-from megatape.lab.study.suite.analysis.score_table import REFERENCE, CellKey, ScoreTable
+from megatape.lab.study.suite.analysis.difference_tests import DifferenceTest, SeedScores
+from megatape.lab.study.suite.analysis.score_table import REFERENCE, Cell, CellKey, ScoreTable
 
 
 @dataclass(frozen=True)
@@ -16,17 +17,16 @@ class Difference:
     Attributes:
         seeds: Number of common seeds.
         mean: Mean over seeds.
-        spread: Standard deviation of the paired differences. None with one seed, and on a task of `ScoreTable.all_or_nothing`.
-        interval: t interval of the mean at the confidence of all comparisons (`confidence`). None in the same cases.
+        interval: Interval of the mean at the confidence of all comparisons (`confidence`). None with one seed, and if the test
+            does not estimate the spread over seeds.
         p: p-value, corrected for all comparisons. None with one seed.
         false_discovery_p: p-value, adjusted for the false discovery rate among all comparisons. None with one seed.
-        needed: Number of seeds that would show the difference; without a spread, if the scores of the two encodings did not
-            overlap. None with one seed, and above hypothesis_tests.MAX_SEEDS.
+        needed: Number of seeds that would show the difference, see `DifferenceTest.needed`. None with one seed, and if it is
+            too large.
     """
 
     seeds: int
     mean: float
-    spread: float | None = None
     interval: tuple[float, float] | None = None
     p: float | None = None
     false_discovery_p: float | None = None
@@ -48,17 +48,38 @@ class Difference:
         return self.p is not None and self.p < hypothesis_tests.LEVEL
 
 
-def compare_with_reference(table: ScoreTable) -> dict[CellKey, Difference]:
-    """Return the differences of all encodings sharing a seed with the reference."""
+def compare_with_reference(table: ScoreTable, test: type[DifferenceTest]) -> dict[CellKey, Difference]:
+    """Return the differences of all encodings sharing a seed with the reference.
+
+    Args:
+        table: Scores.
+        test: Test of all differences.
+    """
     differences: dict[CellKey, Difference] = {}
+    tests: dict[CellKey, DifferenceTest] = {}
     for task, split in table.pairs:
         for contender in table.encodings:
             if contender == REFERENCE:
                 continue
-            difference = _uncorrected_difference(table, task, split, contender)
-            if difference is not None:
-                differences[CellKey(task, split, contender)] = difference
-    return _correct(differences)
+            cell = table.cell(task, split, contender)
+            reference = table.cell(task, split, REFERENCE)
+            seeds = [seed for seed in cell.scores if seed in reference.scores]
+            if not seeds:
+                continue
+            key = CellKey(task, split, contender)
+            scores = _scores(cell, seeds)
+            reference_scores = _scores(reference, seeds)
+            differences[key] = Difference(len(seeds), float((scores.scores - reference_scores.scores).mean()))
+            if len(seeds) > 1:
+                tests[key] = test(scores, reference_scores)
+    return differences | _tested(differences, tests)
+
+
+def _scores(cell: Cell, seeds: Sequence[int | None]) -> SeedScores:
+    """Return a cell's scores of these seeds."""
+    scores = np.array([cell.scores[seed] for seed in seeds])
+    asked = np.array([cell.asked[seed] for seed in seeds])
+    return SeedScores(scores, float(hypothesis_tests.question_variance(scores, asked)))
 
 
 def confidence(differences: Iterable[Difference]) -> float:
@@ -67,47 +88,23 @@ def confidence(differences: Iterable[Difference]) -> float:
     return 1 - hypothesis_tests.LEVEL / max(1, len(insignificant))
 
 
-def _correct(differences: dict[CellKey, Difference]) -> dict[CellKey, Difference]:
-    """Correct the p-values, and add intervals and the numbers of seeds that would show the differences."""
-    corrected_differences = dict(differences)
-    tested = {key: difference for key, difference in differences.items() if difference.is_tested}
-    p_values = np.array([difference.p for difference in tested.values()], dtype=float)
+def _tested(differences: dict[CellKey, Difference], tests: dict[CellKey, DifferenceTest]) -> dict[CellKey, Difference]:
+    """Return the differences that were tested, with corrected p-values, intervals and numbers of needed seeds."""
+    p_values = np.array([test.p() for test in tests.values()], dtype=float)
     corrected = hypothesis_tests.holm(p_values)
     adjusted = hypothesis_tests.benjamini_hochberg(p_values)
     # Holm's method stops at this level, so exactly the significant differences are below it. Their intervals use it as well.
     level = hypothesis_tests.LEVEL / max(1, int((corrected >= hypothesis_tests.LEVEL).sum()))
-    for (key, difference), p, adjusted_p in zip(tested.items(), corrected, adjusted, strict=True):
-        strictest = hypothesis_tests.LEVEL / len(tested)
-        mean = difference.mean
-        spread = difference.spread
+    tested = {}
+    for (key, test), p, adjusted_p in zip(tests.items(), corrected, adjusted, strict=True):
         interval = None
-        if spread is None:
-            needed = hypothesis_tests.seeds_to_separate(strictest)
-        else:
-            needed = hypothesis_tests.seeds_needed(mean, spread, strictest)
-            interval = hypothesis_tests.t_interval(mean, spread, difference.seeds, level)
-        corrected_differences[key] = replace(
-            difference, p=float(p), false_discovery_p=float(adjusted_p), needed=needed, interval=interval
+        if test.estimates_spread:
+            interval = test.interval(level)
+        tested[key] = replace(
+            differences[key],
+            p=float(p),
+            false_discovery_p=float(adjusted_p),
+            needed=test.needed(hypothesis_tests.LEVEL / len(tests)),
+            interval=interval,
         )
-    return corrected_differences
-
-
-def _uncorrected_difference(table: ScoreTable, task: str, split: str, contender: str) -> Difference | None:
-    """Return a difference with an uncorrected p-value, or None without a common seed."""
-    cell = table.cell(task, split, contender)
-    reference = table.cell(task, split, REFERENCE)
-    seeds = [seed for seed in cell.scores if seed in reference.scores]
-    if not seeds:
-        return None
-    scores = np.array([cell.scores[seed] for seed in seeds])
-    reference_scores = np.array([reference.scores[seed] for seed in seeds])
-    mean = (scores - reference_scores).mean()
-    if len(seeds) == 1:
-        return Difference(1, float(mean))
-    if task in table.all_or_nothing:
-        return Difference(len(seeds), float(mean), p=hypothesis_tests.exact_p(scores, reference_scores))
-    asked = np.array([cell.asked[seed] for seed in seeds])
-    reference_asked = np.array([reference.asked[seed] for seed in seeds])
-    spread = hypothesis_tests.spread_of_differences(scores, reference_scores, asked, reference_asked)
-    p = hypothesis_tests.paired_p(mean, spread, len(seeds))
-    return Difference(len(seeds), float(mean), float(spread), p=float(p))
+    return tested

@@ -1,11 +1,12 @@
-"""The statistics of a suite: paired tests, corrections, intervals, seeds needed, ranks (docs/suite_explained.md).
+"""The statistics of a suite: tests, corrections, intervals, seeds needed, ranks (docs/suite_explained.md).
 
 Arrays of scores are [..., seeds]: shares from 0 to 1, with equal seeds in the same order.
 """
 
 from bisect import bisect_left
 from functools import cache
-from math import comb
+from itertools import combinations
+from math import ceil, comb
 from typing import NamedTuple
 
 import numpy as np
@@ -20,51 +21,73 @@ MAX_SEEDS = 1000
 EXACT_DIVISIONS = 200_000
 # Number of random permutations in the test of mean ranks.
 RANK_PERMUTATIONS = 20_000
-# Decimal digits of scores that are compared in ranking.
+# Decimal digits of scores that are compared, because equal sums of other scores differ by rounding.
 TIE_DIGITS = 12
 
 
-def spread_of_differences(
+class Comparison(NamedTuple):
+    """Difference between the mean scores of two encodings, with its uncertainty. Each array is [...].
+
+    Attributes:
+        mean: Difference of the means.
+        variance: Sum of the variances of a score of each encoding, over seeds.
+        seeds: Number of seeds of each encoding, at least 2.
+        degrees: Degrees of freedom (Welch 1947).
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    seeds: int
+    degrees: np.ndarray
+
+    @property
+    def standard_error(self) -> np.ndarray:
+        """Standard error of the difference."""
+        return np.sqrt(self.variance / self.seeds)
+
+
+def welch_comparison(
     scores: np.ndarray,
     reference: np.ndarray,
-    asked: np.ndarray | int,
-    reference_asked: np.ndarray | int,
-) -> np.ndarray:
-    """Return the standard deviation of the paired differences over seeds (n - 1), [...].
+    from_questions: np.ndarray | float,
+    reference_from_questions: np.ndarray | float,
+) -> Comparison:
+    """Compare the means of two encodings, whose variances over seeds may differ (Welch 1947).
 
-    It is never below the deviation that drawing other questions would cause. Without this limit, five seeds agreeing by chance
-    would have no spread, and any difference would be certain. A share p of m answers has the variance p (1 - p) / m. Laplace's
-    rule estimates p as (right + 1) / (m + 2), which is neither 0 nor 1.
+    A variance is never below the one that drawing other questions would cause. Without this limit, five seeds agreeing by
+    chance would have no spread, and any difference would be certain.
 
     Args:
         scores: An encoding's scores.
-        reference: The reference's scores.
-        asked: Number of answers behind each score.
-        reference_asked: Number of answers behind each reference score.
+        reference: The reference's scores, for as many seeds.
+        from_questions: Variance of a score over other questions, see `question_variance`.
+        reference_from_questions: The same of a reference score.
     """
-    observed = (scores - reference).var(axis=-1, ddof=1)
-    from_questions = question_variance(scores, asked) + question_variance(reference, reference_asked)
-    return np.sqrt(np.maximum(observed, from_questions))
+    seeds = scores.shape[-1]
+    variance = np.maximum(scores.var(axis=-1, ddof=1), from_questions)
+    reference_variance = np.maximum(reference.var(axis=-1, ddof=1), reference_from_questions)
+    total = variance + reference_variance
+    degrees = (seeds - 1) * total**2 / (variance**2 + reference_variance**2)
+    return Comparison(scores.mean(axis=-1) - reference.mean(axis=-1), total, seeds, degrees)
 
 
 def question_variance(scores: np.ndarray, asked: np.ndarray | int) -> np.ndarray:
-    """Return the mean over seeds of the binomial variances of shares of `asked` answers, [...]."""
+    """Return the mean over seeds of the binomial variances of shares of `asked` answers, [...].
+
+    A share p of m answers has the variance p (1 - p) / m. Laplace's rule estimates p as (right + 1) / (m + 2), which is neither
+    0 nor 1.
+    """
     share = (scores * asked + 1) / (asked + 2)
     return (share * (1 - share) / asked).mean(axis=-1)
 
 
-def paired_p(mean: np.ndarray, spread: np.ndarray, seeds: int) -> np.ndarray:
-    """Return two-sided p-values of the paired t-test (Student 1908), [...].
+def welch_p(comparison: Comparison) -> np.ndarray:
+    """Return the two-sided p-values of Welch's t-test, [...].
 
-    The test assumes differences that vary over seeds like a normal variable around its mean.
-
-    Args:
-        mean: Mean differences.
-        spread: Their standard deviations.
-        seeds: Number of seeds, at least 2.
+    The test assumes scores that vary over seeds like a normal variable.
     """
-    t = np.abs(mean) / (spread / np.sqrt(seeds))
-    return 2 * stats.t.sf(t, seeds - 1)
+    t = np.abs(comparison.mean) / comparison.standard_error
+    return 2 * stats.t.sf(t, comparison.degrees)
 
 
 def exact_p(scores: np.ndarray, reference: np.ndarray) -> float:
@@ -78,13 +101,84 @@ def exact_p(scores: np.ndarray, reference: np.ndarray) -> float:
         scores: An encoding's scores, [seeds].
         reference: The reference's scores, [seeds].
     """
-    data = (scores, reference)
-    result = stats.permutation_test(data, _mean_difference, vectorized=True, n_resamples=EXACT_DIVISIONS, rng=0)
-    return float(result.pvalue)
+    exchanges = _exchanges(scores, reference)
+    num_above = exchanges.num_unchanged + int((exchanges.differences <= 0).sum())
+    num_below = exchanges.num_unchanged + int((exchanges.differences >= 0).sum())
+    return min(1.0, 2 * min(num_above, num_below) / exchanges.num_divisions)
 
 
-def _mean_difference(scores: np.ndarray, reference: np.ndarray, axis: int) -> np.ndarray:
-    return scores.mean(axis) - reference.mean(axis)
+def exact_interval(scores: np.ndarray, reference: np.ndarray, level: float) -> tuple[float, float] | None:
+    """Return the interval of differences that the permutation test does not reject at a level, within -1 to 1 (Tritchler 1984).
+
+    The test rejects a difference d if `exact_p` of the scores minus d is below the level. A division that exchanges runs of
+    both encodings is at least as extreme as the actual one exactly if d is at least the difference in mean of the exchanged
+    runs. So the limits of the interval are two of these differences.
+
+    Args:
+        scores: An encoding's scores, [seeds].
+        reference: The reference's scores, [seeds].
+        level: Level of the test.
+
+    Returns:
+        The interval, or None if there are too few seeds to reject any difference.
+    """
+    exchanges = _exchanges(scores, reference)
+    # The smallest number of divisions with which one side is not rejected, beside the divisions that exchange nothing.
+    num_needed = ceil(level / 2 * exchanges.num_divisions) - exchanges.num_unchanged
+    if num_needed < 1:
+        return None
+    differences = np.sort(exchanges.differences)
+    low = float(differences[num_needed - 1])
+    high = float(differences[-num_needed])
+    return max(-1.0, low), min(1.0, high)
+
+
+class _Exchanges(NamedTuple):
+    """Divisions of the runs of two encodings into two groups of equal size.
+
+    Attributes:
+        differences: Difference in mean of the runs that a division exchanges, [divisions that exchange some].
+        num_unchanged: Number of divisions that exchange no run, among them the actual one.
+    """
+
+    differences: np.ndarray
+    num_unchanged: int
+
+    @property
+    def num_divisions(self) -> int:
+        return self.num_unchanged + len(self.differences)
+
+
+def _exchanges(scores: np.ndarray, reference: np.ndarray) -> _Exchanges:
+    """Return all divisions of the runs, or EXACT_DIVISIONS random ones if there are more."""
+    seeds = len(scores)
+    scores = scores.astype(float)
+    reference = reference.astype(float)
+    if comb(2 * seeds, seeds) > EXACT_DIVISIONS:
+        return _random_exchanges(scores, reference)
+    differences = []
+    for count in range(1, seeds + 1):
+        chosen = np.array(list(combinations(range(seeds), count)))
+        means = scores[chosen].mean(axis=1)
+        reference_means = reference[chosen].mean(axis=1)
+        differences.append(np.subtract.outer(means, reference_means).ravel())
+    return _Exchanges(np.concatenate(differences).round(TIE_DIGITS), 1)
+
+
+def _random_exchanges(scores: np.ndarray, reference: np.ndarray) -> _Exchanges:
+    """Return EXACT_DIVISIONS random divisions of the runs, and the actual one."""
+    seeds = len(scores)
+    runs = np.tile(np.arange(2 * seeds), (EXACT_DIVISIONS, 1))
+    group = np.random.default_rng(0).permuted(runs, axis=1)[:, :seeds]
+    is_in_group = np.zeros((EXACT_DIVISIONS, 2 * seeds), np.bool_)
+    np.put_along_axis(is_in_group, group, True, axis=1)
+    leaves = ~is_in_group[:, :seeds]
+    joins = is_in_group[:, seeds:]
+    num_exchanged = joins.sum(axis=1)
+    sums = leaves @ scores - joins @ reference
+    has_exchanged = num_exchanged > 0
+    differences = sums[has_exchanged] / num_exchanged[has_exchanged]
+    return _Exchanges(differences.round(TIE_DIGITS), 1 + int((~has_exchanged).sum()))
 
 
 def seeds_to_separate(level: float) -> int | None:
@@ -112,26 +206,27 @@ def holm(p: np.ndarray) -> np.ndarray:
     return corrected
 
 
-def t_interval(mean: float, spread: float, seeds: int, level: float) -> tuple[float, float]:
-    """Return the interval of mean differences that the paired t-test does not reject at a level, within -1 to 1."""
-    half = stats.t.isf(level / 2, seeds - 1) * spread / np.sqrt(seeds)
-    return float(max(-1, mean - half)), float(min(1, mean + half))
+def interval_of(comparison: Comparison, level: float) -> tuple[float, float]:
+    """Return the interval of differences that Welch's t-test does not reject at a level, within -1 to 1."""
+    half = stats.t.isf(level / 2, comparison.degrees) * comparison.standard_error
+    return float(max(-1, comparison.mean - half)), float(min(1, comparison.mean + half))
 
 
-def seeds_needed(mean: float, spread: float, level: float) -> int | None:
-    """Return the number of seeds needed by the paired t-test to find a difference of this size with probability POWER.
+def seeds_needed(comparison: Comparison, level: float) -> int | None:
+    """Return the number of seeds needed by Welch's t-test to find a difference of this size with probability POWER.
 
-    With n seeds, t follows the noncentral t-distribution with n - 1 degrees of freedom and noncentrality
-    |mean| / spread sqrt(n) (Cohen 1988, chapter 2). A finding of the opposite sign does not count.
+    With n seeds and equal variances, t follows the noncentral t-distribution with 2 (n - 1) degrees of freedom and
+    noncentrality |mean| / standard error (Cohen 1988, chapter 2). A finding of the opposite sign does not count.
 
     Returns:
         The smallest number, or None if it is above MAX_SEEDS.
     """
 
     def suffices(seeds: int) -> bool:
-        critical = stats.t.isf(level / 2, seeds - 1)
-        noncentrality = abs(mean) / spread * np.sqrt(seeds)
-        return bool(stats.nct.sf(critical, seeds - 1, noncentrality) >= POWER)
+        degrees = 2 * (seeds - 1)
+        critical = stats.t.isf(level / 2, degrees)
+        noncentrality = abs(comparison.mean) / np.sqrt(comparison.variance / seeds)
+        return bool(stats.nct.sf(critical, degrees, noncentrality) >= POWER)
 
     numbers = range(2, MAX_SEEDS + 1)
     first = bisect_left(numbers, True, key=suffices)

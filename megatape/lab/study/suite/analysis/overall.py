@@ -1,10 +1,12 @@
 """Difference between an encoding and the reference over all tasks of a suite, with its interval."""
 
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
-from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, question_variance, t_interval
+from megatape.lab.study.suite.analysis.difference_tests import DifferenceTest, SeedScores
+from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, question_variance
 from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable
 
 
@@ -18,7 +20,8 @@ class OverallDifference:
     Attributes:
         seeds: Number of common seeds.
         mean: Mean over seeds.
-        interval: t interval of the mean at confidence 1 - LEVEL, not corrected for the number of encodings. None with one seed.
+        interval: Interval of the mean by the suite's test at confidence 1 - LEVEL, not corrected for the number of encodings.
+            None with too few seeds.
     """
 
     seeds: int
@@ -26,31 +29,35 @@ class OverallDifference:
     interval: tuple[float, float] | None
 
 
-def overall_differences(table: ScoreTable) -> dict[str, OverallDifference]:
-    """Return the overall difference of each encoding that has a score on all tasks with the same seeds as the reference."""
+def overall_differences(table: ScoreTable, test: type[DifferenceTest]) -> dict[str, OverallDifference]:
+    """Return the overall difference of each encoding that has a score on all tasks with the same seeds as the reference.
+
+    Args:
+        table: Scores.
+        test: Test of all differences in the suite.
+    """
     differences = {}
     for contender in table.encodings:
         if contender == REFERENCE:
             continue
-        difference = _overall_difference(table, contender)
+        difference = _overall_difference(table, contender, test)
         if difference is not None:
             differences[contender] = difference
     return differences
 
 
-def _overall_difference(table: ScoreTable, contender: str) -> OverallDifference | None:
+def _overall_difference(table: ScoreTable, contender: str, test: type[DifferenceTest]) -> OverallDifference | None:
     """Return an encoding's difference, or None without a seed that both encodings have on all tasks."""
     seeds = _common_seeds(table, contender)
     if not seeds:
         return None
-    differences = np.array([_mean_difference(table, contender, seed) for seed in seeds])
-    mean = float(differences.mean())
-    if len(seeds) == 1:
-        return OverallDifference(1, mean, None)
-    from_questions = _question_variance(table, contender, seeds) + _question_variance(table, REFERENCE, seeds)
-    # As for a single split, seeds that agree by chance must not make the difference certain.
-    spread = float(np.sqrt(max(differences.var(ddof=1), from_questions)))
-    return OverallDifference(len(seeds), mean, t_interval(mean, spread, len(seeds), LEVEL))
+    scores = _overall_scores(table, contender, seeds)
+    reference_scores = _overall_scores(table, REFERENCE, seeds)
+    mean = float(scores.scores.mean() - reference_scores.scores.mean())
+    interval = None
+    if len(seeds) > 1:
+        interval = test(scores, reference_scores).interval(LEVEL)
+    return OverallDifference(len(seeds), mean, interval)
 
 
 def _common_seeds(table: ScoreTable, contender: str) -> list[int | None]:
@@ -64,16 +71,17 @@ def _common_seeds(table: ScoreTable, contender: str) -> list[int | None]:
     return common
 
 
-def _mean_difference(table: ScoreTable, contender: str, seed: int | None) -> float:
-    """Return the difference of one seed, averaged over tasks."""
-    differences = []
-    for task in table.tasks:
-        score = table.task_score(task, contender, seed)
-        reference_score = table.task_score(task, REFERENCE, seed)
-        assert score is not None
-        assert reference_score is not None
-        differences.append(score - reference_score)
-    return float(np.mean(differences))
+def _overall_scores(table: ScoreTable, contender: str, seeds: list[int | None]) -> SeedScores:
+    """Return an encoding's mean scores over tasks."""
+    means = []
+    for seed in seeds:
+        scores = []
+        for task in table.tasks:
+            score = table.task_score(task, contender, seed)
+            assert score is not None
+            scores.append(score)
+        means.append(fmean(scores))
+    return SeedScores(np.array(means), _question_variance(table, contender, seeds))
 
 
 def _question_variance(table: ScoreTable, contender: str, seeds: list[int | None]) -> float:

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +61,11 @@ class Cell:
         return max(self.scores.values()) - min(self.scores.values())
 
     @property
+    def is_all_or_nothing(self) -> bool:
+        """Whether the seeds' scores are so far apart that some have learned the task and others have not."""
+        return self.spread > ALL_OR_NOTHING
+
+    @property
     def mean(self) -> float:
         """Mean score over seeds."""
         return float(np.mean(list(self.scores.values())))
@@ -70,6 +74,9 @@ class Cell:
 class ScoreTable:
     """Scores of a suite, in the order of its tables.
 
+    Args:
+        records: Suite records.
+
     Attributes:
         pairs: Tasks and splits. Each task starts with the split drawn as in training.
         encodings: Encoding labels, the reference first.
@@ -77,14 +84,7 @@ class ScoreTable:
         rates: Learning rates by task and contender.
     """
 
-    def __init__(self, records: Iterable[Record], all_or_nothing_spread: float = ALL_OR_NOTHING) -> None:
-        """Collect records.
-
-        Args:
-            records: Suite records.
-            all_or_nothing_spread: Largest spread over seeds before a task counts as all or nothing.
-        """
-        self._all_or_nothing_spread = all_or_nothing_spread
+    def __init__(self, records: Iterable[Record]) -> None:
         self._cells: dict[CellKey, Cell] = defaultdict(Cell)
         self.rates: dict[TaskContender, set[float]] = defaultdict(set)
         kinds: dict[str, str] = {}
@@ -136,17 +136,3 @@ class ScoreTable:
         """Return the seeds with a `task_score`."""
         first, *_ = self.generalization_splits(task)
         return [seed for seed in self.cell(task, first, contender).scores if self.task_score(task, contender, seed) is not None]
-
-    @cached_property
-    def all_or_nothing(self) -> set[str]:
-        """Tasks learned by some seeds of an encoding and not by others."""
-        tasks = set()
-        for task, split in self.pairs:
-            for contender in self.encodings:
-                if self.is_all_or_nothing(self.cell(task, split, contender)):
-                    tasks.add(task)
-        return tasks
-
-    def is_all_or_nothing(self, cell: Cell) -> bool:
-        """Whether the seeds' scores are so far apart that some have learned the task and others have not."""
-        return cell.spread > self._all_or_nothing_spread

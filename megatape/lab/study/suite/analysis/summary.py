@@ -3,28 +3,33 @@
 from collections.abc import Iterable
 from functools import cached_property
 
+from megatape.lab.study.suite.analysis.difference_tests import DifferenceTest, Permutation
 from megatape.lab.study.suite.analysis.differences import Difference, compare_with_reference, confidence
 from megatape.lab.study.suite.analysis.overall import OverallDifference, overall_differences
 from megatape.lab.study.suite.analysis.ranks import Ranks, rank_encodings
-from megatape.lab.study.suite.analysis.score_table import ALL_OR_NOTHING, CellKey, ScoreTable
+from megatape.lab.study.suite.analysis.score_table import CellKey, ScoreTable
 from megatape.lab.study.suite.scores.record import Record
 
 
 class Summary:
     """Scores of a suite with their statistics, each computed once.
 
+    Args:
+        records: Suite records.
+        test: Test of all differences, chosen before the runs.
+
     Attributes:
         scores: Scores by task, split and contender.
     """
 
-    def __init__(self, records: Iterable[Record], all_or_nothing_spread: float = ALL_OR_NOTHING) -> None:
-        """Collect records. Arguments as in `ScoreTable`."""
-        self.scores = ScoreTable(records, all_or_nothing_spread)
+    def __init__(self, records: Iterable[Record], test: type[DifferenceTest] = Permutation) -> None:
+        self.scores = ScoreTable(records)
+        self.test = test
 
     @cached_property
     def differences(self) -> dict[CellKey, Difference]:
         """Differences of all encodings sharing a seed with the reference."""
-        return compare_with_reference(self.scores)
+        return compare_with_reference(self.scores, self.test)
 
     def difference(self, task: str, split: str, contender: str) -> Difference | None:
         """Return a contender's difference from the reference, or None without a common seed."""
@@ -48,7 +53,7 @@ class Summary:
     @cached_property
     def overall(self) -> dict[str, OverallDifference]:
         """Differences from the reference over all tasks, by encoding."""
-        return overall_differences(self.scores)
+        return overall_differences(self.scores, self.test)
 
     @cached_property
     def ranks(self) -> Ranks | None:

@@ -11,16 +11,13 @@ from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import DIVERGED, Run
 from megatape.lab.study.execution.settings import Settings, as_overrides
-from megatape.lab.study.suite.runs.rate_search import RateSearch
+from megatape.lab.study.suite.runs.rate_search import RateGrid, RateSearch, tuning_seeds
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
-from megatape.lab.study.suite.scores.measure import measure
+from megatape.lab.study.suite.scores.measure import measure, measure_model
 from megatape.lab.study.suite.scores.task_result import SCORES, TaskResult
-from megatape.lab.study.variants import Variant, parse_variants
+from megatape.lab.study.variants import EncodingVariant, folder_name, parse_variants
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
-
-# Seed of the learning-rate search. The reported runs use seeds 1, 2, ...
-TUNING_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -30,12 +27,12 @@ class Experiment:
     Attributes:
         folder: Files of the task.
         encoding: Variant label.
-        rates: Learning rates to search. A single rate needs no search.
+        grid: Learning rates to search.
     """
 
     folder: TaskFolder
     encoding: str
-    rates: tuple[float, ...]
+    grid: RateGrid
 
     @property
     def name(self) -> str:
@@ -45,10 +42,10 @@ class Experiment:
     @property
     def directory(self) -> Path:
         """Folder holding all runs."""
-        return self.folder.out / self.folder.task.name / self.encoding.replace(":", "_")
+        return self.folder.out / self.folder.task.name / folder_name(self.encoding)
 
     @property
-    def variant(self) -> Variant:
+    def variant(self) -> EncodingVariant:
         """Variant to train."""
         return parse_variants(self.encoding)[0]
 
@@ -59,15 +56,16 @@ class Experiment:
 
     def read_search(self) -> RateSearch:
         """Read the state of the learning-rate search."""
-        losses = {}
+        losses: dict[float, dict[int, float]] = {}
         diverged = []
-        for rate in self.rates:
-            result = self._read_result(rate, TUNING_SEED)
-            if result is not None:
-                losses[rate] = result.validation_loss
-            elif (self._folder(rate, TUNING_SEED).directory / DIVERGED).exists():
-                diverged.append(rate)
-        return RateSearch(self.rates, losses, tuple(diverged))
+        for rate in self.grid.candidates:
+            for seed in tuning_seeds(self.grid.seeds):
+                result = self._read_result(rate, seed)
+                if result is not None:
+                    losses.setdefault(rate, {})[seed] = result.validation_loss
+                elif (self._folder(rate, seed).directory / DIVERGED).exists() and rate not in diverged:
+                    diverged.append(rate)
+        return RateSearch(self.grid, losses, tuple(diverged))
 
     def read_results(self, seeds: range) -> dict[int, TaskResult]:
         """Read the results of the runs with the chosen learning rate, by seed, skipping unfinished runs."""
@@ -82,13 +80,20 @@ class Experiment:
         return results
 
     def search_runs(self, pool: RunPool) -> list[Run[TaskResult]]:
-        """Return the search's runs, one for each learning rate, scored on the validation split."""
-        rates = self.read_search().to_run
-        return [self._run(pool, rate, TUNING_SEED, [VALIDATION], self.folder.sizing.validation) for rate in rates]
+        """Return the search's runs, scored on the validation split."""
+        runs = self.read_search().to_run
+        return [self._run(pool, rate, seed, [VALIDATION], self.folder.sizing.validation) for rate, seed in runs]
 
-    def run(self, pool: RunPool, rate: float, seed: int) -> Run[TaskResult]:
-        """Return the run of a seed, scored on all test splits."""
-        return self._run(pool, rate, seed, [*self.folder.task.tests], self.folder.sizing.test)
+    def run(self, pool: RunPool, rate: float, seed: int, folder: RunFolder | None = None) -> Run[TaskResult]:
+        """Return the run of a seed, scored on all test splits.
+
+        Args:
+            pool: Pool that will execute the run.
+            rate: Learning rate.
+            seed: Seed.
+            folder: Run directory, by default that of the rate and seed.
+        """
+        return self._run(pool, rate, seed, [*self.folder.task.tests], self.folder.sizing.test, folder)
 
     def _read_result(self, rate: float, seed: int) -> TaskResult | None:
         path = self._folder(rate, seed).directory / SCORES
@@ -96,13 +101,25 @@ class Experiment:
             return None
         return TaskResult.read(path)
 
-    def _folder(self, rate: float, seed: int) -> RunFolder:
-        return RunFolder(self.directory / f"rate-{rate:g}" / f"seed-{seed}")
+    def run_directory(self, rate: float, seed: int) -> Path:
+        """Return the directory of a run, relative to the suite's folder."""
+        return self.directory.relative_to(self.folder.out) / f"rate-{rate:g}" / f"seed-{seed}"
 
-    def _run(self, pool: RunPool, rate: float, seed: int, splits: list[JsonValue], count: int) -> Run[TaskResult]:
+    def _folder(self, rate: float, seed: int) -> RunFolder:
+        return RunFolder(self.folder.out / self.run_directory(rate, seed))
+
+    def _run(
+        self,
+        pool: RunPool,
+        rate: float,
+        seed: int,
+        splits: list[JsonValue],
+        count: int,
+        folder: RunFolder | None = None,
+    ) -> Run[TaskResult]:
         """Return a run to be scored on `count` samples of each split."""
         file = str(self.folder.config)
-        folder = self._folder(rate, seed)
+        folder = folder or self._folder(rate, seed)
         base = self.load_base()
         settings: Settings = {
             "optimizer.learning_rate": rate,
@@ -117,7 +134,7 @@ class Experiment:
             settings["model.max_positions"] = max_positions
         overrides = [*self.variant.overrides_for(base), *as_overrides(settings)]
         arguments = (str(folder.directory), self.encoding, splits, count)
-        measurement = Measurement(folder.directory / SCORES, measure, arguments)
+        measurement = Measurement(folder.directory / SCORES, measure, arguments, measure_model)
         return Run(
             name=f"{self.name}, rate {rate:g}, seed {seed}",
             config=load_config(file, overrides),

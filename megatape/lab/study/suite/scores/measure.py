@@ -5,22 +5,26 @@ tokens, so scoring a sample takes one forward pass.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import Config, load_config
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
 from megatape.hf.weights.checkpoint_weights import load_model
+from megatape.lab.study.execution.one_process.answer_tokens import logits_at
+from megatape.lab.study.execution.one_process.training import TrainedModel
+from megatape.lab.study.results.numerical_environment import numerical_environment
 from megatape.lab.study.results.training_metrics import TrainingMetrics
 from megatape.lab.study.suite.scores.answers import AnswerCounts, count_answers, token_places
-from megatape.lab.study.suite.scores.record import ScoredSplit
+from megatape.lab.study.suite.scores.record import Record, ScoredSplit
 from megatape.lab.study.suite.scores.task_result import TaskResult
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
@@ -28,6 +32,20 @@ from megatape.run_folder import RunFolder
 
 # Maximum tokens per forward pass.
 BATCH_TOKENS = 2**13
+
+# Returns the likeliest next token at places, [n], given a model, tokens and position ids [B, N], and places as indices into the
+# flattened samples, [n].
+Predict = Callable[[Transformer, Tensor, Tensor, Tensor], Tensor]
+
+
+def predict_all(model: Transformer, tokens: Tensor, positions: Tensor, places: Tensor) -> Tensor:
+    """Compute the logits of all tokens, see Predict."""
+    return model(tokens, positions).argmax(-1).flatten()[places]
+
+
+def predict_answers(model: Transformer, tokens: Tensor, positions: Tensor, places: Tensor) -> Tensor:
+    """Compute the logits at the places alone, see Predict."""
+    return logits_at(model, tokens, positions, places).argmax(-1)
 
 
 def measure(directory: str, contender: str, splits: list[str], count: int) -> TaskResult:
@@ -46,10 +64,53 @@ def measure(directory: str, contender: str, splits: list[str], count: int) -> Ta
     started = time.monotonic()
     folder = RunFolder(Path(directory))
     config, task, checkpoint = open_run(folder)
-    device = "cpu"
-    if torch.cuda.is_available():
-        device = "cuda"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load_model(checkpoint).to(device).eval()
+    records = _records(model, config, task, contender, splits, count, predict_all)
+    metrics = TrainingMetrics.read(folder)
+    seconds = sum(metrics.seconds) + time.monotonic() - started
+    return TaskResult(
+        config=config,
+        fingerprints=checkpoint.state.fingerprints,
+        definition=task.definition,
+        validation_loss=metrics.validation_loss,
+        seconds=seconds,
+        records=records,
+        origin=numerical_environment(),
+    )
+
+
+def measure_model(trained: TrainedModel, contender: str, splits: list[str], count: int) -> TaskResult:
+    """Score a model in the process that trained it. Arguments as in `measure`.
+
+    Raises:
+        UserError: The data do not belong to a suite, or the task definition has changed.
+    """
+    started = time.monotonic()
+    task = _task_of(trained.config, "the run")
+    records = _records(trained.model.eval(), trained.config, task, contender, splits, count, predict_answers)
+    return TaskResult(
+        config=trained.config,
+        fingerprints=trained.fingerprints,
+        definition=task.definition,
+        validation_loss=trained.validation_loss,
+        seconds=trained.seconds + time.monotonic() - started,
+        records=records,
+        engine="one_process",
+        origin=numerical_environment(),
+    )
+
+
+def _records(
+    model: Transformer,
+    config: Config,
+    task: SyntheticTask,
+    contender: str,
+    splits: list[str],
+    count: int,
+    predict: Predict,
+) -> list[Record]:
+    """Return a model's record on each split. Arguments as in `measure` and `score_split`."""
     encoding = config.model.encoding
     seed = config.training.seed
     records = []
@@ -64,20 +125,11 @@ def measure(directory: str, contender: str, splits: list[str], count: int) -> Ta
         )
         reason = inapplicable(task, split, encoding)
         if reason is None:
-            counts = score_split(model, task, split, count, seed)
+            counts = score_split(model, task, split, count, seed, predict=predict)
             records.append(scored_split.scored(counts))
         else:
             records.append(scored_split.not_scored(reason))
-    metrics = TrainingMetrics.read(folder)
-    seconds = sum(metrics.seconds) + time.monotonic() - started
-    return TaskResult(
-        config=config,
-        fingerprints=checkpoint.state.fingerprints,
-        definition=task.definition,
-        validation_loss=metrics.validation_loss,
-        seconds=seconds,
-        records=records,
-    )
+    return records
 
 
 def open_run(folder: RunFolder) -> tuple[Config, SyntheticTask, CheckpointReader]:
@@ -88,15 +140,19 @@ def open_run(folder: RunFolder) -> tuple[Config, SyntheticTask, CheckpointReader
         FileNotFoundError: The run is not complete.
     """
     config = load_config(folder.config)
+    task = _task_of(config, str(folder.directory))
+    return config, task, CheckpointReader(folder.checkpoint(config.training.steps))
+
+
+def _task_of(config: Config, run: str) -> SyntheticTask:
+    """Return the task of a run, which `run` names in messages. Raises UserError, see `open_run`."""
     source = load_index(config.data.directory).source
     if source.get("kind") != KIND:
-        raise UserError(
-            f"{folder.directory} was not trained on a task of the suite, but on {config.data.path}: choose another run"
-        )
+        raise UserError(f"{run} was not trained on a task of the suite, but on {config.data.path}: choose another run")
     task: SyntheticTask = SYNTHETIC_TASKS[source["task"]].load()(source["task"], source["size"])
     if task.definition != source["definition"]:
         raise UserError(f"{config.data.path} has another definition of {task.name} than this version: choose another folder")
-    return config, task, CheckpointReader(folder.checkpoint(config.training.steps))
+    return task
 
 
 def inapplicable(task: SyntheticTask, split: str, encoding: str) -> str | None:
@@ -118,6 +174,7 @@ def score_split(
     count: int,
     seed: int,
     batch_tokens: int = BATCH_TOKENS,
+    predict: Predict = predict_all,
 ) -> AnswerCounts:
     """Count a model's right answers on the first samples of a split.
 
@@ -128,6 +185,7 @@ def score_split(
         count: Number of samples.
         seed: Seed for encodings that draw positions.
         batch_tokens: Maximum tokens per forward pass, unless a single sample is longer.
+        predict: Computes the likeliest tokens.
     """
     encoder = Encoder(task)
     length = task.tokens(split) - 1
@@ -140,11 +198,18 @@ def score_split(
     for first in range(0, count, batch_size):
         batch = samples[first : first + batch_size]
         inputs, targets = _encode(task, encoder, batch, length)
-        logits = model(torch.from_numpy(inputs).to(device), positions.expand(len(batch), -1))
-        is_right = logits.argmax(-1).cpu().numpy() == targets
-        for sample, right in zip(batch, is_right, strict=True):
-            # A token's place in the text is also its target's place, because the first input is <s>.
-            predicted.append([bool(right[place]) for place in token_places(task, sample)])
+        # A token's place in the text is also its target's place, because the first input is <s>.
+        places = [token_places(task, sample) for sample in batch]
+        flat_places = np.concatenate([np.array(places_of, np.int64) + row * length for row, places_of in enumerate(places)])
+        tokens = predict(
+            model,
+            torch.from_numpy(inputs).to(device),
+            positions.expand(len(batch), -1),
+            torch.from_numpy(flat_places).to(device),
+        )
+        is_right = iter(tokens.cpu().numpy() == targets.reshape(-1)[flat_places])
+        for places_of in places:
+            predicted.append([bool(next(is_right)) for _ in places_of])
     return count_answers(task, samples, predicted)
 
 

@@ -7,6 +7,9 @@ from megatape.lab.study.suite.analysis.hypothesis_tests import MAX_SEEDS
 
 BETTER = "▲"
 WORSE = "▼"
+# Marks of differences that only pass at the false discovery rate.
+FOUND_BETTER = "△"
+FOUND_WORSE = "▽"
 
 
 def mean_and_deviation(scores: list[float]) -> str:
@@ -18,26 +21,28 @@ def mean_and_deviation(scores: list[float]) -> str:
 
 
 def mark(difference: Difference | None) -> str:
-    """Return the mark of a significant difference, "" for others."""
-    if difference is None or not difference.significant:
+    """Return the mark of a difference that is significant, or found at the false discovery rate, "" for others."""
+    if difference is None:
         return ""
-    if difference.mean > 0:
-        return BETTER
-    return WORSE
+    is_better = difference.mean > 0
+    if difference.significant:
+        return BETTER if is_better else WORSE
+    if difference.is_discovery:
+        return FOUND_BETTER if is_better else FOUND_WORSE
+    return ""
 
 
 def difference_text(difference: Difference | None) -> str:
-    """Format a difference with its interval and its p-value."""
+    """Format a difference with its interval, if it has one, its p-value, and that of the false discovery rate as q."""
     if difference is None:
         return ""
     mean = points(difference.mean)
-    if difference.p is None:
+    if difference.p is None or difference.false_discovery_p is None:
         return f"{mean}, one seed"
-    symbol = mark(difference)
-    if difference.interval is None:
-        return f"{mean}, exact p {difference.p:.2g} {symbol}".strip()
-    low, high = difference.interval
-    return f"{mean} ({points(low)} to {points(high)}), p {difference.p:.2g} {symbol}".strip()
+    if difference.interval is not None:
+        low, high = difference.interval
+        mean = f"{mean} ({points(low)} to {points(high)})"
+    return f"{mean}, p {difference.p:.2g}, q {difference.false_discovery_p:.2g} {mark(difference)}".strip()
 
 
 def points(difference: float, digits: int = 1) -> str:
@@ -51,6 +56,4 @@ def needed_text(difference: Difference | None) -> str:
         return ""
     if difference.needed is None:
         return f"more than {MAX_SEEDS:,}"
-    if difference.interval is None:
-        return f"at least {difference.needed:,}"
     return f"{difference.needed:,}"

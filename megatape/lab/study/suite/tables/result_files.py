@@ -19,7 +19,8 @@ def write_results(results: SuiteResults, out: Path) -> str:
         results: Results of the finished runs.
         out: Suite folder.
     """
-    text = "\n\n".join([f"    {results.command}", *results.controls, summarize(results.records, results.not_run)])
+    tables_text = summarize(results.summary, results.not_run)
+    text = "\n\n".join([f"    {results.command}", *results.head, tables_text])
     records = out / RESULTS
     tables = out / TABLES
     page = out / PAGE

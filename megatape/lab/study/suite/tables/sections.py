@@ -1,6 +1,6 @@
 """Sections of a suite's results: text and tables, also as Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
@@ -11,9 +11,10 @@ from megatape.lab.study.suite.analysis.overall import OverallDifference
 from megatape.lab.study.suite.analysis.ranks import Ranks
 from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable, TaskContender
 from megatape.lab.study.suite.analysis.summary import Summary
-from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.tables.cell_text import (
     BETTER,
+    FOUND_BETTER,
+    FOUND_WORSE,
     WORSE,
     difference_text,
     mark,
@@ -45,14 +46,14 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
 
-def summarize(records: Iterable[Record], not_run: Sequence[str]) -> str:
+def summarize(summary: Summary, not_run: Sequence[str]) -> str:
     """Return the results as Markdown.
 
     Args:
-        records: Suite records.
+        summary: Scores with their statistics.
         not_run: Phrase for each requested part that has not run.
     """
-    results = sections(Summary(records), not_run)
+    results = sections(summary, not_run)
     return "\n\n".join(_markdown(section) for section in results)
 
 
@@ -63,7 +64,7 @@ def sections(summary: Summary, not_run: Sequence[str]) -> list[Section]:
     tasks = [_task(summary, task, splits) for task, splits in summary.scores.tasks.items()]
     return [
         _overview(summary),
-        _overall(summary.overall),
+        _overall(summary),
         _ranks(summary.ranks),
         *tasks,
         _learning_rates(summary.scores),
@@ -78,13 +79,7 @@ def _overview(summary: Summary) -> Section:
         cells = [_overview_cell(summary, task, contender) for task in summary.scores.tasks]
         rows.append((contender, cells))
     if summary.comparisons:
-        tests = (
-            f"{BETTER} or {WORSE} for each split on which an encoding is significantly better or worse than {REFERENCE}; "
-            f"without one, the difference is not significant. Significant: p < {LEVEL} of the paired t-test over seeds, or of "
-            f"the exact permutation test on a task that some seeds of an encoding learn and others do not, corrected by Holm's "
-            f"method for all {summary.comparisons:,} comparisons below. At a false discovery rate of {LEVEL:.0%} "
-            f"(Benjamini and Hochberg), {summary.discoveries:,} of them differ."
-        )
+        tests = _explain_marks(summary)
     else:
         tests = f"No difference could be tested: that takes two seeds of {REFERENCE} and of another encoding."
     text = (
@@ -93,6 +88,21 @@ def _overview(summary: Summary) -> Section:
         f"all. {tests}"
     )
     return Section("Scores", text, [("All tasks", Table(["", *summary.scores.tasks], rows))])
+
+
+def _explain_marks(summary: Summary) -> str:
+    """Explain the marks, with the number of seeds that they take."""
+    comparisons = f"{summary.comparisons:,} comparisons"
+    text = (
+        f"{BETTER} or {WORSE} for each split on which an encoding is significantly better or worse than {REFERENCE}: "
+        f"p < {LEVEL} of {summary.test.description}, corrected by Holm's method for all {comparisons} below. {FOUND_BETTER} or "
+        f"{FOUND_WORSE}: only at a false discovery rate of {LEVEL:.0%} (Benjamini and Hochberg), at which "
+        f"{summary.discoveries:,} of the {comparisons} differ in all. Without a mark, nothing was shown."
+    )
+    least = summary.test.least_seeds(LEVEL / summary.comparisons)
+    if least is not None:
+        text = f"{text} With this number of comparisons, no difference between fewer than {least} seeds is significant."
+    return text
 
 
 def _overview_cell(summary: Summary, task: str, contender: str) -> str:
@@ -109,9 +119,7 @@ def _overview_cell(summary: Summary, task: str, contender: str) -> str:
         scores = [cell.scores[seed] for cell in scored if seed in cell.scores]
         if len(scores) == len(scored):
             means.append(fmean(scores))
-    text = NOT_RUN
-    if means:
-        text = mean_and_deviation(means)
+    text = mean_and_deviation(means) if means else NOT_RUN
     if len(scored) < len(others):
         text += f" ({len(scored)} of {len(others)})"
     marks = [mark(summary.difference(task, split, contender)) for split in others]
@@ -133,10 +141,11 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
             needed_rows.append((contender, [needed_text(difference) for difference in differences]))
             has_tested = has_tested or _has_tested(differences)
     if difference_rows:
-        confidence = f"{100 * summary.confidence:.4g}% t interval"
-        title = f"Difference from {REFERENCE} in percentage points ({confidence}), p"
-        tables.append((title, Table(header, difference_rows)))
-    if has_tested:
+        title = f"Difference from {REFERENCE} in percentage points"
+        if summary.test.estimates_spread:
+            title = f"{title} ({100 * summary.confidence:.4g}% {summary.test.interval_name})"
+        tables.append((f"{title}, p by Holm's method, q by Benjamini and Hochberg's", Table(header, difference_rows)))
+    if has_tested and summary.test.estimates_spread:
         title = f"Seeds that would show a difference of this size with probability {POWER:.0%}"
         tables.append((title, Table(header, needed_rows)))
 
@@ -162,8 +171,7 @@ def _score_rows(summary: Summary, task: str, splits: list[str]) -> list[tuple[st
     for contender in summary.scores.encodings:
         rows.append((contender, [_score(summary, task, split, contender, max_seeds) for split in splits]))
     for contender in summary.scores.baselines:
-        # A baseline has no seeds to miss.
-        rows.append((contender, [_score(summary, task, split, contender, 0) for split in splits]))
+        rows.append((contender, [_score(summary, task, split, contender, None) for split in splits]))
     return rows
 
 
@@ -176,16 +184,24 @@ def _task_notes(summary: Summary, task: str, splits: list[str]) -> list[str]:
             cell = summary.scores.cell(task, split, contender)
             if cell.reason:
                 reasons.append(f"{contender} on {split}: {cell.reason}")
-            if summary.scores.is_all_or_nothing(cell):
+            if cell.is_all_or_nothing:
                 far_apart.append(
                     f"{contender} on {split}: seeds differ by {100 * cell.spread:.0f} points, as if some had learned the task "
-                    f"and others not: all differences of this task are tested by exact permutation"
+                    f"and others not"
                 )
     return reasons + far_apart
 
 
-def _score(summary: Summary, task: str, split: str, contender: str, max_seeds: int) -> str:
-    """Format a contender's score on a split, with the number of seeds if it is below `max_seeds`."""
+def _score(summary: Summary, task: str, split: str, contender: str, max_seeds: int | None) -> str:
+    """Format a contender's score on a split, with the number of seeds if some are missing.
+
+    Args:
+        summary: Scores and differences.
+        task: Task name.
+        split: Split name.
+        contender: Encoding or baseline.
+        max_seeds: Number of seeds without missing ones. None for a baseline, which has no seeds to miss.
+    """
     cell = summary.scores.cell(task, split, contender)
     if not cell.scores:
         if cell.reason:
@@ -193,7 +209,7 @@ def _score(summary: Summary, task: str, split: str, contender: str, max_seeds: i
         return NOT_RUN
     text = mean_and_deviation(list(cell.scores.values()))
     num_seeds = len(cell.scores)
-    if num_seeds < max_seeds:
+    if max_seeds is not None and num_seeds < max_seeds:
         text += f" ({num_seeds} of {max_seeds} seeds)"
     mark_of_difference = mark(summary.difference(task, split, contender))
     return f"{text} {mark_of_difference}".strip()
@@ -205,9 +221,7 @@ def _ranks(ranks: Ranks | None) -> Section:
     if ranks is None:
         return Section(title, "There are no ranks: no split that differs from training has scores of two encodings.")
     num_tasks = len({task for task, _ in ranks.pairs})
-    finding = "no significant difference"
-    if ranks.p < LEVEL:
-        finding = "differences"
+    finding = "differences" if ranks.p < LEVEL else "no significant difference"
     text = (
         f"Mean rank of each encoding over {plural(num_tasks, 'task')}; 1 is the best. On a task, encodings are ranked by their "
         f"mean score over the splits that differ from training ({plural(len(ranks.pairs), 'split')} in all). Friedman's "
@@ -225,27 +239,31 @@ def _ranks(ranks: Ranks | None) -> Section:
     return Section(title, text, [("Mean ranks", Table(["", "mean rank", "differs significantly from"], rows))], notes)
 
 
-def _overall(differences: dict[str, OverallDifference]) -> Section:
+def _overall(summary: Summary) -> Section:
     """Return the differences from the reference over all tasks."""
     title = "Over all tasks"
-    if not differences:
+    if not summary.overall:
         return Section(title, f"No encoding shares a seed with {REFERENCE} on all tasks.")
     text = (
         f"Difference from {REFERENCE} in the mean score over all tasks, each the mean over its splits that differ from "
-        f"training, in percentage points. The {1 - LEVEL:.0%} t interval of the mean is over seeds, and not corrected for the "
-        f"number of encodings. It says nothing about other tasks. An interval between -1 and +1 shows that an encoding equals "
-        f"{REFERENCE} within one point on these tasks."
+        f"training, in percentage points. The interval is the {1 - LEVEL:.0%} {summary.test.interval_name} over seeds, not "
+        f"corrected for the number of encodings. It says nothing about other tasks. An interval between -1 and +1 shows that "
+        f"an encoding equals {REFERENCE} within one point on these tasks."
     )
     rows = []
-    for contender, difference in differences.items():
-        interval = "one seed"
-        if difference.interval is not None:
-            low, high = difference.interval
-            interval = f"{points(low, 2)} to {points(high, 2)}"
-        rows.append((contender, [points(difference.mean, 2), interval]))
+    for contender, difference in summary.overall.items():
+        rows.append((contender, [points(difference.mean, 2), _interval_text(difference)]))
     return Section(
         title, text, [(f"Difference from {REFERENCE}", Table(["", "difference", f"{1 - LEVEL:.0%} interval"], rows))]
     )
+
+
+def _interval_text(difference: OverallDifference) -> str:
+    """Format the interval of a difference over all tasks."""
+    if difference.interval is None:
+        return f"{plural(difference.seeds, 'seed')}: too few"
+    low, high = difference.interval
+    return f"{points(low, 2)} to {points(high, 2)}"
 
 
 def _learning_rates(table: ScoreTable) -> Section:
@@ -263,9 +281,7 @@ def _learning_rates(table: ScoreTable) -> Section:
 
 def _not_run(not_run: Sequence[str]) -> Section:
     """Return the list of parts that were not run."""
-    text = None
-    if not not_run:
-        text = "Everything that was asked for was run."
+    text = None if not_run else "Everything that was asked for was run."
     return Section("Not run", text, notes=list(not_run))
 
 

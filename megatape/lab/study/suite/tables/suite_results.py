@@ -1,11 +1,18 @@
 """Results of a suite's finished runs, read from their folders."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
 
+from megatape.lab.study.execution.engines import Engine
+from megatape.lab.study.suite.analysis.difference_tests import DIFFERENCE_TESTS
+from megatape.lab.study.suite.analysis.summary import Summary
+from megatape.lab.study.suite.design import Design
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.runs.experiment import Experiment
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.scores.task_result import TaskResult
+from megatape.utils.units import plural
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,8 @@ class SuiteResults:
         seconds: Seconds of each finished run, by encoding.
         not_run: Phrase for each missing part.
         controls: Description of each experiment with a control.
+        num_runs: Number of finished runs by engine.
+        design: Design that the suite follows, None if it has none.
     """
 
     plan: Plan
@@ -27,6 +36,29 @@ class SuiteResults:
     seconds: dict[str, list[float]]
     not_run: list[str]
     controls: list[str]
+    num_runs: Counter[Engine] = field(default_factory=Counter)
+    design: Design | None = None
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Scores with their statistics."""
+        return Summary(self.records, DIFFERENCE_TESTS[self.plan.test])
+
+    @property
+    def head(self) -> list[str]:
+        """Lines above the tables: design, engines and controls, each if there is one."""
+        lines = []
+        if self.design is not None:
+            lines.append(self.design.describe())
+        return [*lines, *self.engines, *self.controls]
+
+    @property
+    def engines(self) -> list[str]:
+        """A line naming the engines of the finished runs; no line without runs."""
+        if not self.num_runs:
+            return []
+        parts = [f"{plural(count, 'run')} by `{engine}`" for engine, count in sorted(self.num_runs.items())]
+        return [f"Engine: {', '.join(parts)}."]
 
 
 @dataclass(frozen=True)
@@ -37,13 +69,14 @@ class ExperimentResults:
     by_seed: dict[int, TaskResult]
 
 
-def read_results(experiments: list[Experiment], plan: Plan, command: str) -> SuiteResults:
+def read_results(experiments: list[Experiment], plan: Plan, command: str, design: Design | None = None) -> SuiteResults:
     """Read the results of the finished runs.
 
     Args:
         experiments: All planned experiments.
         plan: Suite plan.
         command: The user's command line.
+        design: Design that the suite follows.
     """
     finished = []
     for experiment in experiments:
@@ -53,8 +86,10 @@ def read_results(experiments: list[Experiment], plan: Plan, command: str) -> Sui
         command=command,
         records=_records(finished),
         seconds=_seconds(finished),
-        not_run=[*plan.left_out, *_diverged(experiments), *_missing(finished, plan)],
+        not_run=[*plan.left_out, *_diverged(experiments), *_at_an_end(experiments), *_missing(finished, plan)],
         controls=_controls(experiments),
+        num_runs=Counter(result.engine for results in finished for result in results.by_seed.values()),
+        design=design,
     )
 
 
@@ -85,6 +120,16 @@ def _diverged(experiments: list[Experiment]) -> list[str]:
     for experiment in experiments:
         for rate in experiment.read_search().diverged:
             phrases.append(f"{experiment.name}: learning rate {rate:g} (the weights diverged)")
+    return phrases
+
+
+def _at_an_end(experiments: list[Experiment]) -> list[str]:
+    """Return a phrase for each experiment whose chosen learning rate has no neighbor on one side."""
+    phrases = []
+    for experiment in experiments:
+        search = experiment.read_search()
+        if search.chosen is not None and not search.is_bracketed:
+            phrases.append(f"{experiment.name}: learning rates beyond {search.chosen:g}, the best of those tried")
     return phrases
 
 

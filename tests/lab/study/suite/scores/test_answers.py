@@ -8,7 +8,7 @@ SAMPLES = [
     SyntheticSample("aabab", (Answer(1, 3, 1), Answer(4, 5, 2))),
     SyntheticSample("aaba", (Answer(1, 2, 1), Answer(3, 4, 3))),
 ]
-# Of the first sample, the model predicts both tokens of the first answer and the token of the last one, but not its end.
+# In the first sample, the model predicts both tokens of the first answer and the token of the last one, but not its end.
 FIRST_SAMPLE = [True, True, True, False]
 
 

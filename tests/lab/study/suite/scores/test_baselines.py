@@ -41,7 +41,7 @@ MAJORITY_LIMITS = {
     "dyck": 0.3,
     "contextual_counting": 0.3,
 }
-# Limits of all other tasks.
+# Limits for all other tasks
 BAG_LIMIT = 0.15
 MAJORITY_LIMIT = 0.1
 
@@ -86,7 +86,7 @@ def test_baselines_know_only_their_features() -> None:
         assert max(majority.values()) < 0.6
         bag = _scores_by_key(records["bag of tokens", split])
         assert bag[1] > 0.95
-        # The more frequent letter equals the first one in 66% of all strings of 7.
+        # In 66% of all strings with 7 letters, the more frequent letter equals the first one.
         assert 0.55 < bag[2] < 0.75
         assert 0.4 < bag[3] < 0.6
         assert {row: records[row, split].asked for row in BASELINES} == dict.fromkeys(BASELINES, 1200)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megatape.data.synthetic.folder import Encoder
 from megatape.data.synthetic.task import SyntheticSample
-from megatape.data.training.positions import Positions
+from megatape.data.training.batches.positions import Positions
 from megatape.lab.study.suite.scores.answers import KeyCounts
 from megatape.lab.study.suite.scores.measure import inapplicable, score_split
 from megatape.registry import ENCODINGS

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from megatape.lab.study.suite.analysis.difference_tests import Welch
 from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.tables.sections import summarize
@@ -44,12 +45,12 @@ def signed_numbers(text: str) -> list[float]:
 
 def summarize_without(records: Iterable[Record], is_left_out: Condition) -> dict[str, str]:
     """Return the sections for the other records."""
-    return sections(summarize([record for record in records if not is_left_out(record)], []))
+    return sections(summarize(Summary([record for record in records if not is_left_out(record)], Welch), []))
 
 
 @pytest.fixture(scope="module")
 def text(records: list[Record]) -> str:
-    return summarize(records, ["fire on sort: 3 seeds, no time"])
+    return summarize(Summary(records, Welch), ["fire on sort: 3 seeds, no time"])
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def copy_scores(records: list[Record]) -> dict[tuple[str, str, int | None], floa
 
 @pytest.mark.parametrize("task", ["copy", "parity"])
 def test_known_effects_and_no_others_are_marked(text: str, task: str) -> None:
-    """Of 28 comparisons of 5 seeds, exactly those with an effect are marked, and only their intervals exclude zero."""
+    """Among 28 comparisons of 5 seeds, exactly those with an effect are marked, and only their intervals exclude zero."""
     section = sections(text)[task]
     for row, split in product(("alibi", "fire", "nope", "tape", "xpos"), SPLITS):
         if (row, split) == ("xpos", "long"):
@@ -86,7 +87,7 @@ def test_known_effects_and_no_others_are_marked(text: str, task: str) -> None:
 
 def test_differences_over_all_tasks(records: list[Record], text: str) -> None:
     """The section's cells are means and intervals in points, with two digits."""
-    overall = Summary(records).overall
+    overall = Summary(records, Welch).overall
     section = sections(text)["Over all tasks"]
 
     assert set(overall) == {"alibi", "fire", "nope", "tape"}, "xpos has no score on one split"
@@ -95,12 +96,23 @@ def test_differences_over_all_tasks(records: list[Record], text: str) -> None:
         low, high = difference.interval
         assert cell(section, contender, "difference") == f"{100 * difference.mean:+.2f}"
         assert cell(section, contender, "95% interval") == f"{100 * low:+.2f} to {100 * high:+.2f}"
+    assert "The interval is the 95% t interval over seeds" in section
+
+
+def test_the_overall_interval_is_that_of_the_test(records: list[Record]) -> None:
+    section = sections(summarize(Summary(records), []))["Over all tasks"]
+
+    difference = Summary(records).overall["tape"]
+    assert difference.interval is not None
+    low, high = difference.interval
+    assert cell(section, "tape", "95% interval") == f"{100 * low:+.2f} to {100 * high:+.2f}"
+    assert "The interval is the 95% permutation interval over seeds" in section
 
 
 def test_one_seed_has_no_interval_over_all_tasks(records: list[Record]) -> None:
     one_seed = summarize_without(records, lambda record: record.seed not in (0, None))
 
-    assert cell(one_seed["Over all tasks"], "tape", "95% interval") == "one seed"
+    assert cell(one_seed["Over all tasks"], "tape", "95% interval") == "1 seed: too few"
 
 
 def test_without_a_common_seed_there_is_no_difference_over_all_tasks(records: list[Record]) -> None:
@@ -110,10 +122,11 @@ def test_without_a_common_seed_there_is_no_difference_over_all_tasks(records: li
 
 
 def test_summary_counts_false_discovery_findings(records: list[Record], text: str) -> None:
-    summary = Summary(records)
+    summary = Summary(records, Welch)
 
     assert 8 <= summary.discoveries <= summary.comparisons, "at least those that Holm's method finds"
-    assert f"At a false discovery rate of 5% (Benjamini and Hochberg), {summary.discoveries} of them differ." in text
+    count = f"{summary.discoveries} of the {summary.comparisons} comparisons differ in all"
+    assert f"at a false discovery rate of 5% (Benjamini and Hochberg), at which {count}." in text
 
 
 def test_summary_counts_comparisons_and_lists_what_was_not_run(text: str) -> None:
@@ -141,16 +154,15 @@ def test_intervals_have_the_confidence_of_the_last_tested(
     text: str, copy_scores: dict[tuple[str, str, int | None], float]
 ) -> None:
     """Eight of 28 comparisons are significant."""
-    differences = []
-    for seed in range(5):
-        differences.append(copy_scores["alibi", "sparse", seed] - copy_scores["rope", "sparse", seed])
+    alibi = [copy_scores["alibi", "sparse", seed] for seed in range(5)]
+    rope = [copy_scores["rope", "sparse", seed] for seed in range(5)]
     confidence = 1 - 0.05 / (28 - 8)
-    expected_low, expected_high = stats.t.interval(confidence, 4, np.mean(differences), stats.sem(differences))
+    expected = stats.ttest_ind(alibi, rope, equal_var=False).confidence_interval(confidence)
 
     copy = sections(text)["copy"]
     low, high = signed_numbers(cell(copy, "alibi", "sparse", DIFFERENCES))[1:]
-    assert low <= expected_low + 0.05
-    assert high >= expected_high - 0.05
+    assert low == pytest.approx(expected.low, abs=0.051)
+    assert high == pytest.approx(expected.high, abs=0.051)
     assert f"({100 * confidence:.4g}% t interval)" in copy
 
 
@@ -161,7 +173,7 @@ def test_significant_differences_need_no_more_seeds(text: str) -> None:
     assert int(cell(copy, "alibi", "test", NEEDED_SEEDS)) > 5
 
 
-def test_not_applicable_is_not_zero(text: str) -> None:
+def test_unsupported_splits_have_no_score(text: str) -> None:
     copy = sections(text)["copy"]
     assert cell(copy, "xpos", "long") == "n/a"
     assert cell(copy, "xpos", "long", DIFFERENCES) == ""
@@ -185,7 +197,7 @@ def _ranks_of_four(num_tasks: int) -> str:
             effects[row, split] = -0.05 * index
     tasks = [f"t{number}" for number in range(num_tasks)]
     records = make_records(tasks, rows, 2, effects, 0.001, limited=())
-    return sections(summarize(records, []))["Ranks"]
+    return sections(summarize(Summary(records, Welch), []))["Ranks"]
 
 
 @pytest.mark.parametrize("num_tasks", [2, 12])
@@ -208,7 +220,7 @@ def test_twelve_tasks_separate_encodings() -> None:
 def test_two_tasks_do_not_separate_encodings() -> None:
     ranks = _ranks_of_four(2)
 
-    # All 24 orders of the second task are equally likely, and one of them is as extreme.
+    # All 24 orders in the second task are equally likely, and only one is as extreme.
     assert "(p = 0.04" in ranks
     assert cell(ranks, "a", "differs significantly from") == "none"
 
@@ -280,22 +292,22 @@ def test_baselines_alone(two_encodings: list[Record]) -> None:
 
 
 def test_no_records() -> None:
-    assert sections(summarize([], ["all"])).keys() == {"Scores", "Not run"}
+    assert sections(summarize(Summary([]), ["all"])).keys() == {"Scores", "Not run"}
 
 
-def test_nothing_is_applicable(two_encodings: list[Record]) -> None:
+def test_splits_unsupported_by_all_encodings(two_encodings: list[Record]) -> None:
     records = []
     for record in two_encodings:
         if record.kind == "encoding":
             records.append(record.model_copy(update={"score": None, "reason": "not applicable"}))
 
-    scores = sections(summarize(records, []))["Scores"]
+    scores = sections(summarize(Summary(records, Welch), []))["Scores"]
 
     assert cell(scores, "tape", "copy") == "n/a"
 
 
 def test_seeds_that_learn_and_others_that_do_not(records: list[Record]) -> None:
-    """Some seeds of an encoding learn the task and others do not, so the differences are tested by exact permutation."""
+    """The default test is exact if some seeds of an encoding learn the task and others do not."""
     learned = {"fire": [1, 0, 1, 1, 0], "tape": [1, 1, 1, 1, 1], "rope": [0, 0, 0, 0, 0]}
     bimodal_records = []
     for record in records:
@@ -303,13 +315,15 @@ def test_seeds_that_learn_and_others_that_do_not(records: list[Record]) -> None:
             score = learned[record.contender][record.seed or 0]
             bimodal_records.append(record.model_copy(update={"score": score}))
 
-    copy = sections(summarize(bimodal_records, []))["copy"]
+    text = summarize(Summary(bimodal_records), [])
+    copy = sections(text)["copy"]
 
     # The p-values are 2 / 252 and 1 / 6, times the six comparisons and the remaining three.
-    assert cell(copy, "tape", "long", DIFFERENCES) == "+100.0, exact p 0.048 ▲"
+    assert cell(copy, "tape", "long", DIFFERENCES) == "+100.0, p 0.048, q 0.016 ▲"
     assert cell(copy, "tape", "long").endswith("▲")
-    assert cell(copy, "fire", "long", DIFFERENCES) == "+60.0, exact p 0.5"
-    assert cell(copy, "tape", "long", NEEDED_SEEDS) == "at least 5"
+    assert cell(copy, "fire", "long", DIFFERENCES).startswith("+60.0, p 0.5, q 0.")
+    assert "Seeds that would" not in copy
+    assert "no difference between fewer than 5 seeds is significant" in sections(text)["Scores"]
     assert "* fire on long: seeds differ by 100 points, as if some had learned" in copy
     assert "* tape" not in copy
     assert "* rope" not in copy
@@ -323,7 +337,7 @@ def perfect_records(records: list[Record]) -> list[Record]:
 
 
 def test_differences_of_identical_scores(perfect_records: list[Record]) -> None:
-    differences = Summary(perfect_records).differences
+    differences = Summary(perfect_records, Welch).differences
 
     assert differences
     for difference in differences.values():
@@ -338,10 +352,10 @@ def test_differences_of_identical_scores(perfect_records: list[Record]) -> None:
 
 def test_tables_of_identical_scores(perfect_records: list[Record]) -> None:
     """If all scores are 100%, there is no difference, no order and no number of needed seeds."""
-    text = summarize(perfect_records, [])
+    text = summarize(Summary(perfect_records, Welch), [])
 
     copy = sections(text)["copy"]
-    assert re.fullmatch(r"\+0.0 \(-\d.\d to \+\d.\d\), p 1", cell(copy, "tape", "long", DIFFERENCES))
+    assert re.fullmatch(r"\+0.0 \(-\d.\d to \+\d.\d\), p 1, q 1", cell(copy, "tape", "long", DIFFERENCES))
     assert "▲" not in copy
     assert "no significant difference (p = 1)" in text
     assert cell(copy, "tape", "long", NEEDED_SEEDS) == "more than 1,000"

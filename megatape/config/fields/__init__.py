@@ -1,0 +1,1 @@
+"""What reads the fields of sections: help and documentation, comparing configurations, and errors."""

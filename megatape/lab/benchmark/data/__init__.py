@@ -1,0 +1,1 @@
+"""Benchmarks of data: reading samples, preparing a corpus, and finding duplicates."""

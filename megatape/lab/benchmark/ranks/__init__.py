@@ -1,0 +1,1 @@
+"""Benchmarks of training processes with several ranks: their memory, and saving and restoring their state."""

@@ -1,0 +1,21 @@
+"""The planner estimates the goodput of a run while ranks are being killed at random."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.goodput import compare, run_with_failures
+
+
+@pytest.mark.slow
+# A busy machine needs this long.
+@pytest.mark.timeout(1800)
+def test_a_run_with_four_failures(tmp_path: Path) -> None:
+    """With only four failures varying much, the run has to be within 3 points of what 90% of simulated runs have.
+
+    `python -m tests.soak.goodput` with more failures holds the mean to 3 points.
+    """
+    run = run_with_failures(tmp_path, 4, 25.0, seed=3)
+    comparison = compare(run, 4)
+    assert comparison.low - 0.03 < comparison.measured < comparison.high + 0.03
+    assert comparison.simulated == pytest.approx(comparison.closed_form, abs=0.1)

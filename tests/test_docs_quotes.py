@@ -1,0 +1,135 @@
+"""Code, names and messages that the documentation quotes are those of the package."""
+
+import ast
+import inspect
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+
+import pytest
+
+from megatape import registry
+from megatape.data.cleaning.rule import TextRule
+from megatape.model.block import Block
+from tests.helpers.checks.pages import ROOT
+
+
+def test_first_change_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cleaning rule in CONTRIBUTING.md passes the page's own test, and the registry line names it."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rule, line, test = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    entry: registry.Entry = eval(f"{{{line}}}", vars(registry))["line_length"]
+    name, _, kind = entry.target.partition(":")
+    for file, text in (("rule.py", rule), ("test.py", test)):
+        (tmp_path / file).write_text(text)
+    module = ModuleType(name)
+    vars(module).update(runpy.run_path(str(tmp_path / "rule.py"), run_name=name))
+    monkeypatch.setitem(sys.modules, name, module)
+    assert issubclass(getattr(module, kind), TextRule)
+    runpy.run_path(str(tmp_path / "test.py"))["test_the_longest_line_decides"]()
+
+
+def test_architecture_lists_every_wrapper_of_blocks() -> None:
+    """docs/generate.py once wrote the list of layers over the table of wrappers."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    wrappers = set()
+    for path in (ROOT / "megatape/model/wrappers").glob("*.py"):
+        wrappers |= set(re.findall(r"^class (\w+Block)\(", path.read_text(), re.MULTILINE))
+    assert len(wrappers) > 4
+    assert not {name for name in wrappers if f"`{name}`" not in page}
+
+
+def test_internals_lists_every_private_name() -> None:
+    """tests/private_names.md lists every private name used from DeepSpeed and torch, with the versions read."""
+    page = (ROOT / "tests/private_names.md").read_text()
+    files = ("zero/setup/internals.py", "utils/torch_internals.py")
+    internals = {name: (ROOT / "megatape" / name).read_text() for name in files}
+    for text in internals.values():
+        version = re.search(r"version (\d[\d.]*\d)", text)
+        assert version
+        assert version[1] in page
+    listed = (ROOT / "tests/zero/setup/test_internals.py").read_text()
+    names = re.findall(r"^PRIVATE_NAMES = (\{.*?^\})", listed, re.MULTILINE | re.DOTALL)
+    deepspeed = {name for group in ast.literal_eval(names[0]).values() for name in group}
+    torch = set(re.findall(r"^def (\w+)", internals["utils/torch_internals.py"], re.MULTILINE))
+    assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
+
+
+def _definitions(path: Path) -> set[str]:
+    """Return the functions, classes and methods defined in a module, methods also as `Class.method`."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+    return names
+
+
+def test_architecture_names_exist() -> None:
+    """Checks every file, `file.py:function`, `Class` and `Class.method` in docs/architecture.md."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    files = {path.relative_to(ROOT / "megatape").as_posix(): _definitions(path) for path in (ROOT / "megatape").rglob("*.py")}
+    everything = set().union(*files.values())
+    missing = []
+    for code in re.findall(r"`([\w./:]+)`", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)):
+        file, _, name = code.partition(":")
+        if file.endswith(".py") and "/" in file and not file.startswith("tests/"):
+            file = file.removeprefix("megatape/")
+            found = file in files and (not name or name in files[file])
+        else:
+            found = not re.fullmatch(r"[A-Z][a-z]\w+(\.\w+)?", code) or code in everything
+        if not found:
+            missing.append(code)
+    assert not missing
+
+
+def _shown(part: ast.expr) -> str:
+    """Return part of an f-string as docs quote it: a marked option as its flag, other values as an ellipsis."""
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    if isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Call) and ast.unparse(part.value.func) == "flag":
+        argument = part.value.args[0]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            return f"--{argument.value.replace('_', '-')}"
+    return "…"
+
+
+def _literals() -> Iterator[str]:
+    """Yield all text in the package: literals, f-strings as docs quote them, and templates."""
+    for path in (ROOT / "megatape").rglob("*.py"):
+        inside = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                inside |= {id(part) for part in ast.walk(node) if part is not node}
+                yield "".join(_shown(part) for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+                yield node.value
+    for suffix in ("html", "jinja", "sh"):
+        yield from (path.read_text() for path in (ROOT / "megatape").rglob(f"*.{suffix}"))
+
+
+def test_messages_exist() -> None:
+    """The code has every message quoted in docs/troubleshooting.md, comparing fixed parts in their order."""
+    quoted = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(quoted) > 30
+    literals = "\0".join(_literals())
+    unknown = [
+        message
+        for message in quoted
+        if not re.search("[^\0]*?".join(re.escape(part.strip()) for part in message.split("…") if part.strip()), literals)
+    ]
+    assert not unknown
+
+
+def test_the_block_shown_in_the_docs_is_the_code() -> None:
+    """A page quotes both halves of Block.forward, keeping them short enough to be read as the equation."""
+    page = (ROOT / "docs/tape_in_five_minutes.md").read_text()
+    block = page.split("```python\n")[1].split("```")[0]
+    quoted = [half.partition("\n")[2].strip() for half in block.split("\n\n")]
+    halves = [inspect.getsource(half).split('"""')[-1] for half in (Block.attend, Block.feed_forward)]
+    assert quoted == [dedent(half).strip() for half in halves]

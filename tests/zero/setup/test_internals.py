@@ -1,0 +1,118 @@
+"""All private names of DeepSpeed exist in the installed version, and only one file and one folder use them."""
+
+import ast
+import importlib
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import pytest
+
+from megatape.config import parse_config
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
+from megatape.run_folder import RunFolder
+from megatape.training.startup.build_trainer import build_trainer
+from tests.helpers.processes.workers import ROOT, run_workers
+from tests.helpers.runs.run_data import open_run_data
+
+VERSION = "0.19.8"  # DeepSpeed version whose names were read
+ALLOWED = ("megatape/zero/setup/internals.py", "megatape/zero/stages/")  # File and folder with private names.
+
+# Owner -> its private names.
+PRIVATE_NAMES = {
+    "optimizer at stages 1 and 2": (
+        "_global_grad_norm",
+        "single_partition_of_fp32_groups",
+        "update_lp_params",
+        "cpu_offload",
+        "get_param_id",
+        "get_grad_norm_direct",
+        "model_parallel_rank",
+        "process_gradients",
+        "reduce_ipg_grads",
+        "bit16_groups",
+        "_use_compact_grad_partition_buffer",
+        "_get_compact_grad_partition_slice",
+    ),
+    "optimizer at stage 3": (
+        "_global_grad_norm",
+        "fp32_partitioned_groups_flat",
+        "grad_position",
+        "_get_param_partition_rank",
+        "get_grad_norm_direct",
+        "model_parallel_rank",
+    ),
+    "parameter at stages 1 and 2": ("_hp_mapping", "_index_in_param_group"),
+    "mapping at stages 1 and 2": ("get_lp_grad_fragment",),
+    "optimizer at stages 1 and 2, offloaded": ("norm_for_param_grads",),
+    "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor", "ds_secondary_tensor"),
+    "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),
+    "deepspeed.DeepSpeedEngine": ("_do_optimizer_sanity_check",),
+    "deepspeed.ops": ("__compatible_ops__",),
+    "deepspeed.utils.nvtx": ("enable_nvtx",),
+    "deepspeed.runtime.compiler": ("compile",),
+    "deepspeed.runtime.zero.muon": ("original_muon",),
+}
+
+
+def test_the_names_were_read_from_the_installed_version() -> None:
+    assert deepspeed.__version__.startswith(VERSION), "look for PRIVATE_NAMES in the new version, then change this one"
+
+
+@pytest.mark.parametrize("module", [name for name in PRIVATE_NAMES if name.startswith("deepspeed")])
+def test_private_names_of_modules_exist(module: str) -> None:
+    """A name is a method of a class, an attribute of a module, or a submodule."""
+    holder = getattr(deepspeed, module.removeprefix("deepspeed."), None)
+    for name in PRIVATE_NAMES[module]:
+        if hasattr(holder, name):
+            continue
+        if not hasattr(importlib.import_module(module), name):
+            importlib.import_module(f"{module}.{name}")
+
+
+def test_private_names_of_objects_exist(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    (missing,) = run_workers("tests.zero.setup.test_internals:find_missing", 1, raw_config, tmp_path / "workers")
+    assert missing == []
+
+
+def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
+    """Return the private names missing in engines of the stages 2 and 3."""
+    missing = []
+    engines: dict[str, dict[str, Any]] = {
+        "at stages 1 and 2": {"stage": 2},
+        "at stages 1 and 2, offloaded": {"stage": 2, "offload_optimizer": True},
+        "at stage 3": {"stage": 3},
+    }
+    for suffix, zero in engines.items():
+        directory = f"{raw['run']['directory']}/{suffix}"
+        config = parse_config(raw | {"zero": zero, "run": {"directory": directory}}, "test")
+        run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(directory)).lease))
+        engine = run.engine.deepspeed_engine
+        parameter = next(iter(run.engine.state.parameters.values()))
+        objects = {
+            "optimizer": engine.optimizer,
+            "parameter": parameter,
+            "mapping": getattr(parameter, "_hp_mapping", None),
+            "module": engine.module,
+        }
+        for kind, holder in objects.items():
+            for name in PRIVATE_NAMES.get(f"{kind} {suffix}", ()):
+                if not hasattr(holder, name):
+                    missing.append(f"{name} of the {kind} {suffix}")
+    return missing
+
+
+def test_no_other_file_uses_private_names() -> None:
+    private: set[str] = set()
+    for names in PRIVATE_NAMES.values():
+        private.update(names)
+    # These names are public in other classes.
+    private -= {"compile", "original_muon", "enable_nvtx"}
+
+    for path in (ROOT / "megatape").rglob("*.py"):
+        if path.relative_to(ROOT).as_posix().startswith(ALLOWED):
+            continue
+        attributes = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+        used = attributes & private
+        assert not used, f"{path}: {used} belong to megatape/zero/setup/internals.py or stages/"
