@@ -10,15 +10,15 @@ from typing import Any
 
 from megatape.accounting.gpus import load_gpu
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import plan_memory
-from megatape.accounting.memory_parts import MemoryPart
-from megatape.accounting.parameters import count_parameters
+from megatape.accounting.memory.memory_parts import MemoryPart
+from megatape.accounting.memory.rank_memory import plan_memory
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import ClusterConfig, Config, load_config, parse_config
-from megatape.tools.planner.links import links
 from megatape.tools.planner.memory_requirements import memory_requirements
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.tools.planner.speed import plan_speed
-from megatape.tools.planner.stages import plan_stages
+from megatape.tools.planner.report.stages import plan_stages
+from megatape.tools.planner.step_time.links import sent_by_link
+from megatape.tools.planner.step_time.speed import plan_speed
 from megatape.utils.json_lines import read_lines
 from megatape.utils.units import format_bytes, format_range
 
@@ -141,7 +141,7 @@ def long_row(name: str) -> Row:
     for each in pair:
         layout = TrainingLayout.from_config(each, cluster.world_size)
         requirements = memory_requirements(plan_memory(layout, on_gpu=True), PlannedCluster(cluster, gpu))
-        sent = links(layout, cluster.gpus_per_node).values()
+        sent = sent_by_link(layout, cluster.gpus_per_node).values()
         memory.append(f"{requirements.gpu.bytes / 2**30:.1f}")
         inside.append(format_bytes(sum(in_node for in_node, _ in sent)))
         outside.append(format_bytes(sum(to_others for _, to_others in sent)))

@@ -1,7 +1,7 @@
 """Check the wording of the documentation, docstrings and comments: `python docs/prose.py` lists what to change.
 
-Phrases that readers stumbled over do not come back. In README, CHANGELOG and docs/, prose is also wrapped at WIDTH columns,
-and links have words as their text.
+Phrases that readers stumbled over do not come back, and comments and docstrings do not begin in the middle of a sentence. In
+README, CHANGELOG and docs/, prose is also wrapped at WIDTH columns, and links have words as their text.
 """
 
 import ast
@@ -31,6 +31,10 @@ BANNED = {
     r"\bof unknown origin\b": "untrusted",
     r"(^|[.;:|] )What (a|an|the|it|is|was|of|each|does|follows)\b": "name the thing",
 }
+# Beginnings of comments and docstrings that can be understood only with the line that they belong to.
+DEPENDENT_BEGINNING = re.compile(r"(of|which|those|so that|as in|by which|that of)\b", re.IGNORECASE)
+# Further beginnings of docstrings that make sense only after the name of the function.
+DEPENDENT_DOCSTRING = re.compile(r"(otherwise|it|its|they|their)\b", re.IGNORECASE)
 FILE_NAME = re.compile(r"`?[\w./-]+\.(md|py|json|yml)`?")
 NOT_WRAPPED = ("|", "    ", "![", "#", "  <source")  # beginnings of lines of tables, code, pictures and headings
 
@@ -65,6 +69,12 @@ def phrases(text: str) -> Iterator[str]:
             yield f"{context!r}: write {better!r}"
 
 
+def dependent_beginnings(text: str, beginning: re.Pattern[str]) -> Iterator[str]:
+    """Yield the beginning of a comment or docstring that does not stand alone."""
+    if beginning.match(text):
+        yield f"{text[:60]!r}: begin with a verb or a noun, so that the text stands alone"
+
+
 def faults(page: Path) -> Iterator[str]:
     """Yield everything that is wrong with a page."""
     text = page.read_text()
@@ -74,17 +84,31 @@ def faults(page: Path) -> Iterator[str]:
         yield from phrases(text)
 
 
-def code_texts(source: str) -> Iterator[str]:
-    """Yield the docstrings and comments of a Python file."""
+def docstrings(source: str) -> Iterator[str]:
+    """Yield the docstrings of a Python file."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, documented):
             docstring = ast.get_docstring(node)
             if docstring:
                 yield docstring
+
+
+def comments(source: str) -> Iterator[str]:
+    """Yield the comments of a Python file."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.string.lstrip("# ")
+
+
+def faults_of_code(file: Path) -> Iterator[str]:
+    """Yield everything that is wrong with the docstrings and comments of a Python file."""
+    source = file.read_text()
+    for docstring in docstrings(source):
+        yield from dependent_beginnings(docstring, DEPENDENT_DOCSTRING)
+    for text in [*docstrings(source), *comments(source)]:
+        yield from phrases(text)
+        yield from dependent_beginnings(text, DEPENDENT_BEGINNING)
 
 
 def files() -> Iterator[tuple[Path, Iterator[str]]]:
@@ -94,7 +118,7 @@ def files() -> Iterator[tuple[Path, Iterator[str]]]:
     for folder in CODE_FOLDERS:
         for file in sorted((ROOT / folder).rglob("*.py")):
             if "fixtures" not in file.parts:
-                yield file, (fault for text in code_texts(file.read_text()) for fault in phrases(text))
+                yield file, faults_of_code(file)
 
 
 def main() -> int:

@@ -1,8 +1,10 @@
 """Text of docs/commands.md and docs/config.md, which docs/generate.py writes."""
 
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -13,13 +15,15 @@ from megatape.commands.cli.command import load_command
 from megatape.commands.cli.table import COMMANDS, is_group, sentence
 from megatape.commands.evaluation.task_options import EvaluationOptions, options_of
 from megatape.config import Config
-from megatape.config.annotations import by_kind_of, choices, resume_rule_of, sections_in, unwrapped
 from megatape.config.config import all_limits
+from megatape.config.fields.annotations import by_kind_of, choices, resume_rule_of, sections_in, unwrapped
 from megatape.config.limits import Incompatibility, Limit, ValueOf
-from megatape.config.model import ENCODING_LIMITS
+from megatape.config.sections.model import model_limits
 from megatape.lab.tasks.registry import TASKS
 from megatape.utils.documented_model import split_docstring
 from megatape.utils.options import CommandOptions
+
+FOLDER = Path(__file__).parent
 
 COMMANDS_HEAD = """# Commands
 
@@ -62,6 +66,7 @@ A configuration with both is an error that says what to do.
 
 | setting | does not support | reason | instead |
 |---|---|---|---|"""
+FOLDED_CHOICES = 10  # A key with at least this many values shows them when its reader opens the list.
 NAMES: dict[type, str] = {str: "text", int: "integer", float: "number", bool: "`true` or `false`"}
 
 
@@ -104,7 +109,7 @@ def _option_row(name: str, field: FieldInfo) -> str:
         shown_default = "required"
     elif default is not None:
         shown_default = f"`{default}`"
-    return f"| `{option}` | {shown_default} | {field.description} |"
+    return f"| `{option}` | {shown_default} | {_with_links(field.description or '')} |"
 
 
 def _table_text(header: str, rows: Iterable[str]) -> str:
@@ -127,7 +132,7 @@ def config() -> str:
 
 def _incompatibilities() -> str:
     """Return the table of settings that exclude each other."""
-    limits_by_prefix: dict[str, Iterable[Limit[Any]]] = {"model.": ENCODING_LIMITS, "": all_limits()}
+    limits_by_prefix: dict[str, Iterable[Limit[Any]]] = {"model.": model_limits(), "": all_limits()}
     rows = []
     for prefix, limits in limits_by_prefix.items():
         for limit in limits:
@@ -141,7 +146,7 @@ def _incompatibility(limit: Incompatibility[Any], prefix: str) -> str:
     reason = limit.because or ""
     if isinstance(reason, ValueOf):
         reason = f"{reason} …"
-    return f"| `{prefix}{limit.setting}` | {limit.case} | {reason} | {limit.advice} |"
+    return f"| `{prefix}{limit.setting}` | {limit.case} | {reason} | {_with_links(limit.advice)} |"
 
 
 def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -192,11 +197,26 @@ def _key_row(key: str, field: FieldInfo) -> str:
     if rule is not None:
         on_resume = rule.value
     type_name = _type_name(field.annotation, field.metadata)
-    return f"| `{key}` | {type_name} | {default} | {on_resume} | {field.description or ''} |"
+    return f"| `{key}` | {type_name} | {default} | {on_resume} | {_with_links(field.description or '')} |"
+
+
+def _with_links(description: str) -> str:
+    """Return a description in which names of pages, such as docs/model.md, are links with the page's title."""
+
+    def link(match: re.Match[str]) -> str:
+        name, anchor = match.groups()
+        first_line, _, _ = (FOLDER / name).read_text().partition("\n")
+        title = first_line.removeprefix("# ")
+        return f"[{title}]({name}{anchor})"
+
+    return re.sub(r"\bdocs/(\w+\.md)((?:#[\w-]+)?)", link, description)
 
 
 def _type_name(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     values = choices(annotation, metadata)
+    if len(values) >= FOLDED_CHOICES:
+        names = ", ".join(f"`{value}`" for value in values)
+        return f"<details><summary>one of {len(values)} names</summary>{names}</details>"
     if values:
         return " or ".join(f"`{value}`" for value in values)
     kind, _ = unwrapped(annotation, metadata)

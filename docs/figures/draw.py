@@ -107,7 +107,8 @@ def _draw_accuracy(axes: Axes) -> None:
     found = table("suite.md", SUITE)
     tasks = found[""]
     rows = {name: cells for name, cells in found.items() if "±" in cells[0]}
-    shown = {"path": 0.2, "rope": -0.1, "tape": 0.1}  # and where it is beside the middle of its task
+    # Encoding -> horizontal offset of its points from the middle of the task.
+    shown = {"path": 0.2, "rope": -0.1, "tape": 0.1}
     others = [[numbers(cell)[0] for cell in cells] for name, cells in rows.items() if name not in shown]
     gray = axes.plot(list(zip(*others, strict=True)), "o", color=COLORS["other"], alpha=0.5, markersize=3)
     gray[0].set_label(f"{len(others)} others")
@@ -128,7 +129,7 @@ def _draw_accuracy(axes: Axes) -> None:
 
 
 if __name__ == "__main__":
-    sizes = dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8)
+    sizes: dict[Any, int] = dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8)
     matplotlib.rcParams.update({"svg.hashsalt": "megatape", "font.family": "DejaVu Sans"})
     for scheme in (LIGHT, DARK):
         with style(scheme), matplotlib.rc_context(sizes):

@@ -13,6 +13,7 @@ from pathlib import Path
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import presence_of_element_located
 from selenium.webdriver.support.ui import WebDriverWait
 
 from megatape.lab.report.page import write_report
@@ -50,7 +51,7 @@ def take(browser: Chrome, page: Path, scheme: str) -> None:
     browser.get(page.as_uri())
     for section, name in SECTIONS.items():
         wait = WebDriverWait(browser, TIMEOUT_SECONDS)
-        wait.until(lambda driver, section=section: driver.find_elements(By.CSS_SELECTOR, f"#{section} svg"))
+        wait.until(presence_of_element_located((By.CSS_SELECTOR, f"#{section} svg")))
         element = browser.find_element(By.ID, section)
         browser.execute_script("arguments[0].style.padding = arguments[1]", element, PADDING)
         element.screenshot(str(FOLDER / f"{name}{SCHEMES[scheme]}.png"))

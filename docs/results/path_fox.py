@@ -30,7 +30,7 @@ def train(out: Path, rate: str, jobs: int) -> None:
     labels = ",".join(label_of(encoding) for encoding in ENCODINGS)
     command = [sys.executable, "-m", "megatape", "study", "suite"]
     command += ["--tasks", "flip_flop", "--encodings", labels, "--seeds", "1", "--rates", rate]
-    command += ["--jobs", str(jobs), "--out", str(out)]
+    command += ["--jobs", str(jobs), "--output", str(out)]
     subprocess.run(command, check=True)
 
 
