@@ -24,7 +24,7 @@ modules = tempfile.mkdtemp(prefix="megatape-modules-")
 atexit.register(shutil.rmtree, modules, ignore_errors=True)
 os.environ["HF_MODULES_CACHE"] = modules
 
-# What collecting imports and makes lives until the end, so the garbage collector never has to visit it.
+# Objects made while collecting tests live until the end, so the garbage collector never has to visit them.
 gc.disable()
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Runs receiving it from tests would inherit nohup's choice.

@@ -15,7 +15,10 @@ import pytest
 from megatape import registry
 from megatape.data.cleaning.rule import TextRule
 from megatape.model.block import Block
-from tests.helpers.checks.pages import ROOT
+from tests.helpers.checks.pages import PAGES, ROOT, code_in
+
+# First words of code in sentences that is no message
+OTHER_FIRST_WORDS = ("megatape", "python", "pip", "srun", "deepspeed", "make", "tensorboard", "from", "steps")
 
 
 def test_first_change_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -113,16 +116,38 @@ def _literals() -> Iterator[str]:
         yield from (path.read_text() for path in (ROOT / "megatape").rglob(f"*.{suffix}"))
 
 
+def _quoted_in_troubleshooting() -> list[str]:
+    """Return all messages in the first columns of docs/troubleshooting.md."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    first_cells = re.findall(r"^\| (`.+?) \|", page, re.MULTILINE)
+    return [message for cell in first_cells for message in re.findall(r"`([^`]+)`", cell)]
+
+
+def _quoted_in_prose() -> list[str]:
+    """Return all messages longer than 40 characters on other pages, with ellipses for ranks and numbers."""
+    messages = []
+    for page in PAGES:
+        for code, is_line in code_in(page):
+            is_message = not is_line and len(code) > 40 and re.fullmatch(r"[a-z]+( [\w().,:;'-]+){4,}", code)
+            if is_message and code.split()[0] not in OTHER_FIRST_WORDS:
+                messages.append(re.sub(r"(ranks?|step) \d+([-, ]+\d+)*( \([^)]*\))?|\d+", "…", code))
+    return messages
+
+
+def _is_in_code(message: str, literals: str) -> bool:
+    """Whether a message's fixed parts occur in one literal, in their order."""
+    parts = [re.escape(part.strip()) for part in message.split("…") if part.strip()]
+    return re.search("[^\0]*?".join(parts), literals) is not None
+
+
 def test_messages_exist() -> None:
-    """The code has every message quoted in docs/troubleshooting.md, comparing fixed parts in their order."""
-    quoted = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
-    assert len(quoted) > 30
+    """The code has every quoted message: all of docs/troubleshooting.md, and the long ones of other pages."""
     literals = "\0".join(_literals())
-    unknown = [
-        message
-        for message in quoted
-        if not re.search("[^\0]*?".join(re.escape(part.strip()) for part in message.split("…") if part.strip()), literals)
-    ]
+    in_troubleshooting = _quoted_in_troubleshooting()
+    in_prose = _quoted_in_prose()
+    assert len(in_troubleshooting) > 30
+    assert len(in_prose) > 3
+    unknown = [message for message in [*in_troubleshooting, *in_prose] if not _is_in_code(message, literals)]
     assert not unknown
 
 

@@ -76,7 +76,7 @@ def test_automatic_choice(requirements: tuple[str, bool, BiasKind, int, torch.dt
 def test_automatic_choice_of_deterministic_backends(
     requirements: tuple[str, bool, BiasKind, int, torch.dtype, bool],
 ) -> None:
-    """On a GPU, PyTorch's kernels add some gradients in any order."""
+    """If gradients must repeat, `auto` avoids PyTorch's kernels on a GPU, which add some gradients in any order."""
     choice = select_backend(AttentionRequirements(*requirements, deterministic=True))
     assert choice == DETERMINISTIC_CHOICES[requirements]
 
@@ -86,7 +86,7 @@ def test_automatic_choice_of_deterministic_backends(
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_forced_backend_runs_where_it_can(name: str, device_type: str, averages_state: bool, bias: BiasKind) -> None:
-    """Elsewhere `check_forced_backend` raises an error, with unsupported layers using the automatic choice."""
+    """A forced backend takes what it supports. The rest has the automatic choice, and `check_forced_backend` refuses it."""
     requirements = need(device_type, averages_state, bias)
     choice = select_backend(requirements, backends_by_priority(name))
     if get_backend(name).unsupported_reason(requirements) is None:
@@ -135,7 +135,7 @@ def test_kernel_names_on_a_cpu(backend: str, kernel: str) -> None:
 
 
 def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocked attention runs even without biases, and equals PyTorch's."""
+    """A forced backend runs in every layer: blocked attention also runs layers without biases, and equals PyTorch's."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 9, heads, 4, generator=generator) for heads in (6, 2, 2))
     blocked_outputs: list[Tensor] = []

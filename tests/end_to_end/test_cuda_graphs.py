@@ -1,4 +1,4 @@
-"""Runs that replay forward and backward pass are bit for bit the runs that compute them each time.
+"""Runs that replay the forward and backward pass equal runs that compute both each time, bit for bit.
 
 A recorder for CPUs stands in for CUDA graphs.
 """
@@ -19,7 +19,7 @@ REPLAYED = {"training.cuda_graphs": True}
 
 
 def test_replayed_runs_are_the_same(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A run with several micro-batches a step and evaluations; the same profiled, and resumed from its checkpoint."""
+    """The run has several micro-batches a step and evaluations. It is also profiled, and resumed from a checkpoint."""
     raw_config["training"] |= {"steps": STEPS, "micro_batch_size": 2, "precision": "bfloat16"}
     raw_config["zero"] = {"stage": 2}
     raw_config["evaluation"] |= {"interval": 2}

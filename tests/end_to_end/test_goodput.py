@@ -70,9 +70,9 @@ def run_time(run: KilledRun) -> RunTime:
 
 
 def test_parts_add_up_to_wall_time(run: KilledRun, run_time: RunTime) -> None:
-    """Within 1% of the time on the wall clock from the start of the first process to the last event.
+    """The parts add up to the wall time from the start of the first process to the last event, within 1%.
 
-    0.1 s are for the time from the fork to the note of it.
+    The bound allows 0.1 s between the fork and the time noted for it.
     """
     last_event = read_entries(run.folder.events)[-1]
     assert last_event["event"] == "finished"
@@ -89,7 +89,7 @@ def test_the_remainder_is_small(run_time: RunTime) -> None:
 
 
 def test_lost_steps_are_not_new(run: KilledRun, run_time: RunTime) -> None:
-    """The killed process recorded 4 steps or more after its checkpoint, which were made again."""
+    """At least four steps after the last checkpoint were lost and repeated, and do not count as new."""
     events = read_entries(run.folder.events)
     (resumed,) = [event for event in events if event["event"] == "resumed"]
     assert resumed["step"] < KILLED_AFTER
@@ -135,7 +135,7 @@ def test_the_report(run: KilledRun, run_time: RunTime, command: Command, tmp_pat
 
 
 def test_the_metric(run: KilledRun, run_time: RunTime) -> None:
-    """TensorBoard's last value is that before the last save. At the first step, hardly any time was spent on steps."""
+    """TensorBoard's first value is low, because hardly any time was spent on steps. The last one precedes the last save."""
     values = tensorboard_values(run.folder, "speed/goodput")
     assert values[1] < 0.05
     assert values[STEPS] == pytest.approx(run_time.parts.goodput, rel=0.1)

@@ -1,4 +1,4 @@
-"""Ctrl-C and schedulers' signals: finishing the step, writing a checkpoint, and continuing from there."""
+"""After Ctrl-C or a scheduler's signal, a run finishes the step, writes a checkpoint, and resumes from it."""
 
 import json
 import os
@@ -45,7 +45,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture
 def words(raw_config: dict[str, Any], tmp_path: Path) -> list[str]:
-    """Command that trains for 1000 steps."""
+    """Return a command that trains for 1000 steps."""
     raw_config["training"]["steps"] = 1000
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
@@ -68,7 +68,7 @@ def check_stopped(folder: RunFolder, output: str) -> int:
 
 
 def run_and_signal_again(words: list[str]) -> int:
-    """Run the command, then repeat signals to its process as launchers and process groups do."""
+    """Run the command and signal its process repeatedly, as if a launcher and a process group both passed the signal on."""
     status = main(words)
     for number in STOPPING:
         os.kill(os.getpid(), number)

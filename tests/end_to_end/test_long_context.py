@@ -1,4 +1,4 @@
-"""Long samples: no N x N tensor, documents costing their own pairs only, and positions staying exact far from zero."""
+"""Long samples need no N x N tensor, documents cost their own pairs only, and positions stay exact far from zero."""
 
 import resource
 from itertools import product
@@ -69,7 +69,7 @@ SLOW_CASES = [pytest.param(name, number % 2 == 1, marks=pytest.mark.slow) for nu
 
 @pytest.mark.parametrize(("encoding", "is_masked"), [*product(QUICK, (False, True)), *SLOW_CASES])
 def test_no_tensor_has_n_by_n_elements(encoding: str, is_masked: bool) -> None:
-    """A training step with 1024 to 32,768 tokens, on shapes only. Fails when masking or biasing all pairs at once."""
+    """No operator of a step with 1024 to 32,768 tokens masks or biases all pairs at once. The step is traced on shapes only."""
     # Python multiplies PaTH's chunks pair by pair, computing other biases by blocks, FIRE's with a hidden layer.
     length = LENGTHS.get(encoding, 4096)
     if encoding.startswith("path"):
@@ -108,7 +108,7 @@ def test_documents_cost_their_own_pairs(averages_state: bool) -> None:
 @pytest.mark.parametrize("kind", [None, "linear", "theta", "yarn", "llama3"])
 @pytest.mark.parametrize("encoding", QUICK)
 def test_logits_at_131072_tokens_do_not_depend_on_the_offset(encoding: str, kind: str | None) -> None:
-    """The last 128 tokens see all 131,072. The others see 128 to 255, so that the test is short."""
+    """The last 128 of 131,072 tokens see all of them. The others see 128 to 255, which makes the test short."""
     length = 131_072
     last = 128
     scaling = None
@@ -148,7 +148,7 @@ def test_chunks_that_are_refused(raw_config: dict[str, Any], changes: dict[str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_masked", [False, True], ids=["one document", "documents"])
 def test_a_step_of_16384_tokens_takes_less_than_2_gib(tmp_path: Path, is_masked: bool) -> None:
-    """Peak of a process's resident memory, a quarter of which is PyTorch alone. The scores of one head would take 1 GiB."""
+    """The peak is resident memory, a quarter of it PyTorch's own. The scores of one head would take 1 GiB."""
     (peak,) = run_workers("tests.end_to_end.test_long_context:peak_of_a_step", 1, {"is_masked": is_masked}, tmp_path)
     assert peak < 2 * 2**30
 

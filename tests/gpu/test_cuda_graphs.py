@@ -17,7 +17,7 @@ pytestmark = GPU
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_replayed_runs_are_the_same(raw_config: dict[str, Any], tmp_path: Path, stage: int, compiled: bool) -> None:
-    """Excludes kernels adding in another order each time."""
+    """The runs avoid kernels that add in another order each time."""
     raw_config["training"] |= {"precision": "bfloat16", "micro_batch_size": 2, "compile": compiled, "deterministic": True}
     raw_config["zero"] = {"stage": stage}
     cases = [

@@ -105,7 +105,7 @@ def test_equals_the_formula(name: str) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_deterministic_gradients_repeat(head_dim: int, masked: bool) -> None:
-    """Many key blocks add to the same query gradients."""
+    """Many blocks of keys add to the gradient of one query, so the order of the sums matters."""
     case = Case(head_dim, LONG_LENGTH, num_heads=8, masked=masked, deterministic=True)
     _skip_unless_supported(case)
     arguments = _arguments(case)

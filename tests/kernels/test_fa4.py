@@ -25,7 +25,7 @@ def test_the_tried_version_is_installed() -> None:
 
 @pytest.mark.parametrize("name", ["_flash_attn_fwd", "_flash_attn_bwd", "_tile_size_bwd_sm90"])
 def test_private_functions_have_the_arguments_that_are_used(name: str) -> None:
-    """The stand-in for the package has those arguments, with the same defaults and in the same order."""
+    """The stand-in for the package has the arguments of the real function, in the same order and with the same defaults."""
     from flash_attn.cute import interface
 
     actual = inspect.signature(getattr(interface, name)).parameters

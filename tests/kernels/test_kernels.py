@@ -23,7 +23,7 @@ pytestmark = pytest.mark.numerics
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, list[list[Any]]]:
-    """Run tests/kernels/interpreted/. Return its Report as JSON has it."""
+    """Run tests/kernels/interpreted/ and return its Report, read from JSON."""
     command = [sys.executable, "-m", "tests.kernels.interpreted"]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -47,7 +47,7 @@ def test_kernels_equal_the_formula(interpreted: dict[str, list[list[Any]]]) -> N
 
 
 def test_loss_kernel_equals_the_formula(interpreted: dict[str, list[list[Any]]]) -> None:
-    """Cases have soft-cap, z-loss and several ranks, one only holding padding."""
+    """Cases cover soft-capping, z-loss, and several ranks, one of them with padding only."""
     assert_all_within(interpreted["losses"], bounds.CROSS_ENTROPY, bounds.LOSS_BFLOAT16)
 
 
@@ -76,7 +76,7 @@ SMALL_TENSORS = ("gain", "up", "down", "d_gain", "d_up", "d_down")
 
 
 def test_update_kernels_move_as_many_bytes_as_a_copy(interpreted: dict[str, list[list[Any]]]) -> None:
-    """Programs load e0 and a, shared by all channels of a token, for several channels at a time."""
+    """Each large tensor is moved once. Channels of a token share e0 and a, which are loaded for several channels at once."""
     names = set()
     for kernel, tensor, moved, size in interpreted["traffic"]:
         if tensor not in SMALL_TENSORS:
@@ -120,7 +120,7 @@ def test_unsupported_requirements_have_a_reason(reason: str) -> None:
     ],
 )
 def test_preferred_to_pytorch_if_faster(averages_state: bool, head_dim: int, dtype: torch.dtype, preferred: str) -> None:
-    """Measurements decide on a GPU. If PyTorch is forced, it comes first anyway."""
+    """On a GPU, `auto` prefers the backend that was faster in measurements. A forced backend precedes all others."""
     need = AttentionRequirements("cuda", averages_state, "none", head_dim, dtype, masked=False)
     assert backends_by_priority(AUTO, need)[0] == preferred
     assert backends_by_priority("sdpa", need)[0] == "sdpa"
@@ -168,7 +168,7 @@ TWO_LOOPS = ("forward_kernel", "queries_kernel", "keys_kernel")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_kernels_fit_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In bfloat16 they fit the shared memory, use tensor cores, hardly spill registers, and have 64-bit offsets."""
+    """Kernels in bfloat16 fit the shared memory, use tensor cores, hardly spill registers, and have 64-bit offsets."""
     from tests.kernels import compiled
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -224,7 +224,7 @@ def test_compiled_update_fits_blackwell(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [80, 90, 100, 120])
 def test_compiled_loss_kernel_fits_a_gpu(architecture: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A processor runs two programs of 16 warps, making their rows fit the cache. Rows have 64-bit offsets."""
+    """A multiprocessor can run two programs of 16 warps, so their rows fit the cache. Rows have 64-bit offsets."""
     from tests.kernels import compiled
     from tests.kernels.launches import loss_launches
 

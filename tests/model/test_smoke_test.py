@@ -50,7 +50,7 @@ class NotANumber(Blocked):
 
 
 class FailsWhenRepeated(Blocked):
-    """Backend that works once, as if the memory of the device were used up then."""
+    """Backend that works once and then fails, as if the device had run out of memory."""
 
     num_calls = 0
 
@@ -127,7 +127,7 @@ def test_results_that_differ_each_time_are_reported_if_they_must_repeat() -> Non
 
 
 def test_an_error_while_repeating_is_reported() -> None:
-    """An error that escaped would end this rank alone, and the others would wait for it."""
+    """An error while repeating is returned, not raised: raising it would end one rank, and the others would wait for it."""
     requirements = AttentionRequirements("cpu", False, "none", 16, torch.bfloat16, masked=False, deterministic=True)
     reason = smoke_test_backend("FailsWhenRepeated", [requirements], BackendTrial(2, 16, 40, CPU))
     assert reason == "RuntimeError: out of memory"

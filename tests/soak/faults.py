@@ -1,4 +1,4 @@
-"""Faults hitting a run's processes: killing, stopping and signaling them, and filling their disk."""
+"""Faults of a run: killed, stopped and signaled processes, and full disks."""
 
 import os
 import signal
@@ -95,7 +95,7 @@ def _kill_the_launcher(start: Start, progress: Progress, disk: Disk, fault: Faul
 
 
 def _stop_a_rank(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """Stop a rank, looking to the other ranks as if its host were gone. In the end the launcher kills it."""
+    """Stop a rank, as if its host were lost. The launcher kills it in the end."""
     rank, process = _victim(start, fault)
     _send(signal.SIGSTOP, process)
     return f"rank {rank}" + _end(start, progress, process)
@@ -135,7 +135,7 @@ def _signal(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
 
 
 def _signal_then_kill(start: Start, progress: Progress, disk: Disk, fault: Fault) -> str:
-    """Stop and kill a run as a scheduler that does not wait for its last checkpoint."""
+    """Stop and then kill a run, like a scheduler that does not wait for the last checkpoint."""
     seconds = fault.amount * 0.5
     _send(signal.SIGTERM, *start.ranks().values())
     time.sleep(seconds)

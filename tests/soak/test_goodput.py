@@ -11,9 +11,9 @@ from tests.soak.goodput import compare, run_with_failures
 # A busy machine needs this long.
 @pytest.mark.timeout(1800)
 def test_a_run_with_four_failures(tmp_path: Path) -> None:
-    """With only four failures varying much, the run has to be within 3 points of what 90% of simulated runs have.
+    """The goodput is within 3 points of the range of 90% of simulated runs. Four failures vary much, so the range is wide.
 
-    `python -m tests.soak.goodput` with more failures holds the mean to 3 points.
+    `python -m tests.soak.goodput` makes more failures, and compares the mean with a bound of 3 points.
     """
     run = run_with_failures(tmp_path, 4, 25.0, seed=3)
     comparison = compare(run, 4)

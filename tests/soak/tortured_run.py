@@ -273,7 +273,7 @@ def _kill_the_supervisor(run: TorturedRun) -> str:
 
 
 def _freeze_a_rank(run: TorturedRun) -> str:
-    """Stop a rank for good, looking to the other ranks as if its host were gone. The supervisor kills it."""
+    """Stop a rank for good, as if its host were lost. The supervisor kills it."""
     return _send(signal.SIGSTOP, run.victim())
 
 
@@ -299,7 +299,7 @@ def _clock_jump(run: TorturedRun) -> str:
 
 
 def _stop(run: TorturedRun) -> str:
-    """Stop the run as a scheduler does."""
+    """Stop the run with the signal of a scheduler."""
     with suppress(ProcessLookupError):
         os.kill(run.supervisor, signal.SIGTERM)
     return f"SIGTERM to process {run.supervisor}"
@@ -329,7 +329,7 @@ def _corrupt_the_newest_checkpoint(run: TorturedRun) -> str:
 
 
 def _second_command(run: TorturedRun) -> str:
-    """Start the same command a second time. It is refused, or the run has ended meanwhile."""
+    """Start the same command a second time. The command is refused, unless the run has ended meanwhile."""
     done = subprocess.run(run.command(), cwd=ROOT, env=run.environment(), capture_output=True, text=True, timeout=LIMIT)
     if done.returncode not in (ExitStatus.USER_ERROR, ExitStatus.DONE):
         raise Failure(f"the second command ended with status {done.returncode}\n{done.stdout}\n{done.stderr}")

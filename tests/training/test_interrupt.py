@@ -1,4 +1,4 @@
-"""Requests to stop, from a signal on one rank to all ranks agreeing."""
+"""Requests to stop: a signal on one rank stops all ranks."""
 
 import signal
 from collections.abc import Iterator

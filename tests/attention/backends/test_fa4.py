@@ -1,4 +1,4 @@
-"""FlashAttention-4's backend with a stand-in for its package. tests/gpu/test_fa4.py has the package's kernels."""
+"""FlashAttention-4's backend with a stand-in for its package. tests/gpu/test_fa4.py tests the package's kernels."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -195,7 +195,7 @@ def test_attention_compiles_into_one_graph(masked: bool) -> None:
 
 
 def test_operator_is_consistent() -> None:
-    """The operator's schema and its results on shapes alone agree with what it computes."""
+    """The schemas of both operators, and their results on shapes alone, agree with their real results."""
     q, k, v, delta = [tensor.detach() for tensor in inputs((2, 16, 4, 2, 8))]
     initial = initial_state(delta)
     starts = random_document_starts(2, 16)
@@ -203,8 +203,11 @@ def test_operator_is_consistent() -> None:
         ((None, None), None, False),
         ((initial, delta), starts, True),
     ):
-        arguments = (q, k, v, *state, document_starts, averages_state, None, False, False)
-        torch.library.opcheck(torch.ops.megatape.fa4.default, arguments)
+        tensors = (q, k, v, *state, document_starts)
+        options = (averages_state, None, False, False)
+        torch.library.opcheck(torch.ops.megatape.fa4.default, (*tensors, *options))
+        out, log_sum = torch.ops.megatape.fa4.default(*tensors, *options)
+        torch.library.opcheck(torch.ops.megatape.fa4_backward.default, (*tensors, out, log_sum, out.cos(), *options))
 
 
 def test_documents_are_counted_again_after_a_change() -> None:
@@ -298,7 +301,7 @@ def test_auto_does_not_use_it_on_other_gpus(capability: tuple[int, int] | None, 
 
 
 def test_a_run_learns_why_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only if the package is installed and the run has a GPU."""
+    """A reason is only given if the package is installed and the run has a GPU."""
     pretend_gpu(monkeypatch, (8, 0))
     backend = get_backend("fa4")
     reason = "has kernels for GPUs with compute capability 9.0, 10.0 or 10.3, and this one has 8.0"

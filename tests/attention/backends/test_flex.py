@@ -1,4 +1,4 @@
-"""Calling flex_attention, uncompiled on a CPU. tests/gpu/test_attention.py has the compiled kernels."""
+"""The backend flex, uncompiled on a CPU. tests/gpu/test_attention.py tests the compiled kernels."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_bias_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
     ids=["one call, masked", "several calls"],
 )
 def test_moving_equals_blocks(size: int, width: int, document_starts: Tensor | None) -> None:
-    """Queries are grouped."""
+    """Two query heads share a key/value head."""
 
     def outputs_and_gradients(backend: str) -> list[Tensor]:
         q, k, v, delta = widths(2, 200, 4, 2, size, width)
@@ -49,7 +49,7 @@ def test_moving_equals_blocks(size: int, width: int, document_starts: Tensor | N
 
 @pytest.mark.parametrize(("masked", "window"), [(False, None), (True, 30)])
 def test_attention_compiles_without_graph_breaks(masked: bool, window: int | None) -> None:
-    """A break would raise an error. Block masks are computed in the graph."""
+    """Compiling raises an error at a graph break. Block masks are computed in the graph."""
     torch._dynamo.reset()
     document_starts = random_document_starts(2, 200) if masked else None
     q, k, v, delta = widths(2, 200, 4, 2, 16, 16)
@@ -81,7 +81,7 @@ def test_attention_compiles_without_graph_breaks(masked: bool, window: int | Non
 def test_tiles(
     dtype: torch.dtype, biased: bool, width: int, tiles: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Choosing tiles, torch ignores the bias, which makes them exceed an H100's shared memory."""
+    """The backend chooses tiles for a bias, because torch's own choice ignores it and exceeds an H100's shared memory."""
     kernel_options = []
 
     def recorded(queries: Tensor, keys: Tensor, values: Tensor, **options: object) -> Tensor:

@@ -17,7 +17,7 @@ def random_tensor(seed: int, *shape: int) -> Tensor:
 
 
 def test_merged_blocks_equal_softmax() -> None:
-    """Fails without weighting blocks by their sums, or if a row counts keys in a block where it sees none."""
+    """Blocks are weighted by their sums, and a row that sees no key of a block takes nothing from it."""
     scores = random_tensor(0, 2, NUM_ROWS, NUM_KEYS)
     scores[:, 0, BLOCKS[0]] = -math.inf
     scores[:, 1, BLOCKS[2]] = -math.inf
@@ -32,7 +32,7 @@ def test_merged_blocks_equal_softmax() -> None:
 
 
 def test_score_gradient_equals_autograd() -> None:
-    """Fails if the rows' sums D are left out or added."""
+    """The rows' sums D are subtracted, neither dropped nor added."""
     scores = random_tensor(0, 2, NUM_ROWS, NUM_KEYS).requires_grad_()
     values = random_tensor(1, 2, NUM_KEYS, 4)
     d_out = random_tensor(2, 2, NUM_ROWS, 4)

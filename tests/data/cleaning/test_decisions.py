@@ -149,7 +149,7 @@ def test_every_outcome_occurs(texts: list[str], drop_duplicates: bool, near: boo
 def test_two_passes_over_several_units_decide_by_definition(
     texts: list[str], tmp_path: Path, drop_duplicates: bool, near: bool, memory_bytes: int
 ) -> None:
-    """Some units are empty or have a single text. Comparing causes heartbeats. The ranges do not matter, nor their order."""
+    """Results do not depend on ranges or their order, even if units have no text or one. Comparing sends heartbeats."""
     cleaning = cleaning_with(drop_duplicates, near)
     bounds = [0, 0, 1, 30, 31, 90]
     units = [texts[begin:end] for begin, end in pairwise(bounds)]
@@ -227,7 +227,7 @@ def drop_compared(results: list[str], decisions: DecisionPass, folder: PartialFo
 def test_a_slow_rule_is_named_with_the_document(
     caplog: pytest.LogCaptureFixture, slow_seconds: float, expected: list[str]
 ) -> None:
-    """The result must not depend on the machine. Rules dropping a text are named as well."""
+    """A slow rule changes no result, which must not depend on the machine. It is named even if it drops the text."""
     cleaning = Cleaning({"rule": NoNine(), "near_duplicates": Numbers()}, slow_seconds=slow_seconds)
 
     results = outcomes(OnePass(cleaning).decide, ["1 2 3!", "9"])
@@ -249,7 +249,7 @@ def test_a_failing_rule_is_named_with_the_document() -> None:
 
 @pytest.fixture
 def unit_hashes() -> list[np.ndarray]:
-    """Hashes of four units, uint64 [documents, 2], many of which have the same first half."""
+    """Return the hashes of four units, uint64 [documents, 2]. Many hashes have the same first half."""
     draw = np.random.default_rng(0)
     return [draw.integers(0, (2**64 - 1, 3), (size, 2), np.uint64) // (2**60, 1) * (2**60, 1) for size in (30, 0, 1, 50)]
 

@@ -24,9 +24,11 @@ MARKS = ["\u2581 mark\u2581\u2581", "a</s>b<s> <unk>", "x<|end|><|begin|> <|endo
 def check_same_ids(tokenizer: Tokenizer, texts: list[str]) -> None:
     """Compare the ids of gigatoken with those of the tokenizer."""
     documents = FastTokenizer(tokenizer).encode_documents([text.encode() for text in texts])
+    all_expected = list(tokenizer.encode_documents(texts))
     assert documents.ids.dtype == np.int32
+    assert documents.lengths.tolist() == [len(expected) for expected in all_expected]
     assert documents.lengths.sum() == documents.ids.size
-    for number, (text, expected) in enumerate(zip(texts, tokenizer.encode_documents(texts), strict=True)):
+    for number, (text, expected) in enumerate(zip(texts, all_expected, strict=True)):
         assert documents.document(number).tolist() == expected.tolist(), repr(text[:60])
 
 

@@ -1,4 +1,4 @@
-"""PoPE: multiplying lengths by the cosine of an angle."""
+"""Definition of PoPE: a score is a sum of products of lengths, each times the cosine of an angle."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""RoPE, adding a short convolution to keys."""
+"""Definition of RoPE with a short convolution added to the keys."""
 
 import torch
 import torch.nn.functional as F

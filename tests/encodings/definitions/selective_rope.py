@@ -1,4 +1,4 @@
-"""Selective RoPE: phases summing steps computed from content."""
+"""Definition of Selective RoPE: phases are sums of steps computed from the content."""
 
 import torch
 import torch.nn.functional as F

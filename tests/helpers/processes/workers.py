@@ -224,7 +224,7 @@ def _tail(folder: Path, name: str) -> str:
 def main() -> None:
     """Run the server: for each request, a JSON line, fork a call and reply with its process id."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # What imports print is not a reply.
+    os.dup2(2, 1)  # Standard output has replies only. Imported modules print to standard error.
     for module in IMPORTED_BY_TRAINING:
         importlib.import_module(module)
     importlib.import_module("megatape.utils.terminal").show_log()

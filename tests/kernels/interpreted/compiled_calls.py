@@ -19,7 +19,7 @@ from tests.kernels.interpreted.comparison import backward, relative_norm
 
 def compiled_differences() -> Iterator[dict[str, float]]:
     """Yield how much results and gradients differ between a call in a graph of torch.compile and a plain call."""
-    batch, length, heads, channels, size = shape = (1, 20, 2, 1, 16)
+    batch, length, heads, channels, size = shape = (2, 20, 2, 1, 16)
     q, k, v, delta = inputs(shape)
     initial = initial_state(delta)
     document_starts = random_document_starts(batch, length)

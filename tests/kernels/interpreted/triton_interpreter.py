@@ -9,7 +9,7 @@ from triton.runtime import interpreter
 
 
 def mend_bfloat16() -> None:
-    """Correct the interpreter's bfloat16: it stores bits as uint16, multiplies them as integers, and truncates float32."""
+    """Correct bfloat16 in the interpreter, which stores bits as uint16, multiplies them as integers, and truncates float32."""
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
     language = interpreter.tl
@@ -38,7 +38,7 @@ def mend_bfloat16() -> None:
 
 
 def quicken() -> None:
-    """Save two thirds of the time: do not check 32-bit integers, patching the language once per function, not per call."""
+    """Save two thirds of the time: skip checks of 32-bit integers, and patch the language once for each function."""
     interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
     patched = set()
 

@@ -1,4 +1,4 @@
-"""What encodings cost: counts, ratios over rounds, and the report."""
+"""Costs of encodings: counts, ratios over rounds, and the report."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Write a run of 20 steps for reporting."""
+"""A run of 20 steps, for tests of reports."""
 
 from pathlib import Path
 

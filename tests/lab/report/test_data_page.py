@@ -1,4 +1,4 @@
-"""megatape data report: text and page about a data directory, against what was put into it."""
+"""megatape data report: the text and the page describe the documents written to a data directory."""
 
 import json
 import re
@@ -119,7 +119,7 @@ def test_lengths_count_all_documents_and_tokens(folder: Path) -> None:
 
 
 def test_lengths_without_document_tables(folder: Path) -> None:
-    """Written by an earlier version, a folder has no tables and no ledger. Lengths then come from the tokens."""
+    """Folders of earlier versions have no tables and no ledger, so lengths are counted from the tokens."""
     contents = read_contents(folder)
     save_index(replace(load_index(folder), document_tables={}, ledger={}), folder)
 

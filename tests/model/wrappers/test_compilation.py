@@ -1,4 +1,4 @@
-"""Compiled blocks are one graph, and compute what uncompiled ones do."""
+"""Compiled blocks are one graph with the results of uncompiled ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +56,7 @@ def assert_same_results(model: Transformer, plain: Transformer, document_starts:
 
 @pytest.mark.parametrize("encoding", slow_but(("tape", "fox"), ENCODINGS))
 def test_a_block_of_any_encoding_is_one_graph(encoding: str) -> None:
-    """A break would raise an error. Blocks with the same shapes share a graph.
+    """Compiling raises an error at a graph break. Blocks with the same shapes share a graph.
 
     With TAPE, the first block gets no second term of the position state, unless that starts from the content, and the last one
     does not update it.
@@ -74,7 +74,7 @@ def test_a_block_of_any_encoding_is_one_graph(encoding: str) -> None:
 
 
 def test_a_block_has_few_guards() -> None:
-    """Guards are checked at each call. Selecting a backend in the graph, there were 614 in six graphs."""
+    """Each call checks all guards. Six graphs had 614 when they also selected the attention backend."""
     torch._dynamo.reset()
     prepare_compiler("eager")
     model = random_model(encoding="tape").train()
@@ -154,7 +154,7 @@ def test_settings_needing_several_graphs_have_a_reason() -> None:
 
 
 def test_chunks_run_the_second_part_several_times() -> None:
-    """Parts are the norm before attention and the rest, which is compiled for 16 tokens and for the remaining 8."""
+    """A block has two parts: the norm before attention, and the rest, which is compiled for 16 tokens and the remaining 8."""
     plain = random_model(encoding="rope")
     model = compiled_like(plain, "aot_eager", {"chunk_tokens": 16})
     assert all(isinstance(block, PartlyCompiledBlock) for block in model.blocks)

@@ -1,4 +1,4 @@
-"""Stepping without a model: which steps are computed, how often, and what ranks exchange."""
+"""The stepper without a model: steps that it computes, their repetitions, and exchanges between ranks."""
 
 import math
 from collections.abc import Iterator
