@@ -25,6 +25,7 @@ Text for people:
 
 Processes and libraries:
     python_process.py        Python child processes
+    process_table.py         start and state of a process, and the machine's boot
     waiting.py               waiting for other processes
     software.py              versions of this process's software
     replaced_attribute.py    temporary replacements for attributes

@@ -4,15 +4,13 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 from megatape.reliability.goodput.parts import TimeParts, as_seconds
+from megatape.utils.process_table import boot_id, read_process
 
-# Field of /proc/PID/stat after the program's name: start of the process in ticks since boot.
-START_TICKS = 19
 # Steps after the newest checkpoint whose seconds are remembered, more than any interval between saves.
 MAX_REMEMBERED_STEPS = 100_000
 
@@ -90,7 +88,7 @@ class ProcessClock:
     def __init__(self, now: Callable[[], float] = seconds_since_boot, began: float | None = None) -> None:
         self._now = now
         self._process = secrets.token_hex(4)
-        self._boot = _boot_id()
+        self._boot = boot_id()
         self._since = now()
         if began is not None:
             self._since = min(began, self._since)
@@ -204,19 +202,10 @@ class ProcessClock:
             self._new_seconds[step] = seconds
 
 
-def _boot_id() -> str:
-    """Return the id of the machine's boot, empty if unknown."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
-
-
 def _start_of(pid: int, default: float) -> float:
     """Return the start of a process in seconds since boot, or a default if it cannot be read."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        _, _, fields = text.rpartition(")")
-        ticks = int(fields.split()[START_TICKS])
-    except (OSError, ValueError, IndexError):
+        ticks = read_process(pid).start_ticks
+    except OSError:
         return default
     return min(ticks / os.sysconf("SC_CLK_TCK"), default)

@@ -1,7 +1,6 @@
 """Holder of a lease: a process, and whether it is alive.
 
-On the same machine, the process table shows at once that a process has ended. It is read without psutil, which takes another
-user's hidden process for an ended one, and derives start times from a clock that may be changed.
+On the same machine, the process table shows at once that a process has ended.
 """
 
 import json
@@ -10,12 +9,12 @@ import secrets
 import socket
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from megatape.utils.json_files import parse_json
+from megatape.utils.process_table import boot_id, read_process
 from megatape.utils.units import format_time
 from megatape.utils.validation import as_type
 
@@ -63,7 +62,7 @@ class Holder:
     def is_stopped(self) -> bool:
         """Whether SIGSTOP or a debugger stopped the process. False if unknown."""
         try:
-            return self.is_dead() is False and _process_stat(self.pid)[0] in "Tt"
+            return self.is_dead() is False and read_process(self.pid).is_stopped
         except OSError:
             return False
 
@@ -94,11 +93,14 @@ def read_holder(content: bytes) -> Holder | None:
 
 def _machine_id() -> str:
     """Return boot and process namespace, because containers have process ids of their own. Empty if unknown."""
+    boot = boot_id()
+    if not boot:
+        return ""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+        namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return ""
+    return f"{boot} {namespace}"
 
 
 def _start_time(pid: int) -> str:
@@ -107,22 +109,10 @@ def _start_time(pid: int) -> str:
     Raises:
         OSError: The process table does not show such a process.
     """
-    fields = _process_stat(pid)
-    # A zombie has ended, although its parent has not noticed.
-    if fields[0] in "ZX":
+    entry = read_process(pid)
+    if entry.has_ended:
         return ""
-    return fields[19]
-
-
-def _process_stat(pid: int) -> list[str]:
-    """Return an entry of the process table without the program's name: the state, then numbers (proc(5)).
-
-    Raises:
-        OSError: The process table does not show such a process.
-    """
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    _, _, fields = text.rpartition(")")
-    return fields.split()
+    return str(entry.start_ticks)
 
 
 def _pid_exists(pid: int) -> bool:
