@@ -56,16 +56,17 @@ def launcher_environment(words: Sequence[str]) -> dict[str, str]:
     return environment
 
 
-def end_with_parent(parent: int) -> None:
-    """Let this process get SIGTERM when its parent ends in any way. Call it between fork and exec.
+def end_with_parent(parent: int, signal_number: int = signal.SIGTERM) -> None:
+    """Let this process get a signal when its parent ends in any way. It may be called between fork and exec.
 
     Args:
         parent: Process id of the parent.
+        signal_number: The signal.
     """
-    _PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
+    _PRCTL(PR_SET_PDEATHSIG, signal_number)
     has_ended_meanwhile = os.getppid() != parent
     if has_ended_meanwhile:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal_number)
 
 
 def shell_status(code: int) -> int:

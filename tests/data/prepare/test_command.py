@@ -37,12 +37,12 @@ REAL_C4 = ROOT.parent / "shared" / "data" / "c4" / "en"
 # Program starting two workers and killing itself. Workers notice that by signal or by pipe, as its argument says.
 ORPHANS = """
 import os, signal, sys, time
-from megatape.data.prepare.workers.worker_pool import WorkerPool, end_with_parent
+from megatape.data.prepare.workers.worker_pool import WorkerPool, kill_with_pool
 
 def work(connection):
     if sys.argv[1] == "pipe":
         sys.platform = "other"
-    end_with_parent()
+    kill_with_pool()
     connection.send(os.getpid())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     while True:  # send nothing, so that no closed pipe ends the worker

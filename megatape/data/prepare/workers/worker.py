@@ -12,7 +12,7 @@ from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.queue.task import Task
 from megatape.data.prepare.shared_folder.folder import PartialFolder
-from megatape.data.prepare.workers.worker_pool import end_with_parent
+from megatape.data.prepare.workers.worker_pool import kill_with_pool
 from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import PathError, UserError, flag, marked_message
 from megatape.imports import import_given
@@ -57,7 +57,7 @@ def run_worker(connection: Connection, job: WorkerJob) -> None:
     """
     # Ctrl-C also reaches the command, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    kill_with_pool()
     # The library `tokenizers` reads this variable when it first encodes.
     os.environ["RAYON_NUM_THREADS"] = str(job.num_threads)
     folder = PartialFolder(job.output, job.timeouts)

@@ -1,6 +1,5 @@
 """Processes that run one function and send messages."""
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -11,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self
 
-from megatape.utils.python_process import PR_SET_PDEATHSIG, safe_start
+from megatape.utils.python_process import end_with_parent, safe_start
 
 
 class Death(NamedTuple):
@@ -102,18 +101,19 @@ def _describe(exit_code: int) -> str:
     return f"ended with status {exit_code}"
 
 
-def end_with_parent() -> None:
-    """Kill this process when its parent ends for any reason. Nothing is lost, because finished units are on disk."""
-    if sys.platform == "linux":
-        # The kernel kills the process at once, whatever it does.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The thread serves other systems, and a parent that ended before the call above.
-    threading.Thread(target=_await_parent, name="parent", daemon=True).start()
-
-
-def _await_parent() -> None:
+def kill_with_pool() -> None:
+    """Kill this worker when the process of its pool ends for any reason. Nothing is lost: finished units are on disk."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    # The parent holds one end of a pipe open.
+    if sys.platform == "linux":
+        # The kernel kills the worker at once, even while a library blocks all threads.
+        assert parent.pid is not None
+        end_with_parent(parent.pid, signal.SIGKILL)
+    # The thread serves other systems.
+    threading.Thread(target=_kill_after, args=(parent,), name="parent", daemon=True).start()
+
+
+def _kill_after(parent: BaseProcess) -> None:
+    # The parent holds one end of a pipe open, so this notices its end.
     parent.join()
     os.kill(os.getpid(), signal.SIGKILL)

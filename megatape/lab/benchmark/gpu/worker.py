@@ -32,11 +32,11 @@ def main(words: list[str]) -> None:
     # Redirect to the log what libraries print.
     os.dup2(2, 1)
     skipped = {ResultKey.parse(text) for text in json.loads(sys.stdin.readline())}
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_kill_after_input, daemon=True).start()
     part.measure(Bench(name, device, size == TINY, skipped, channel))
 
 
-def _end_with_parent() -> None:
+def _kill_after_input() -> None:
     """Wait until standard input ends, then kill this process and its children."""
     # Python could not close sys.stdin while a thread reads from it, so read the descriptor.
     while os.read(0, 1):
