@@ -30,19 +30,6 @@ NEAR_DUPLICATES = "near_duplicates"
 SLOW_SECONDS = 5.0
 
 
-def compares_units(drop_duplicates: bool, rules: Mapping[str, Mapping[str, Any]], num_units: int) -> bool:
-    """Whether documents are compared with other units or folders. Each unit then takes a first and a write pass.
-
-    Args:
-        drop_duplicates: Whether to drop exact duplicates.
-        rules: Name -> options of each other cleaning rule.
-        num_units: Number of units.
-    """
-    if rules.get(NEAR_DUPLICATES, {}).get("folders"):
-        return True
-    return (drop_duplicates or NEAR_DUPLICATES in rules) and num_units > 1
-
-
 @dataclass(frozen=True)
 class Cleaning:
     """Cleaning rules of a source.
@@ -83,11 +70,6 @@ class Cleaning:
                 rule = rule.begin()
             rules[name] = rule
         return replace(self, rules=rules)
-
-    def compares_units(self, num_units: int) -> bool:
-        """Whether documents are compared with other units or folders. Each unit then takes a first and a write pass."""
-        rules = {name: rule.__getstate__() for name, rule in self.rules.items()}
-        return compares_units(self.drop_duplicates, rules, num_units)
 
     @property
     def compared_columns(self) -> list[str]:

@@ -69,7 +69,7 @@ class Preparation:
             fast: Faster tokenizer with the same ids, or None.
             on_progress: Called repeatedly.
         """
-        passes = UnitPasses(self.options, self.folder, self.units, tokenizer, fast, on_progress)
+        passes = UnitPasses(self.options, self.folder, self.plan, tokenizer, fast, on_progress)
         num_units = len(self.units)
         near = self.options.cleaning.near_duplicates
         if self.num_passes > 1 and len(self.finished()) < num_units:
@@ -94,7 +94,7 @@ class Preparation:
     @property
     def num_passes(self) -> int:
         """Number of passes over a unit: the write pass, preceded by a first pass if documents are compared across units."""
-        if self.options.cleaning.compares_units(len(self.units)):
+        if self.plan.compares_units:
             return 2
         return 1
 

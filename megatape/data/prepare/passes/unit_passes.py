@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,9 @@ from megatape.data.prepare.passes.first_pass_unit import FirstPassUnit
 from megatape.data.prepare.passes.unit_writer import UnitWriter
 from megatape.data.prepare.progress import OnProgress, OnUnitProgress, Progress, UnitPass, UnitProgress
 from megatape.data.prepare.shared_folder.folder import PartialFolder, unit_name
+from megatape.data.prepare.shared_folder.plan import Plan
 from megatape.data.prepare.shared_folder.unit_lease import UnitLease
 from megatape.data.sources.document import Decide, Decision, Document
-from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import AnyTokenizer, FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 
@@ -48,7 +48,7 @@ class UnitPasses:
     Attributes:
         options: Options of the preparation.
         folder: Unfinished preparation.
-        units: All units of the source.
+        plan: The stored plan, with all units of the source.
         tokenizer: Tokenizer for the data.
         fast: Faster tokenizer with the same ids, or None.
         on_progress: Called repeatedly.
@@ -56,7 +56,7 @@ class UnitPasses:
 
     options: PreparationOptions
     folder: PartialFolder
-    units: Sequence[Unit]
+    plan: Plan
     tokenizer: Tokenizer
     fast: FastTokenizer | None
     on_progress: OnUnitProgress
@@ -86,11 +86,11 @@ class UnitPasses:
 
     def _write_pass(self, number: int, lease: UnitLease, tokenizer: AnyTokenizer) -> None:
         part = ""
-        if len(self.units) > 1:
+        if len(self.plan.units) > 1:
             part = f"-{unit_name(number)}"
         try:
             with self.folder.new(self.folder.unit_folder(number)) as folder, self._documents(number, folder) as documents:
-                if self.options.cleaning.compares_units(len(self.units)):
+                if self.plan.compares_units:
                     unit = self._read_first_pass(number, documents)
                 else:
                     decide = OnePass(self.options.cleaning).decide
@@ -100,7 +100,7 @@ class UnitPasses:
             shutil.rmtree(self.folder.first_pass(number), ignore_errors=True)
         except FileNotFoundError:
             # Another process may have finished the unit and removed the result of the first pass.
-            if number not in self.folder.finished(len(self.units)):
+            if number not in self.folder.finished(len(self.plan.units)):
                 raise
 
     def _read(
@@ -114,7 +114,7 @@ class UnitPasses:
                 documents.record(document, decision)
 
         counts = CorpusCounts()
-        batches = read_batches(self.options, self.units[number], decide, tokenizer, counts, record)
+        batches = read_batches(self.options, self.plan.units[number], decide, tokenizer, counts, record)
         return UnitDocuments(batches, counts)
 
     def _read_first_pass(self, number: int, documents: DocumentFiles | None) -> UnitDocuments:
@@ -126,7 +126,7 @@ class UnitPasses:
         first_pass = FirstPassUnit(self.folder.first_pass(number))
         first_pass.check()
         counts = first_pass.counts()
-        decisions = DecisionPass(cleaning, self.folder, len(self.units), self.options.comparison_bytes)
+        decisions = DecisionPass(cleaning, self.folder, len(self.plan.units), self.options.comparison_bytes)
         dropped_by = first_pass.dropped_by(decisions.dropped_rows(number))
         if documents is not None:
             documents.add_first_pass(first_pass.folder, dropped_by, cleaning.comparing_rules)
@@ -145,7 +145,7 @@ class UnitPasses:
         if not self.options.keep_documents:
             return nullcontext()
         part = unit_name(number)
-        split = self.units[number].split
+        split = self.plan.units[number].split
         if split:
             part += f"-{split}"
         return closing(DocumentFiles(folder, part))

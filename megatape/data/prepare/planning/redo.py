@@ -46,7 +46,7 @@ def discard_changed(
     files = ", ".join(sorted(changed_files))
     message = f"{len(discarded):,} of {len(plan.units):,} units have read {files} and are prepared again"
     others = finished - updated.numbers
-    if options.cleaning.compares_units(len(plan.units)) and others:
+    if plan.compares_units and others:
         message += f", and {len(others):,} finished units, whose documents are compared with theirs"
         discarded |= finished
     folder.discard(discarded)

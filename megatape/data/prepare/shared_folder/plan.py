@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from megatape.data.cleaning.decisions import compares_units
+from megatape.data.cleaning.decisions import NEAR_DUPLICATES
 from megatape.data.io.files import FileState, file_states
 from megatape.data.io.listing import SkippedFiles
 from megatape.data.shards.entries import TokenizerEntry
@@ -61,8 +61,12 @@ class Plan:
     @property
     def compares_units(self) -> bool:
         """Whether documents are compared with other units or folders. Each unit then takes a first and a write pass."""
-        rules = {rule["rule"]: rule["options"] for rule in self.rules}
-        return compares_units(self.drop_duplicates, rules, len(self.units))
+        options = {rule["rule"]: rule["options"] for rule in self.rules}
+        compares_folders = bool(options.get(NEAR_DUPLICATES, {}).get("folders"))
+        if compares_folders:
+            return True
+        compares_documents = self.drop_duplicates or NEAR_DUPLICATES in options
+        return compares_documents and len(self.units) > 1
 
     def difference(self, other: "Plan", used: set[int]) -> str | None:
         """Return the first difference from another plan, with both values, or None if the finished work fits it.
