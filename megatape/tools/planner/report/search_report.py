@@ -83,8 +83,13 @@ def _found_lines(space: SearchSpace, limit: float | None, tokens: int, price: fl
         lines += _advised_lines(space, preferred, len(candidates))
         lines += _cost_lines(space, preferred, tokens, price)
     if search.timed_out:
-        lines.append(f"the search ended at its limit of {limit:g} seconds: there may be faster settings")
+        lines.append(_limit_line(limit))
     return lines
+
+
+def _limit_line(limit: float | None) -> str:
+    """Return the line about a search that ended early. limit: Limit of processor time in seconds."""
+    return f"the search ended at its limit of {limit:g} seconds of processor time: there may be faster settings"
 
 
 def smallest_change_advice(space: SearchSpace, limit: float | None) -> list[str]:
@@ -105,7 +110,7 @@ def smallest_change_advice(space: SearchSpace, limit: float | None) -> list[str]
         needed.append(f"{format_bytes(requirement.bytes)} {device}")
     lines = ["the smallest change that makes it fit:", f"  {_options(space.changes(index))}: {', '.join(needed)}"]
     if search.timed_out:
-        lines.append(f"the search ended at its limit of {limit:g} seconds: there may be faster settings with as few changes")
+        lines.append(f"{_limit_line(limit)} with as few changes")
     return lines
 
 

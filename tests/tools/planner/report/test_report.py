@@ -290,7 +290,7 @@ def test_a_search_prints_a_row_for_each_of_the_best_settings(plan: Command) -> N
 def test_search_report_mentions_its_time_limit(raw_config: dict[str, Any]) -> None:
     raw_config["cluster"] = {"nodes": 1, "gpus_per_node": 2, "gpu": "h100"}
     printed = search_report(parse_config(raw_config, "x"), limit=0.0)
-    assert "the search ended at its limit of 0 seconds: there may be faster settings" in printed
+    assert "the search ended at its limit of 0 seconds of processor time: there may be faster settings" in printed
     assert "advised: the settings of the file" in printed  # Everything that was examined
 
 
@@ -307,7 +307,9 @@ def test_advice_mentions_its_time_limit(raw_config: dict[str, Any], monkeypatch:
         printed = smallest_change_advice(space, float(limit))
         if "ran out of time" not in printed[0]:
             break
-    assert printed[-1].startswith(f"the search ended at its limit of {limit} seconds: there may be faster settings")
+    assert printed[-1].startswith(
+        f"the search ended at its limit of {limit} seconds of processor time: there may be faster settings"
+    )
 
 
 @pytest.mark.parametrize("name", GPUS)
