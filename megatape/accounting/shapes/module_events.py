@@ -65,7 +65,8 @@ class _ModuleHooks:
         self._module = module
         self._is_unit = is_unit
         self._events = events
-        self._num_pending = 0  # inputs still waiting for their gradient
+        # Number of inputs that are still waiting for their gradient.
+        self._num_pending = 0
         module.register_forward_pre_hook(self._begin_forward)
         module.register_forward_hook(self._end_forward)
 
@@ -79,7 +80,8 @@ class _ModuleHooks:
         return tree_map_only(Tensor, self._watch_output, output)
 
     def _watch_input(self, value: Tensor) -> Tensor:
-        value = value.view_as(value)  # a separate tensor, because other modules may have the same input
+        # Hook a separate tensor, because other modules may have the same input.
+        value = value.view_as(value)
         if value.requires_grad:
             self._num_pending += 1
             value.register_hook(self._end_backward)

@@ -40,7 +40,7 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Print times of exported models and of a Llama for every workload, as they are measured."""
+    """Print times of exported models and of a Llama for every batch of prompts, as they are measured."""
     # Report errors before importing torch.
     configured = load_config(options.config).model if options.config else None
     encodings = parse_encodings(options.encodings)
@@ -53,13 +53,13 @@ def run(options: Options) -> None:
     from megatape.lab.benchmark.serving import report
 
     paddings = ["none", "left"] if options.padding == "both" else [options.padding]
-    workloads = []
+    prompt_batches = []
     for batch, padding, length in product(options.batches, paddings, options.lengths):
-        workloads.append(PromptBatch(batch, padding, length))
+        prompt_batches.append(PromptBatch(batch, padding, length))
     torch.set_num_threads(options.threads)
     device = default_device()
     dtype = getattr(torch, options.dtype)
     model = configured_model(configured, options.layers)
     models = build(model, encodings, max(options.lengths), device, dtype)
     timer = Timer(device, options.rounds, clock=time.process_time)
-    report(models, workloads, options.dtype, timer, ParagraphPrinter().print)
+    report(models, prompt_batches, options.dtype, timer, ParagraphPrinter().print)

@@ -19,8 +19,8 @@ from megatape.data.cleaning.stored.unit_items import PAIR, ROW, pack_items, spli
 from megatape.errors import UserError, flag
 from megatape.utils.units import format_bytes
 
-# Bits of a row, see ROW.
-ROW_BITS = 32
+# Number of bits of a row.
+ROW_BITS = 8 * ROW.itemsize
 # Memory for each compared hash or key, if all of them are equal. Without duplicates it is about half.
 BYTES_PER_HASH = 80
 # Number of ranges of a column even if the memory allows fewer, so that many processes can share them.

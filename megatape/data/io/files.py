@@ -17,11 +17,11 @@ from megatape.utils.files import create_file
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"
 BUFFER_BYTES = 2**18
-# Minimum size of a direct read. A larger one would take memory from the system for each small file.
-SMALL_BYTES = 2**16
-# Bytes copied at a time.
+# Minimum size of a direct read. With a larger one, each small file would take memory from the system.
+MIN_READ_BYTES = 2**16
+# Number of bytes copied at a time.
 COPY_BYTES = 8 * 2**20
-# Simultaneous requests.
+# Number of simultaneous requests.
 NUM_REQUESTS = 16
 
 
@@ -95,7 +95,7 @@ def read_beginning(name: str, max_bytes: int) -> bytes:
         parts = []
         num_read = 0
         while num_read < max_bytes:
-            part = os.read(descriptor, min(max(size - num_read, SMALL_BYTES), max_bytes - num_read))
+            part = os.read(descriptor, min(max(size - num_read, MIN_READ_BYTES), max_bytes - num_read))
             parts.append(part)
             num_read += len(part)
             if not part or num_read == size:

@@ -109,7 +109,7 @@ class Documents(JsonLines):
             check_count(name, entry, num_read + counts.skipped - num_skipped)
 
     def describe(self, source: Source) -> dict[str, Any]:
-        folders = dict.fromkeys(dirname(file) for file in _document_files(source.inputs + source.validation))
+        folders = dict.fromkeys(dirname(file) for file in _document_files(source.all_inputs))
         cleaned = []
         for folder in folders:
             documents = kept_documents(folder)

@@ -210,8 +210,11 @@ class FastTokenizer:
         return self._as_documents(ids_of_texts)
 
     def _as_documents(self, ids_of_texts: Sequence[np.ndarray]) -> EncodedDocuments:
-        """Add the ids at the beginning and at the end of documents, and join all ids, which is faster at once."""
-        # The empty array is for a batch without texts.
+        """Add the ids at the beginning and at the end of each document, and join the ids of all documents.
+
+        Adding them while joining is faster than building an array per document.
+        """
+        # np.concatenate needs an array even if the batch has no texts.
         parts = [self.end[:0]]
         for ids in ids_of_texts:
             parts += (self.begin, ids, self.end)

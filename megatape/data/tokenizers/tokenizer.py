@@ -47,7 +47,7 @@ class EncodedDocuments(NamedTuple):
     """Token ids of several documents, in one array.
 
     Attributes:
-        ids: Ids of all documents in order, int32 [tokens].
+        ids: Ids of all documents in order, [tokens]. A tokenizer returns int32, and batches have the type of the shards.
         lengths: Tokens per document, int64 [documents].
     """
 

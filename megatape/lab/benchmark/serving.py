@@ -41,16 +41,16 @@ class ServingFigures:
 
 def report(
     models: dict[str, PreTrainedModel],
-    workloads: list[PromptBatch],
+    prompt_batches: list[PromptBatch],
     dtype: str,
     timer: Timer,
     show: Show,
 ) -> None:
-    """Measure models, and show paragraphs about the cache, then about each workload.
+    """Measure models, and show paragraphs about the cache, then about each batch of prompts.
 
     Args:
         models: Models by name, including the Llama.
-        workloads: Batches of prompts.
+        prompt_batches: Batches of prompts.
         dtype: Weight precision.
         timer: Timer for the device.
         show: Called with each paragraph as soon as it is known.
@@ -64,19 +64,19 @@ def report(
         f"{timer.rounds} rounds over the models ({how}); ratios to {LLAMA}'s in the same round."
     )
     show(cache_table(measure_cache(models, device)))
-    for workload in workloads:
-        show(workload_table(workload, measure(models, workload, timer)))
+    for prompt_batch in prompt_batches:
+        show(prompt_batch_table(prompt_batch, measure(models, prompt_batch, timer)))
 
 
 def measure_cache(models: dict[str, PreTrainedModel], device: torch.device) -> dict[str, CacheBytes]:
     """Return each model's cache size per token."""
-    workload = PromptBatch(1, "none", 2)
+    prompt_batch = PromptBatch(1, "none", 2)
     caches = {}
     for name, model in models.items():
-        prompt = workload.prompt(model.config.vocab_size, device)
+        prompt = prompt_batch.prompt(model.config.vocab_size, device)
         layers = read(model, prompt).past_key_values.layers
-        keys = sum(layer.keys.nbytes for layer in layers) // workload.length
-        values = sum(layer.values.nbytes for layer in layers) // workload.length
+        keys = sum(layer.keys.nbytes for layer in layers) // prompt_batch.length
+        values = sum(layer.values.nbytes for layer in layers) // prompt_batch.length
         caches[name] = CacheBytes(keys, values)
     return caches
 
@@ -89,10 +89,10 @@ def cache_table(caches: dict[str, CacheBytes]) -> str:
     return markdown(["cache, bytes a token", "keys", "values", "both"], rows)
 
 
-def measure(models: dict[str, PreTrainedModel], workload: PromptBatch, timer: Timer) -> dict[str, ServingFigures]:
+def measure(models: dict[str, PreTrainedModel], prompt_batch: PromptBatch, timer: Timer) -> dict[str, ServingFigures]:
     """Measure each model's peak memory while reading prompts, and its reading and decoding times."""
-    prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
-    num_tokens = workload.batch * workload.length
+    prompt = prompt_batch.prompt(models[LLAMA].config.vocab_size, timer.device)
+    num_tokens = prompt_batch.batch * prompt_batch.length
     memory = {name: peak_memory(model, prompt) / num_tokens for name, model in models.items()}
     reading = timer.times({name: partial(read, model, prompt) for name, model in models.items()})
     decoding = timer.times({name: Decoder(model, prompt) for name, model in models.items()})
@@ -100,7 +100,7 @@ def measure(models: dict[str, PreTrainedModel], workload: PromptBatch, timer: Ti
     return {name: ServingFigures(times[name], memory[name]) for name in models}
 
 
-def workload_table(workload: PromptBatch, results: dict[str, ServingFigures]) -> str:
+def prompt_batch_table(prompt_batch: PromptBatch, results: dict[str, ServingFigures]) -> str:
     """Return a table with a row per model."""
     rows = []
     for name, result in results.items():
@@ -108,7 +108,7 @@ def workload_table(workload: PromptBatch, results: dict[str, ServingFigures]) ->
         token = result.times.token
         rows.append(
             [
-                str(workload),
+                str(prompt_batch),
                 name,
                 f"{prompt.seconds * 1e3:,.0f}",
                 ratio_cell(prompt.ratio),

@@ -22,16 +22,16 @@ SMALL = ModelConfig(**SHAPE)
 
 
 def test_report() -> None:
-    """One table for the cache and one for each workload, with a row for each model."""
+    """One table for the cache and one for each batch of prompts, with a row for each model."""
     models = build(SMALL, ["tape", "fire", "randpe"], 12, CPU, torch.float32)
-    workloads = {"1 x 12": PromptBatch(1, "none", 12), "3 x 9, padded": PromptBatch(3, "left", 9)}
+    prompt_batches = {"1 x 12": PromptBatch(1, "none", 12), "3 x 9, padded": PromptBatch(3, "left", 9)}
 
     paragraphs: list[str] = []
-    report(models, list(workloads.values()), "float32", Timer(CPU, 2), paragraphs.append)
+    report(models, list(prompt_batches.values()), "float32", Timer(CPU, 2), paragraphs.append)
 
     assert "3 layers of width 32, float32 on a CPU" in paragraphs[0]
     assert len(paragraphs) == 4
-    for label, paragraph in zip(workloads, paragraphs[2:], strict=True):
+    for label, paragraph in zip(prompt_batches, paragraphs[2:], strict=True):
         rows = [cells(line) for line in paragraph.splitlines()[2:]]
         assert [row[:2] for row in rows] == [[label, name] for name in models]
         assert rows[0][3] == "1.00"

@@ -1,4 +1,4 @@
-"""Reads, cleans and tokenizes the documents of a unit, and makes batches of columns of those that are kept."""
+"""Reads, cleans and tokenizes the documents of a unit, and yields the kept documents in batches of columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -65,7 +65,20 @@ def read_batches(
 def _encode(
     tokenizer: AnyTokenizer, texts: Sequence[str], contents: Sequence[bytes], locations: Sequence[str]
 ) -> EncodedDocuments:
-    """Encode texts, given with their UTF-8, with ids of the type in shards."""
+    """Encode texts.
+
+    Args:
+        tokenizer: Tokenizer, or a faster one with the same ids.
+        texts: The texts.
+        contents: The same texts in UTF-8.
+        locations: Location of each text, for errors.
+
+    Returns:
+        Ids of the integer type that shards have.
+
+    Raises:
+        IdsDiffer: A fast tokenizer gives other ids than its tokenizer. The message names the text's location.
+    """
     if isinstance(tokenizer, FastTokenizer):
         try:
             encoded = tokenizer.encode_documents(contents)

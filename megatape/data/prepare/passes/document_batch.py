@@ -22,8 +22,6 @@ IDS = "ids"
 class DocumentBatch:
     """Documents tokenized together, as columns of Arrow with a row per document.
 
-    No step from here to the shards handles documents one by one.
-
     Attributes:
         rows: Columns of the document table (shards/tables/table_writer.py), and three more:
             split  uint8              index of the split in SPLITS

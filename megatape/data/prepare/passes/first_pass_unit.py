@@ -8,7 +8,7 @@ The source is read once, although a document of another unit may decide which do
     runs.u4           shingles, for near duplicates
     run_ends.u8       end of each document's shingles, and their checksum
     counts.json       counts of all documents read
-    checksums.json    checksums of the other files, verified before they are used
+    checksums.json    checksums of the other files except documents.arrow, verified before the files are used
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -35,10 +35,10 @@ from megatape.lab.benchmark.figures.timing import Spread, Timer, ratio, spread
 from megatape.utils.python_process import child_environment, python_command
 from megatape.utils.tables import markdown
 
-# Files of lines, each a unit. With several units, the source is read twice: to find duplicates, then to write.
+# Number of files with lines of JSON. Each is a unit. Several units take two passes: one finds duplicates, one writes.
 FILES = 2
 VALIDATION_SHARE = 0.1
-# Documents per tokenizer call.
+# Number of documents per tokenizer call.
 BATCH = 1000
 # Tokenizer file -> its library.
 LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
@@ -192,12 +192,13 @@ class Preparations:
             self._tokenizer.encode_documents(self._texts[begin : begin + BATCH])
 
     def _prepare(self, fast: FastTokenizer | None = None) -> None:
-        self._indexes.append(self._prepared(self._options, fast))
+        self._indexes.append(self._run_preparation(self._options, fast))
 
     def _prepare_text_files(self) -> None:
-        self._prepared(self._text_file_options)
+        self._run_preparation(self._text_file_options)
 
-    def _prepared(self, options: PreparationOptions, fast: FastTokenizer | None = None) -> Index:
+    def _run_preparation(self, options: PreparationOptions, fast: FastTokenizer | None = None) -> Index:
+        """Prepare a source into a new folder, and return the index of its data."""
         partial_folder = PartialFolder(self._new_folder(), DEFAULT_TIMEOUTS)
         with open_preparation(options, partial_folder) as preparation:
             preparation.work(self._tokenizer, fast, lambda *_: None)

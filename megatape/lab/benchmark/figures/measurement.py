@@ -1,4 +1,4 @@
-"""Records of measured figures, as files have them."""
+"""Records of measured figures, which files store as JSON."""
 
 from typing import Any
 

@@ -81,7 +81,7 @@ class ResultLine(NamedTuple):
 
     @classmethod
     def parse(cls, line: dict[str, Any]) -> Self:
-        """Return a line's entry."""
+        """Return the line read from its JSON."""
         figures = dict(line)
         key = ResultKey.parse(figures.pop("key"))
         error = figures.pop("error", None)

@@ -2,5 +2,6 @@
 
 roofline.py   the report
 estimates.py  estimates of steps and layers, with the planner's operations
-targets.py    our targets, and whether a measurement or estimate meets them
+
+figures/targets.py has the targets that the report compares them with.
 """

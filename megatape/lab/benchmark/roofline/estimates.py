@@ -21,12 +21,12 @@ from megatape.tools.planner.step_time.device import optimizer_work
 from megatape.tools.planner.step_time.efficiency import DeviceTime, device_times, middle
 
 PRECISION = "bfloat16"
-# Implemented backends.
+# Backends with an implementation, which the estimates compare.
 IMPLEMENTED = ("sdpa", "triton")
-# Stands for a backend that computes TAPE's scores once in the backward pass. `fa4` does so at its own rates, for TAPE and for
-# RoPE. Neither has been put into this table.
+# Name of an imagined backend that computes TAPE's scores once in the backward pass, as fast as cuDNN. The real backend `fa4`
+# also computes them once, at rates of its own, for TAPE and for RoPE. The estimates leave `fa4` out.
 ONE_PASS = "one pass at cuDNN's rates"
-# Matrix products of ONE_PASS in the backward pass, relative to our kernels.
+# Number of matrix products of ONE_PASS in the backward pass, relative to our kernels.
 ONE_PASS_PRODUCTS = 7 / 10
 
 

@@ -159,7 +159,7 @@ SIZES["base"] = replace(
     samples="base",
 )
 # Compares patterns of layers. Two groups of four layers are the fewest with which TAPE in every fourth layer updates its state.
-# As wide as two cores can train in an hour or two.
+# Its layers are narrow, so that two cores train a model in an hour or two.
 SIZES["deep"] = replace(
     SIZES["tiny"],
     model=ModelShape(

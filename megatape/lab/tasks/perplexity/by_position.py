@@ -63,13 +63,13 @@ def evaluate_by_position(
             num_windows += 1
     means = sums / num_windows
     by_range = {}
-    for begin, end in pairwise(_range_ends(trained_length, longest)):
+    for begin, end in pairwise(_range_boundaries(trained_length, longest)):
         by_range[f"{begin + 1}-{end}"] = float(means[begin:end].mean())
     return by_range
 
 
-def _range_ends(trained_length: int, longest: int) -> list[int]:
-    """Return the last position of each range, after a 0."""
+def _range_boundaries(trained_length: int, longest: int) -> list[int]:
+    """Return the boundaries of the ranges: 0, followed by the last position of each range."""
     ends = [longest]
     shortest = trained_length >> (NUM_TRAINED_RANGES - 1)
     while ends[0] > shortest and ends[0] > 1:

@@ -109,7 +109,7 @@ class _KeptOutput(StateUpdate):
 
 def _feed_forward(block: Block, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the content after a block, given the output of attention, and the MLP's output if the block updates the state."""
-    # The equation alone: a wrapper would divide the tokens.
+    # Call the block's own equation, because a wrapper around it would divide the tokens.
     after = Block.feed_forward(block, Streams(x, PositionState(None, None)), attended, None)
     return after.x, after.state.delta
 

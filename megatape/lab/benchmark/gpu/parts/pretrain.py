@@ -37,14 +37,14 @@ from megatape.training.reporting.hardware import peak_flops
 from megatape.utils.python_process import python_command
 from megatape.utils.units import format_bytes, format_milliseconds
 
-# Steps per run, and untimed steps at the beginning.
+# Number of steps per run, and of those at its beginning that are not timed.
 STEPS = 30
 WARM_UP_STEPS = 10
 TINY_STEPS = 3
 TINY_WARM_UP_STEPS = 1
-# The data need no large vocabulary. The model keeps its own size.
+# Vocabulary size of the data, which need no large one. The model keeps its own vocabulary size.
 VOCAB_SIZE = 512
-# The documents are source files that come with Python.
+# Number of documents, which are source files that come with Python.
 FILES = 150
 TINY_FILES = 40
 
@@ -112,9 +112,11 @@ def measure(bench: Bench, name: str, stage: str) -> None:
 
 def _modes(name: str, stage: int, tiny: bool) -> list[PretrainMode]:
     """Return the modes to measure. Stage 3 does not support graphs; stage 1 differs little from stage 2."""
-    # Compiling takes longer than all other tiny steps.
+    # Tiny runs do not compile, because that would take longer than all their steps.
+    if stage == 3 and tiny:
+        return [EAGER]
     if stage == 3:
-        return [EAGER] if tiny else [COMPILED, EAGER]
+        return [COMPILED, EAGER]
     if tiny:
         return [EAGER, PretrainMode(with_graphs=True)]
     if stage == 1:
@@ -194,14 +196,16 @@ class PretrainRuns:
 
     def _config(self, mode: PretrainMode) -> Config:
         precision = compute_precision(self.timer.device)
-        # A CPU has no CUDA graphs, and `auto` runs without them.
-        graphs: Literal["auto", True] = "auto" if self.timer.device.type == "cpu" else True
+        cuda_graphs: Literal["auto"] | bool = mode.with_graphs
+        if mode.with_graphs and self.timer.device.type == "cpu":
+            # A CPU has no CUDA graphs, and `auto` runs without them.
+            cuda_graphs = "auto"
         raw = self.shape.config(
             "tape",
             precision,
             steps=self.steps,
             compile=mode.compiled,
-            cuda_graphs=graphs if mode.with_graphs else False,
+            cuda_graphs=cuda_graphs,
         ).model_dump()
         raw["run"]["directory"] = str(self.folder / str(mode))
         raw["data"]["path"] = str(self.data)

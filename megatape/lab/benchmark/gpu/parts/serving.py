@@ -17,31 +17,31 @@ from megatape.lab.benchmark.models.shapes import compute_dtype, shapes
 from megatape.utils.units import format_milliseconds
 
 # Shape -> batches and prompt lengths. torch.compile makes four graphs for each.
-WORKLOADS = {"155m": [(1, 128), (32, 1024)], "1b": [(1, 2048)]}
-TINY_WORKLOADS = {"155m": [(2, 24)]}
+PROMPT_BATCHES = {"155m": [(1, 128), (32, 1024)], "1b": [(1, 2048)]}
+TINY_PROMPT_BATCHES = {"155m": [(2, 24)]}
 
 
 def measure(bench: Bench) -> None:
-    """Measure TAPE with every workload."""
+    """Measure TAPE with every batch of prompts."""
     device = bench.timer.device
-    workloads = TINY_WORKLOADS if bench.tiny else WORKLOADS
-    for name, sizes in workloads.items():
+    prompt_batches = TINY_PROMPT_BATCHES if bench.tiny else PROMPT_BATCHES
+    for name, sizes in prompt_batches.items():
         model = shapes(bench.tiny)[name].model
         max_length = max(length for _, length in sizes)
-        # Build the models only if a workload has no result yet.
+        # Build the models only if a batch of prompts has no result yet.
         build_once = cache(partial(build, model, ["tape"], max_length, device, compute_dtype(device)))
         for batch, length in sizes:
-            workload = PromptBatch(batch, "none", length)
-            bench.measure((name, f"{batch} x {length}"), partial(_measure_workload, bench.timer, build_once, workload))
+            prompt_batch = PromptBatch(batch, "none", length)
+            bench.measure((name, f"{batch} x {length}"), partial(_measure_prompt_batch, bench.timer, build_once, prompt_batch))
 
 
-def _measure_workload(
-    timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: PromptBatch
+def _measure_prompt_batch(
+    timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], prompt_batch: PromptBatch
 ) -> ServingResult:
     # Free the memory that earlier graphs hold.
     torch.compiler.reset()
     models = build_once()
-    prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
+    prompt = prompt_batch.prompt(models[LLAMA].config.vocab_size, timer.device)
     sessions = {name: StaticSession(model, prompt) for name, model in models.items()}
     reading = timer.times({name: session.read for name, session in sessions.items()})
     decoding = timer.times({name: session.decode for name, session in sessions.items()})
@@ -49,7 +49,7 @@ def _measure_workload(
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield a table with a row per workload."""
+    """Yield a table with a row per batch of prompts."""
     rows = []
     for name, result in measurements(results, "serving", label, ServingResult):
         rows.append(

@@ -27,11 +27,11 @@ class SeedScores:
 
     Attributes:
         scores: Shares of right answers, [seeds].
-        from_questions: Variance of a score that drawing other questions would cause.
+        question_variance: Variance of a score that drawing other questions would cause.
     """
 
     scores: np.ndarray
-    from_questions: float
+    question_variance: float
 
 
 class DifferenceTest(ABC):
@@ -108,8 +108,8 @@ class Welch(DifferenceTest):
         return welch_comparison(
             self.encoding.scores,
             self.reference.scores,
-            self.encoding.from_questions,
-            self.reference.from_questions,
+            self.encoding.question_variance,
+            self.reference.question_variance,
         )
 
     def p(self) -> float:

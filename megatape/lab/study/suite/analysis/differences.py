@@ -79,7 +79,7 @@ def _scores(cell: Cell, seeds: Sequence[int | None]) -> SeedScores:
     """Return a cell's scores of these seeds."""
     scores = np.array([cell.scores[seed] for seed in seeds])
     asked = np.array([cell.asked[seed] for seed in seeds])
-    return SeedScores(scores, float(hypothesis_tests.question_variance(scores, asked)))
+    return SeedScores(scores, float(hypothesis_tests.estimate_question_variance(scores, asked)))
 
 
 def confidence(differences: Iterable[Difference]) -> float:

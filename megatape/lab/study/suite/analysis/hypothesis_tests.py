@@ -49,8 +49,8 @@ class Comparison(NamedTuple):
 def welch_comparison(
     scores: np.ndarray,
     reference: np.ndarray,
-    from_questions: np.ndarray | float,
-    reference_from_questions: np.ndarray | float,
+    question_variance: np.ndarray | float,
+    reference_question_variance: np.ndarray | float,
 ) -> Comparison:
     """Compare the means of two encodings, whose variances over seeds may differ (Welch 1947).
 
@@ -60,18 +60,18 @@ def welch_comparison(
     Args:
         scores: An encoding's scores.
         reference: The reference's scores, for as many seeds.
-        from_questions: Variance of a score over other questions, see `question_variance`.
-        reference_from_questions: The same of a reference score.
+        question_variance: Variance of a score over other questions, see `estimate_question_variance`.
+        reference_question_variance: The same of a reference score.
     """
     seeds = scores.shape[-1]
-    variance = np.maximum(scores.var(axis=-1, ddof=1), from_questions)
-    reference_variance = np.maximum(reference.var(axis=-1, ddof=1), reference_from_questions)
+    variance = np.maximum(scores.var(axis=-1, ddof=1), question_variance)
+    reference_variance = np.maximum(reference.var(axis=-1, ddof=1), reference_question_variance)
     total = variance + reference_variance
     degrees = (seeds - 1) * total**2 / (variance**2 + reference_variance**2)
     return Comparison(scores.mean(axis=-1) - reference.mean(axis=-1), total, seeds, degrees)
 
 
-def question_variance(scores: np.ndarray, asked: np.ndarray | int) -> np.ndarray:
+def estimate_question_variance(scores: np.ndarray, asked: np.ndarray | int) -> np.ndarray:
     """Return the mean over seeds of the binomial variances of shares of `asked` answers, [...].
 
     A share p of m answers has the variance p (1 - p) / m. Laplace's rule estimates p as (right + 1) / (m + 2), which is neither

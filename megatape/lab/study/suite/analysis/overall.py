@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 
 from megatape.lab.study.suite.analysis.difference_tests import DifferenceTest, SeedScores
-from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, question_variance
+from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, estimate_question_variance
 from megatape.lab.study.suite.analysis.score_table import REFERENCE, ScoreTable
 
 
@@ -93,5 +93,5 @@ def _question_variance(table: ScoreTable, contender: str, seeds: list[int | None
             cell = table.cell(task, split, contender)
             scores = np.array([cell.scores[seed] for seed in seeds])
             asked = np.array([cell.asked[seed] for seed in seeds])
-            total += float(question_variance(scores, asked)) / len(splits) ** 2
+            total += float(estimate_question_variance(scores, asked)) / len(splits) ** 2
     return total / len(table.tasks) ** 2

@@ -10,11 +10,11 @@ from megatape.lab.study.suite.analysis.hypothesis_tests import (
     LEVEL,
     Comparison,
     benjamini_hochberg,
+    estimate_question_variance,
     exact_interval,
     exact_p,
     holm,
     interval_of,
-    question_variance,
     rank,
     seeds_needed,
     seeds_to_separate,
@@ -35,9 +35,9 @@ def p_of(scores: np.ndarray, reference: np.ndarray, asked: int = MANY) -> np.nda
         reference: Scores of the reference, [..., seeds].
         asked: Number of answers behind each score.
     """
-    from_questions = question_variance(scores, asked)
-    reference_from_questions = question_variance(reference, asked)
-    return welch_p(welch_comparison(scores, reference, from_questions, reference_from_questions))
+    question_variance = estimate_question_variance(scores, asked)
+    reference_question_variance = estimate_question_variance(reference, asked)
+    return welch_p(welch_comparison(scores, reference, question_variance, reference_question_variance))
 
 
 def comparison_of(mean: float, variance: float) -> Comparison:
