@@ -45,7 +45,7 @@ build/torchao: constraints.txt # not in .venv, where it slows every import of tr
 	touch $@
 
 fp8: build/torchao ## tests of products in FP8, emulated
-	PYTHONPATH=build/torchao $(PYTEST) tests/nn/test_fp8.py tests/model/test_fp8.py tests/training/startup/test_working_fp8.py \
+	PYTHONPATH=build/torchao $(PYTEST) tests/nn/test_fp8.py tests/model/test_fp8.py tests/training/startup/engine/test_working_fp8.py \
 		tests/accounting/memory/test_activation_memory.py tests/lab/benchmark/gpu/test_parts.py -m fp8
 
 build/triton: # that of the lowest torch

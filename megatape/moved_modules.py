@@ -170,7 +170,7 @@ MOVED = {
         "*": "megatape.lab.study.suite.*",
     },
     "megatape.training": {
-        "build": "megatape.training.startup.build_engine",
+        "build": "megatape.training.startup.engine.build_engine",
         "evaluation": "megatape.training.validation.evaluator",
         "hardware": "megatape.training.reporting.hardware",
         "position_view": "megatape.training.position_views.view",

@@ -17,7 +17,7 @@ Module = TypeVar("Module", bound=EncodingModule | None)
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of a model. A run selects those that work on all ranks (training/startup/working_kernels.py).
+    """Kernels of a model. A run selects those that work on all ranks (training/startup/engine/working_kernels.py).
 
     Attributes:
         backends: Names of attention backends in order of preference. None for the order of `auto`.

@@ -8,7 +8,7 @@ Where to look:
 * trainer.py: the loop over steps; run_schedule.py: when to evaluate, save and check.
 * steps/: one optimizer step: prefetched batches, passes and update, spike policy, skipped steps.
 * validation/: the loss on the validation splits; position_views/: summaries of the position tensors.
-* saving.py: when to save; run_state.py and state.py: what checkpoints store beside the weights.
+* saving.py: when to save; run_state.py and progress.py: what checkpoints store beside the weights.
 * interrupt.py: stopping on a signal.
 * reporting/: metrics of steps, speed, memory, and the report about the start.
 * callbacks/: followers of a run, including metrics, which passes them to sinks/ (console, metrics.jsonl, trackers).

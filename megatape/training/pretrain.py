@@ -27,9 +27,9 @@ from megatape.reliability.watch.watch import watch_ranks
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.training.startup.memory_check import check_memory
-from megatape.training.startup.memory_errors import explained_memory_errors
-from megatape.training.startup.memory_plan import MemoryPlan
+from megatape.training.startup.memory.memory_check import check_memory
+from megatape.training.startup.memory.memory_errors import explained_memory_errors
+from megatape.training.startup.memory.memory_plan import MemoryPlan
 from megatape.training.startup.rank_agreement import open_together
 from megatape.utils.files import without_links
 from megatape.utils.terminal import show_log

@@ -31,7 +31,7 @@ from megatape.model.init import initial_weight
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.training.startup.new_run_state import new_run_state
+from megatape.training.startup.state.new_run_state import new_run_state
 from megatape.zero.state.interfaces import ReadBlock
 from megatape.zero.state.kinds import WEIGHT
 from megatape.zero.state.zero_state import ZeroState

@@ -2,13 +2,13 @@
 
 In the order in which pretrain.py and build_trainer.py use them:
 
-* rank_agreement.py opens the data, and checks that all ranks have the same configuration, code and data.
-* memory_check.py checks that the planned memory (memory_plan.py) is available (available_memory.py). memory_errors.py explains
-  errors about exhausted memory, here and while training.
-* build_trainer.py builds the trainer from its parts: build_loader.py, build_evaluator.py and build_engine.py (model
-  and optimizer), which tests kernels (working_kernels.py) and users' encodings on split sequences (split_sequence_check.py),
-  and decides about CUDA graphs (graph_recording.py).
-* load_starting_state.py fills the weights: from a checkpoint (resuming.py), or at step 0 (new_run_state.py), perhaps from
-  another model (initial_weights.py, initial_weights_summary.py).
-* run_description.py and export_warning.py tell the user what is about to be trained (attention_choice.py: by which backend).
+rank_agreement.py   opens the data, and checks that all ranks have the same configuration, code and data
+memory/             checks that the planned memory is available
+build_trainer.py    builds the trainer from its parts: those that the next three entries build
+build_loader.py     reader of training samples
+build_evaluator.py  evaluator of validation samples
+engine/             model and optimizer under DeepSpeed, with kernels that work on all ranks
+state/              fills the weights: from a checkpoint, or at step 0, perhaps from another model
+run_description.py  tells the user what is about to be trained
+export_warning.py   warns about models that cannot be exported
 """

@@ -34,12 +34,12 @@ from megatape.training.reporting.start_report import StartReport
 from megatape.training.run_schedule import RunSchedule
 from megatape.training.run_state import RunFacts, RunState
 from megatape.training.start import Start
-from megatape.training.startup.build_engine import build_engine
 from megatape.training.startup.build_evaluator import build_evaluator
 from megatape.training.startup.build_loader import build_loader
+from megatape.training.startup.engine.build_engine import build_engine
 from megatape.training.startup.export_warning import export_warning
-from megatape.training.startup.load_starting_state import load_starting_state
 from megatape.training.startup.run_description import describe_run
+from megatape.training.startup.state.load_starting_state import load_starting_state
 from megatape.training.steps.spike_policy import SpikePolicy
 from megatape.training.steps.status import Requests
 from megatape.training.steps.stepper import Stepper

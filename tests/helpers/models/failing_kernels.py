@@ -16,7 +16,7 @@ from megatape.distributed.topology import Topology
 from megatape.encodings.tape import TapeUpdate
 from megatape.model.requirements import attention_requirements
 from megatape.registry import Entry
-from megatape.training.startup.working_kernels import KernelTests
+from megatape.training.startup.engine.working_kernels import KernelTests
 
 CPU = torch.device("cpu")
 ROTATION = "megatape.attention.kernels.rotation"

@@ -6,7 +6,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory.fitting_change import smallest_fitting_change
 from megatape.config import Config
 from megatape.distributed.topology import Topology
-from megatape.training.startup.memory_plan import MemoryPlan
+from megatape.training.startup.memory.memory_plan import MemoryPlan
 
 ONE_RANK = Topology(rank=0, local_rank=0, world_size=1, local_size=1)
 

@@ -10,7 +10,7 @@ from megatape.model.build import build_model
 from megatape.model.layout import Layout
 from megatape.model.options import Kernels, TrainingOptions
 from megatape.model.transformer import Transformer
-from megatape.training.startup import build_engine
+from megatape.training.startup.engine import build_engine
 
 
 @contextmanager

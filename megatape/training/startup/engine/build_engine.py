@@ -18,10 +18,10 @@ from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.model.wrappers.compilation import prepare_compiler, reasons_for_parts
 from megatape.reliability.goodput.process_clock import ProcessClock
-from megatape.training.startup.attention_choice import AttentionChoice
-from megatape.training.startup.graph_recording import graph_recording
-from megatape.training.startup.split_sequence_check import check_split_sequences
-from megatape.training.startup.working_kernels import KernelTests, working_linear_function
+from megatape.training.startup.engine.attention_choice import AttentionChoice
+from megatape.training.startup.engine.graph_recording import graph_recording
+from megatape.training.startup.engine.split_sequence_check import check_split_sequences
+from megatape.training.startup.engine.working_kernels import KernelTests, working_linear_function
 from megatape.utils.recorder import Recorder
 from megatape.zero.engine import Engine
 from megatape.zero.engine_options import engine_options

@@ -9,8 +9,8 @@ import torch
 
 from megatape.errors import OutOfMemory, OutOfMemoryInStep
 from megatape.reliability.watch.rank_errors import RankFailed
-from megatape.training.startup.available_memory import memory_capacity
-from megatape.training.startup.memory_plan import MemoryPlan
+from megatape.training.startup.memory.available_memory import memory_capacity
+from megatape.training.startup.memory.memory_plan import MemoryPlan
 from megatape.utils.units import format_bytes
 
 # Errors of torch and its libraries that have no type of their own.

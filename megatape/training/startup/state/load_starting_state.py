@@ -8,8 +8,8 @@ from megatape.config import Config
 from megatape.data.training.run_data import RunData
 from megatape.optim.legacy_schedules import check_new_run
 from megatape.training.start import Start
-from megatape.training.startup.new_run_state import new_run_state
-from megatape.training.startup.resuming import check_continues, resumed_checkpoint
+from megatape.training.startup.state.new_run_state import new_run_state
+from megatape.training.startup.state.resuming import check_continues, resumed_checkpoint
 from megatape.training.trainer import Trainer
 
 

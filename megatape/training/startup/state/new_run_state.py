@@ -14,8 +14,8 @@ from megatape.errors import UserError, flag
 from megatape.model.init import initial_block
 from megatape.nn.parameters import spec_of
 from megatape.run_environment import RunEnvironment
-from megatape.training.startup.initial_weights import open_initial_weights
-from megatape.training.startup.initial_weights_summary import summarize_initial_weights
+from megatape.training.startup.state.initial_weights import open_initial_weights
+from megatape.training.startup.state.initial_weights_summary import summarize_initial_weights
 from megatape.zero.state.interfaces import ReadBlock
 from megatape.zero.state.kinds import EMA, WEIGHT
 

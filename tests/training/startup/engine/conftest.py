@@ -3,7 +3,7 @@
 import pytest
 
 from megatape.distributed.topology import Topology
-from megatape.training.startup import working_kernels
+from megatape.training.startup.engine import working_kernels
 
 
 @pytest.fixture

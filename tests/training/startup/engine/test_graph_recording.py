@@ -11,7 +11,7 @@ from megatape.accounting.memory.rank_memory import plan_memory
 from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.errors import ConfigError, UserError
-from megatape.training.startup.graph_recording import graph_recording
+from megatape.training.startup.engine.graph_recording import graph_recording
 from megatape.zero.graph_limits import records_passes
 from tests.helpers.planner.plan_cases import configure
 from tests.helpers.runs.cpu_recorder import CpuRecorder

@@ -8,7 +8,7 @@ import torch
 
 from megatape.config import parse_config
 from megatape.distributed.topology import SINGLE_PROCESS
-from megatape.training.startup.split_sequence_check import check_split_sequences
+from megatape.training.startup.engine.split_sequence_check import check_split_sequences
 from tests.helpers.processes.workers import run_workers
 
 CONTEXT = {"parallel.cp": 2, "training.micro_batch_size": 2}

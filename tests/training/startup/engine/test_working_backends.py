@@ -18,7 +18,7 @@ from megatape.errors import UserError
 from megatape.model.requirements import attention_requirements
 from megatape.model.smoke_test import BackendTrial
 from megatape.registry import BACKENDS
-from megatape.training.startup import working_kernels
+from megatape.training.startup.engine import working_kernels
 from tests.helpers.models import fa4_stand_in
 from tests.helpers.models.failing_kernels import CPU, FRAGILE, ROTATION, backends_of, fragile_rotation, kernel_tests
 from tests.helpers.models.small_models import model_with

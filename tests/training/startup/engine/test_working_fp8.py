@@ -11,7 +11,7 @@ from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.nn.linear_function import linear
 from megatape.run_folder import RunFolder, read_steps
-from megatape.training.startup.working_kernels import working_linear_function
+from megatape.training.startup.engine.working_kernels import working_linear_function
 from tests.helpers.checks import bounds
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.training_cases import TRAIN_CASES

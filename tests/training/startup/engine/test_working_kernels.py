@@ -24,8 +24,8 @@ from megatape.registry import BACKENDS
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
-from megatape.training.startup import working_kernels
 from megatape.training.startup.build_trainer import build_trainer
+from megatape.training.startup.engine import working_kernels
 from tests.helpers.models.failing_kernels import (
     FRAGILE,
     ROTATION,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatape.training.startup.available_memory import available_memory, host_capacity, host_memory
+from megatape.training.startup.memory.available_memory import available_memory, host_capacity, host_memory
 
 
 def test_memory_of_the_host(tmp_path: Path) -> None:

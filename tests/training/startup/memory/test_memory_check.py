@@ -10,7 +10,7 @@ from megatape.accounting.memory.fitting_change import smallest_fitting_change
 from megatape.accounting.memory.rank_memory import plan_total
 from megatape.config import Config, parse_config
 from megatape.errors import ExitStatus, InsufficientMemory
-from megatape.training.startup.memory_check import check_memory
+from megatape.training.startup.memory.memory_check import check_memory
 from tests.helpers.planner.memory_plans import memory_plan
 from tests.helpers.processes.command import Command
 

@@ -9,7 +9,7 @@ import torch
 from megatape.config import Config, parse_config
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.reliability.watch.rank_errors import RankFailed
-from megatape.training.startup.memory_errors import explained_memory_errors
+from megatape.training.startup.memory.memory_errors import explained_memory_errors
 from tests.helpers.planner.memory_plans import memory_plan
 
 ERRORS = {

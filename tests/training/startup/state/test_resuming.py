@@ -7,7 +7,7 @@ import pytest
 
 from megatape.errors import UserError
 from megatape.run_environment import RunEnvironment
-from megatape.training.startup.resuming import resumed_checkpoint
+from megatape.training.startup.state.resuming import resumed_checkpoint
 from tests.helpers.runs.run_environments import accept, copied_run
 
 LAST_STEP = 4
