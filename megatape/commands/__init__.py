@@ -1,14 +1,14 @@
-"""Commands, a module each. cli/ has their table and parser, and runs them.
+"""Commands, a module each: `megatape plan` is plan.py, and `megatape prepare corpus` is prepare/corpus.py.
 
 A command's module has its options (`Options`), the function `run(options)` and the command line that its help shows
-(`EXAMPLE`). `megatape prepare corpus` is prepare/corpus.py.
+(`EXAMPLE`). Only cli/ and helpers/ have other modules.
 
-cli/                          from the words that a user types to calling `run`: start with its docstring
+cli/                          table of commands; from the words that a user types to calling `run`
+helpers/                      options and messages that commands share, and steps of the longer ones
 ledger.py                     a short command, to read next
 prepare/, data/               commands for data directories
 pretrain.py, plan.py, ...     the other commands
 study/, benchmark/            commands of megatape/lab
-evaluation/, generation/      parts of evaluate.py and generate.py
 
 Commands only translate options: the work is done in the packages that `run` imports.
 """

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from megatape.commands.cli.shared_options import FrozenBaseOptions
+from megatape.commands.helpers.shared_options import FrozenBaseOptions
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.utils.options import option
 from megatape.utils.url_secrets import is_masked

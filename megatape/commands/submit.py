@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from megatape.commands.cli.shared_options import ConfigOptions
+from megatape.commands.helpers.shared_options import ConfigOptions
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.job import Job
 from megatape.utils.options import option

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from megatape.commands.cli.output import print_paragraphs
-from megatape.commands.data.messages import read_tokenizer
-from megatape.commands.data.options import SourceOptions
+from megatape.commands.helpers.data_messages import read_tokenizer
+from megatape.commands.helpers.data_options import SourceOptions
 from megatape.utils.options import Count, option
 
 EXAMPLE = "megatape benchmark preparation --source python"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.data.messages import token_bar
-from megatape.commands.data.options import DataDirectoryOptions, TokenFormatOptions
+from megatape.commands.helpers.data_messages import token_bar
+from megatape.commands.helpers.data_options import DataDirectoryOptions, TokenFormatOptions
 from megatape.utils.options import option
 from megatape.utils.units import plural
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.data.messages import read_tokenizer, report_written, token_bar
-from megatape.commands.data.options import HeldOutOptions, NewDataOptions, TokenFormatOptions
+from megatape.commands.helpers.data_messages import read_tokenizer, report_written, token_bar
+from megatape.commands.helpers.data_options import HeldOutOptions, NewDataOptions, TokenFormatOptions
 from megatape.utils.options import option
 from megatape.utils.units import plural
 

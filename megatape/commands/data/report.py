@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.commands.data.options import DataDirectoryOptions
+from megatape.commands.helpers.data_options import DataDirectoryOptions
 from megatape.utils.options import option
 from megatape.utils.tables import columns
 

@@ -1,7 +1,7 @@
 """Generates a data directory of addition problems with reversed digits."""
 
-from megatape.commands.data.messages import token_bar
-from megatape.commands.data.options import NewDataOptions
+from megatape.commands.helpers.data_messages import token_bar
+from megatape.commands.helpers.data_options import NewDataOptions
 from megatape.utils.options import option, settings_from
 from megatape.utils.units import plural
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn
 
 from pydantic import Field
 
-from megatape.commands.cli.shared_options import descriptions
-from megatape.commands.data.messages import read_tokenizer, report_skipped, report_written
-from megatape.commands.data.options import HeldOutOptions, SourceOptions
+from megatape.commands.helpers.data_messages import read_tokenizer, report_skipped, report_written
+from megatape.commands.helpers.data_options import HeldOutOptions, SourceOptions
+from megatape.commands.helpers.shared_options import descriptions
 from megatape.errors import UserError, flag
 from megatape.registry import RULES
 from megatape.utils.options import Count, option

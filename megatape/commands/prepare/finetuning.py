@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from megatape.commands.cli.shared_options import descriptions
-from megatape.commands.data.messages import read_tokenizer, report_skipped, report_skipped_files
-from megatape.commands.data.options import HeldOutOptions, HubOptions, RecordLimitOptions
+from megatape.commands.helpers.data_messages import read_tokenizer, report_skipped, report_skipped_files
+from megatape.commands.helpers.data_options import HeldOutOptions, HubOptions, RecordLimitOptions
+from megatape.commands.helpers.shared_options import descriptions
 from megatape.config.kinds import Registered
 from megatape.errors import UserError, flag
 from megatape.registry import FORMATS

@@ -1,8 +1,8 @@
 """Trains encodings with several seeds, and compares them in a table and a plot."""
 
 from megatape.commands.cli.output import ParagraphPrinter
-from megatape.commands.cli.shared_options import ConfigOptions
-from megatape.commands.study.options import RunsOptions
+from megatape.commands.helpers.shared_options import ConfigOptions
+from megatape.commands.helpers.study_options import RunsOptions
 from megatape.registry import ENCODINGS
 from megatape.utils.options import Count, option
 

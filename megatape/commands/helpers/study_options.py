@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.commands.cli.shared_options import ImportOptions
+from megatape.commands.helpers.shared_options import ImportOptions
 from megatape.utils.options import CommandOptions, Count, Words, option
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import create_model
 
-from megatape.commands.cli.shared_options import ModelOptions
+from megatape.commands.helpers.shared_options import ModelOptions
 from megatape.lab.tasks.registry import TASKS
 from megatape.utils.documented_model import split_docstring
 from megatape.utils.options import Count, option

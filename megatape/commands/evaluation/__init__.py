@@ -1,1 +1,0 @@
-"""Options of `megatape evaluate`, which depend on the chosen tasks."""
