@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from megatape.utils.rounding import divide_up
+
 # Number of tokens in a block
 BLOCK = 128
 
@@ -69,7 +71,7 @@ def _block_mask(document_starts: Tensor, sees_key: SeesKey) -> BlockMask:
         sees_key: Mask of single pairs, for blocks that are only partly visible.
     """
     length = document_starts.shape[1]
-    num_blocks = -(-length // BLOCK)
+    num_blocks = divide_up(length, BLOCK)
     num_padded = num_blocks * BLOCK - length
     padding = document_starts[:, -1:].expand(-1, num_padded)
     starts = torch.cat([document_starts, padding], dim=1).unflatten(1, (num_blocks, BLOCK))  # [B, nb, BLOCK]

@@ -3,6 +3,8 @@
 import hashlib
 from typing import Literal
 
+from megatape.utils.rounding import divide_up
+
 
 def seed_of(text: str, bits: int, byte_order: Literal["little", "big"]) -> int:
     """Return a seed between 0 and 2^bits - 1, from the SHA-256 hash of a text.
@@ -13,7 +15,7 @@ def seed_of(text: str, bits: int, byte_order: Literal["little", "big"]) -> int:
         byte_order: Order in which the hash's first bytes are read. Two orders are in use, and neither can change: runs must
             start with the same weights and resume with the same dropout as in earlier versions.
     """
-    num_bytes = -(-bits // 8)
+    num_bytes = divide_up(bits, 8)
     num_spare_bits = 8 * num_bytes - bits
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:num_bytes], byte_order) >> num_spare_bits

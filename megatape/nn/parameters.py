@@ -9,6 +9,7 @@ from torch import nn
 from megatape.distributed.mesh import Axis
 from megatape.errors import UserError
 from megatape.moved_modules import old_names
+from megatape.utils.rounding import divide_up
 
 # How optimizers treat a weight. Matrices of position encodings have their own role: they are small, and it is unknown whether
 # whole-matrix updates (Muon) help them.
@@ -84,7 +85,7 @@ def parameter(
 
     local_shape = list(shape)
     if dim is not None:
-        local_shape[dim] = -(-shape[dim] // axis.size)
+        local_shape[dim] = divide_up(shape[dim], axis.size)
     sharded_dim = dim if axis.size > 1 else None
     weight = nn.Parameter(torch.empty(local_shape))
     _declare(weight, ParameterSpec(shape, init, decay, lr_scale, role, bounds, sharded_dim))

@@ -3,8 +3,10 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
-# Maximum number of samples in a step. Up to it, the sum of their digests, 32 bits each, is exact in float64: it is below
-# 2^21 * 2^32 = 2^53. Resuming computes the digest of the last step again.
+from megatape.utils.rounding import divide_up
+
+# Maximum number of samples in a step. A sum of that many digests of 32 bits is below 2^21 * 2^32 = 2^53, so it is exact in
+# float64. Checkpoints store the sum for the last step, and resuming computes it again.
 MAX_STEP_SAMPLES = 2**21
 
 
@@ -32,7 +34,7 @@ class BatchSizes:
         consumed = 0
         remaining = step
         for size, end in self.warmup:
-            steps_of_stage = max(0, -(-(end - consumed) // size))
+            steps_of_stage = max(0, divide_up(end - consumed, size))
             steps = min(remaining, steps_of_stage)
             consumed += steps * size
             remaining -= steps

@@ -21,6 +21,7 @@ from megatape.config.sections.batches import MAX_STEP_SAMPLES, BatchSizes
 from megatape.errors import ConfigError
 from megatape.moved_modules import old_names
 from megatape.registry import AUTO, BACKENDS, Entry
+from megatape.utils.rounding import divide_up
 
 _AUTO_ENTRY = {AUTO: Entry("", "the first that supports the model and works")}
 
@@ -176,7 +177,7 @@ class TrainingConfig(Section):
         """Return the samples of each step. sequence_length: Tokens per sample."""
         stages = []
         for stage in self.batch_warmup:
-            end = -(-stage.tokens // sequence_length)
+            end = divide_up(stage.tokens, sequence_length)
             stages.append((stage.samples, end))
         return BatchSizes(self.global_batch_size, tuple(stages))
 

@@ -10,6 +10,7 @@ from megatape.data.training.batches.batch import Batch
 from megatape.distributed.layout import local_tokens
 from megatape.model.recorded_streams import local_state, recorded_streams
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
+from megatape.utils.rounding import divide_up
 from megatape.zero.engine import Engine
 from megatape.zero.passes.recorded_passes import Inputs
 from megatape.zero.state.kinds import WEIGHT
@@ -51,7 +52,7 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
     states = _record_states(engine, text)
 
     index = torch.arange(ids.shape[1], device=engine.device)
-    stride = -(-ids.shape[1] // MAX_TOKENS)
+    stride = divide_up(ids.shape[1], MAX_TOKENS)
     places = index[::stride]
     local_index = local_tokens(module.local(index[None]), module.layout.tensor_axis)[0]
     is_selected = local_index % stride == 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from megatape.distributed.topology import Topology
 from megatape.training.reporting.hardware import device_name
+from megatape.utils.rounding import divide_up
 from megatape.utils.software import package_version, versions
 
 
@@ -32,7 +33,7 @@ class EnvironmentRecord:
             "python/torch/deepspeed": versions(),
             "command": typed_command(),
             "ranks": self.topology.world_size,
-            "hosts": -(-self.topology.world_size // self.topology.local_size),
+            "hosts": divide_up(self.topology.world_size, self.topology.local_size),
             "device": device_name(),
             "attention": self.attention,
             "sample_flops": self.sample_flops,

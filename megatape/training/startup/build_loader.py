@@ -6,6 +6,7 @@ from megatape.data.training.batches.loader import Loader
 from megatape.data.training.mixing.mixture import Mixture
 from megatape.distributed.mesh import Axis
 from megatape.encodings import encoding_of
+from megatape.utils.rounding import divide_up
 
 
 def build_loader(
@@ -28,7 +29,7 @@ def build_loader(
     """
     warmup = {}
     for stage in config.length_warmup:
-        warmup[stage.length] = -(-stage.tokens // config.sequence_length)
+        warmup[stage.length] = divide_up(stage.tokens, config.sequence_length)
     return Loader(
         samples,
         batches=batches,

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.nn.parameters import Shard, matrix_shape
+from megatape.utils.rounding import divide_up
 
 
 @dataclass(frozen=True)
@@ -84,4 +85,4 @@ class Piece:
         """Return the first row with an element of this run, and the row after the last one, counting in the shard."""
         width = self.shard.width
         end = self.start + self.values.numel()
-        return self.start // width, -(-end // width)
+        return self.start // width, divide_up(end, width)

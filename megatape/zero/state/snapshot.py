@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatape.utils.rounding import round_up
 from megatape.zero.state.kinds import WEIGHT, TensorKey
 from megatape.zero.state.piece import Piece
 from megatape.zero.state.zero_state import ZeroState
@@ -77,11 +78,11 @@ class HostCopies:
         tensors: Tensors to copy.
 
     Attributes:
-        tensors: Flat tensors with the same sizes and types, not yet filled.
+        tensors: For each given tensor, an uninitialized flat tensor in host memory with its number of elements and dtype.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
-        sizes = [_aligned(tensor.nbytes) for tensor in tensors]
+        sizes = [round_up(tensor.nbytes, ALIGNMENT) for tensor in tensors]
         memory = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
         if memory.nbytes and any(tensor.is_cuda for tensor in tensors):
             torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
@@ -97,8 +98,3 @@ class HostCopies:
 def _unpin(memory: Tensor) -> None:
     """Unpin a block of host memory."""
     torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(memory.data_ptr()))
-
-
-def _aligned(num_bytes: int) -> int:
-    """Round a size up to a multiple of ALIGNMENT."""
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT

@@ -13,6 +13,7 @@ from megatape.lab.study.execution.one_process.worker import DISAGREES, Assignmen
 from megatape.lab.study.execution.run import Run, RunsFailed, last_error
 from megatape.utils.files import read_regular
 from megatape.utils.python_process import python_command
+from megatape.utils.rounding import divide_up
 
 # Maximum number of runs in a group. More runs would save little, as starting a process takes seconds.
 MAX_RUNS = 8
@@ -97,7 +98,8 @@ def make_groups(runs: Sequence[Run[Any]], jobs: int, train_together: bool) -> li
     ordered = list(runs)
     if train_together:
         ordered.sort(key=_data_and_encoding)
-    size = max(1, min(MAX_RUNS, -(-len(runs) // jobs)))
+    size = min(MAX_RUNS, divide_up(len(runs), jobs))
+    size = max(1, size)
     groups = []
     for first in range(0, len(ordered), size):
         runs_of_group = sorted(ordered[first : first + size], key=_data_and_encoding)
