@@ -25,7 +25,7 @@ from megatape.model.mlp import MLP
 from megatape.model.options import DEFAULT_KERNELS, DEFAULT_TRAINING, Kernels, ModelOptions, TrainingOptions
 from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
-from megatape.model.wrappers.compilation import CompiledBlock, PartlyCompiledBlock, prepare_compiler, reasons_for_parts
+from megatape.model.wrappers.compilation import CompiledBlock, PartlyCompiledBlock, prepare_compiler, reason_for_parts
 from megatape.model.wrappers.gathering import GatheredBlock
 from megatape.model.wrappers.memory import ChunkedBlock, RebuiltSumBlock, RecomputedBlock, SelectiveBlock, SelectiveMLP
 from megatape.model.wrappers.sequence_parallel import SequenceParallelAttention, SequenceParallelBlock
@@ -58,9 +58,7 @@ def build_model(
 
 
 def block_class(options: ModelOptions, updates_state: bool) -> type[Block]:
-    """Return the class of a model's blocks: the plain classes, wrapped by what is asked for, in the order of the lines below.
-
-    A wrapper is a subclass that computes steps in another way. It adds no modules, so parameters keep their names.
+    """Return the class of a model's blocks: Block, Attention and MLP with the wrappers that the options need, innermost first.
 
     Args:
         options: Ranks, kernels and memory savings of the model.
@@ -79,8 +77,10 @@ def block_class(options: ModelOptions, updates_state: bool) -> type[Block]:
         attentions.append(TensorParallelAttention)
         mlps.append(TensorParallelMLP)
     if is_compiled:
-        compiled = PartlyCompiledBlock if reasons_for_parts(options) else CompiledBlock
-        blocks.append(compiled)
+        if reason_for_parts(options) is None:
+            blocks.append(CompiledBlock)
+        else:
+            blocks.append(PartlyCompiledBlock)
     elif is_selective:
         blocks.append(SelectiveBlock)
         mlps.append(SelectiveMLP)

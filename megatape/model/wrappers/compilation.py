@@ -35,12 +35,11 @@ def prepare_compiler(backend: str) -> None:
         torch.compiler.assume_constant_result(function)
 
 
-def reasons_for_parts(options: ModelOptions) -> list[str]:
-    """Return the reasons why a block is not one graph, none if it is. docs/kernels.md lists the parts."""
-    reasons = []
+def reason_for_parts(options: ModelOptions) -> str | None:
+    """Return the reason why a block is not one graph, or None if it is. docs/kernels.md lists the parts."""
     if options.training.chunk_tokens is not None:
-        reasons.append("the MLP takes some tokens at a time")
-    return reasons
+        return "the MLP takes some tokens at a time"
+    return None
 
 
 class CompiledBlock(Block):
@@ -64,7 +63,7 @@ class CompiledBlock(Block):
 
 
 class PartlyCompiledBlock(Block):
-    """Block compiled in two parts, where `reasons_for_parts` has a reason: the norm before attention, and all that follows it.
+    """Block compiled in two parts, where `reason_for_parts` has one: the norm before attention, and all that follows it.
 
     Wrappers run the second part for some tokens at a time.
     """

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from megatape.model.options import ModelOptions, TrainingOptions
 from megatape.model.transformer import Transformer
-from megatape.model.wrappers.compilation import CompiledBlock, PartlyCompiledBlock, prepare_compiler, reasons_for_parts
+from megatape.model.wrappers.compilation import CompiledBlock, PartlyCompiledBlock, prepare_compiler, reason_for_parts
 from megatape.registry import ENCODINGS
 from megatape.utils.torch_internals import aot_backend
 from tests.helpers.checks import bounds
@@ -149,8 +149,8 @@ def test_operators_of_a_graph_have_their_flops() -> None:
 
 
 def test_settings_needing_several_graphs_have_a_reason() -> None:
-    assert len(reasons_for_parts(ModelOptions(training=TrainingOptions(chunk_tokens=8)))) == 1
-    assert not reasons_for_parts(ModelOptions())
+    assert reason_for_parts(ModelOptions(training=TrainingOptions(chunk_tokens=8))) is not None
+    assert reason_for_parts(ModelOptions()) is None
 
 
 def test_chunks_run_the_second_part_several_times() -> None:

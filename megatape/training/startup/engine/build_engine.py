@@ -16,7 +16,7 @@ from megatape.model.options import Kernels, ModelOptions, TrainingOptions
 from megatape.model.requirements import attention_requirements
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
-from megatape.model.wrappers.compilation import prepare_compiler, reasons_for_parts
+from megatape.model.wrappers.compilation import prepare_compiler, reason_for_parts
 from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.training.startup.engine.attention_choice import AttentionChoice
 from megatape.training.startup.engine.graph_recording import graph_recording
@@ -75,7 +75,8 @@ def build_engine(
         layout = Layout(tensor_axis, mesh["sequence"], mesh["context"])
         model = build_model(config.model, layout, kernels, options)
         if training.compile and topology.is_main:
-            for reason in reasons_for_parts(ModelOptions(layout, kernels, options)):
+            reason = reason_for_parts(ModelOptions(layout, kernels, options))
+            if reason is not None:
                 LOG.info("training.compile compiles each block in two parts instead of one: %s", reason)
         check_trainable(model, training.trainable, training.frozen)
         return model
