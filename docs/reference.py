@@ -15,7 +15,7 @@ from megatape.commands.cli.command import load_command
 from megatape.commands.cli.table import COMMANDS, is_group, sentence
 from megatape.commands.helpers.task_options import EvaluationOptions, options_of
 from megatape.config import Config
-from megatape.config.config import all_limits
+from megatape.config.config import config_limits
 from megatape.config.fields.annotations import by_kind_of, choices, resume_rule_of, sections_in, unwrapped
 from megatape.config.limits import Incompatibility, Limit, ValueOf
 from megatape.config.sections.model import model_limits
@@ -132,7 +132,7 @@ def config() -> str:
 
 def _incompatibilities() -> str:
     """Return the table of settings that exclude each other."""
-    limits_by_prefix: dict[str, Iterable[Limit[Any]]] = {"model.": model_limits(), "": all_limits()}
+    limits_by_prefix: dict[str, Iterable[Limit[Any]]] = {"model.": model_limits(), "": config_limits()}
     rows = []
     for prefix, limits in limits_by_prefix.items():
         for limit in limits:

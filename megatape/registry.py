@@ -346,14 +346,15 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
     ),
 }
 
-# Limits of the model section: component -> table of settings that it does not support (megatape/config/limits.py), in a file
-# that imports no torch. The first violated limit is the error that users see.
+# Components of a model, each with the location of a table of settings in the model section that it does not support
+# (megatape/config/limits.py). The tables' files import no torch. Users see the first violated limit as an error.
 MODEL_LIMITS: dict[str, str] = {
     "layers": "megatape.config.sections.layer_limits:LIMITS",
     "position encoding": "megatape.config.sections.encoding_limits:LIMITS",
 }
 
-# Limits of the whole configuration, checked after all sections.
+# Components of a run, each with the location of a table like those above, about the whole configuration. They are checked
+# after all sections.
 LIMITS: dict[str, str] = {
     "positions": "megatape.model.length_limits:LIMITS",
     "ZeRO": "megatape.config.sections.distribution_limits:ZERO_LIMITS",

@@ -48,7 +48,7 @@ class Config(Section):
         self._check_family()
         self._check_export_interval()
         for model in (self.model, *self.model.with_other_encodings()):
-            check_limits(self.model_copy(update={"model": model}), all_limits())
+            check_limits(self.model_copy(update={"model": model}), config_limits())
         self._check_schedule()
         return self
 
@@ -153,6 +153,6 @@ class Config(Section):
         return self.training.global_batch_size // samples
 
 
-def all_limits() -> tuple[Limit[Config], ...]:
-    """Return the limits of all components, in the order of checking."""
+def config_limits() -> tuple[Limit[Config], ...]:
+    """Return the limits of the whole configuration, in the order of checking. Those of the model section are separate."""
     return load_limits(LIMITS)

@@ -115,10 +115,10 @@ def check_limits(section: Checked, limits: Iterable[Limit[Checked]]) -> None:
 
 
 def load_limits(table: Mapping[str, str]) -> tuple[Limit[Any], ...]:
-    """Return the limits of all components, in the order of checking.
+    """Return the limits that a table of the registry lists, in the order of checking.
 
     Args:
-        table: Table of the registry: component -> location of its limits, "package.module:name".
+        table: Location of each component's limits, "package.module:name", by name of the component.
     """
     return _load(tuple(table.values()))
 

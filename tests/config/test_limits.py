@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.config import Config
-from megatape.config.config import all_limits
+from megatape.config.config import config_limits
 from megatape.config.limits import Incompatibility, Limit, ValueOf, check_limits, indivisible
 from megatape.config.section import Section
 from megatape.config.sections.model import model_limits
@@ -66,7 +66,7 @@ def test_every_message_can_be_written(changes: dict[str, Any]) -> None:
     """Every name in a message exists in every configuration."""
     config = parse(**changes)
     tables: tuple[tuple[Iterable[Limit[Any]], Section], ...] = (
-        (all_limits(), config),
+        (config_limits(), config),
         (model_limits(), config.model),
     )
     num_checked = 0

@@ -182,5 +182,5 @@ class ModelConfig(Section):
 
 
 def model_limits() -> tuple[Limit[ModelConfig], ...]:
-    """Return the limits of the section, in the order of checking."""
+    """Return the limits of the model section, in the order of checking."""
     return load_limits(MODEL_LIMITS)
