@@ -22,7 +22,7 @@ class AsyncAllToAll:
     The backward pass begins the inverse exchange at `wait`, and waits for it where this one began, so it overlaps as well.
 
     Args:
-        x: Tensor to exchange; None, or with a single rank any tensor, is not exchanged.
+        x: Tensor to exchange, or None. With a single rank, nothing is exchanged.
         axis: Ranks that exchange pieces.
         split_by: Rule for splitting x into pieces.
         join_by: Rule for joining the received pieces.
@@ -32,32 +32,26 @@ class AsyncAllToAll:
         self._axis = axis
         self._join_by = join_by
         self._exchange = _Exchange()
-        self._x: Tensor | None = None
-        if x is not None and torch.compiler.is_compiling():
-            self._x = _exchange_in_graph(x, axis, split_by)
-        elif x is not None:
-            begin = partial(self._exchange.begin, split_by)
-            finish = partial(self._exchange.finish, split_by)
-            self._x = paired(x, axis, begin, finish)
+        self._x = x
+        if x is None or axis.size == 1:
+            return
+        if torch.compiler.is_compiling():
+            # In a graph, the exchange is one operator, and the compiler chooses when to wait for it.
+            self._x = paired(split_by.split(x, axis.size), axis, all_to_all, all_to_all)
+            return
+        begin = partial(self._exchange.begin, split_by)
+        finish = partial(self._exchange.finish, split_by)
+        self._x = paired(x, axis, begin, finish)
 
     def wait(self) -> Tensor | None:
         """Wait for the pieces of the other ranks, and join them."""
-        if self._x is None:
-            return None
+        if self._x is None or self._axis.size == 1:
+            return self._x
         if torch.compiler.is_compiling():
-            if self._axis.size == 1:
-                return self._x
             return self._join_by.join(self._x)
         begin = partial(self._exchange.begin, self._join_by)
         finish = partial(self._exchange.finish, self._join_by)
         return paired(self._x, self._axis, finish, begin)
-
-
-def _exchange_in_graph(x: Tensor, axis: Axis, split_by: Pieces) -> Tensor:
-    """Return the received pieces. In a compiled graph, the exchange is one operator, and the compiler chooses when to wait."""
-    if axis.size == 1:
-        return x
-    return paired(split_by.split(x, axis.size), axis, all_to_all, all_to_all)
 
 
 class _Exchange:

@@ -4,7 +4,6 @@ Shapes as in model/transformer.py. Blocks that save memory use these classes on 
 with a Remat.
 """
 
-import torch
 from torch import Tensor
 
 from megatape.attention.backend import DocumentStarts
@@ -43,9 +42,9 @@ class TensorParallelAttention(Attention):
 
     def gathered_features(self, gathered: GatheredInput, q: Tensor, k: Tensor) -> Features:
         """Return `features` of an input being gathered."""
-        # Encodings read the input as a plain tensor, so their layers find its Remat here.
-        if torch.compiler.is_compiling():
+        if gathered.remat is None:
             return self.features(gathered.whole, q, k)
+        # Encodings read the input as a plain tensor, so their layers find its Remat in the forward context.
         with changed_context(shared_remat=gathered.remat):
             return self.features(gathered.whole, q, k)
 
