@@ -115,7 +115,7 @@ class LoraColumnLinear(SharedInputLinear):
         projection = super().forward(x, gathered=gathered, is_last=is_last)
         own_tokens = gathered.local if gathered is not None and gathered.is_gathered else x
         output = projection.output + self.adapter(own_tokens)
-        return Projection(output, projection.next_input)
+        return projection._replace(output=output)
 
 
 class LoraRowLinear(RowLinear):

@@ -92,7 +92,12 @@ class FlashAttention4(RotatingBackend):
         assert bias is None
         head_dim = q.shape[-1]
         if state is None or (state.initial is not None and state.initial.shape[-1] == head_dim):
-            options = Options(averages_state, window, self.rotation_by_kernel, self.deterministic)
+            options = Options(
+                averages_state=averages_state,
+                window=window,
+                rotation_by_kernel=self.rotation_by_kernel,
+                deterministic=self.deterministic,
+            )
             out = fa4_attention(q, k, v, state, document_starts, options)
             if not averages_state:
                 return out, None

@@ -45,7 +45,7 @@ class _Settings(NamedTuple):
     """Plain values from which an operator makes blocks and bias.
 
     Attributes:
-        bias: Location of the bias's class, "module:name", or None without a bias.
+        bias_location: Location of the bias's class, "module:name", or None without a bias.
         min_rows: Minimum number of rows in a block.
         window: Number of tokens that a token attends to, or None for all earlier ones.
         num_context_ranks: Number of context-parallel ranks.
@@ -53,7 +53,7 @@ class _Settings(NamedTuple):
         context_group: Name of their process group, or None for a single rank.
     """
 
-    bias: str | None
+    bias_location: str | None
     min_rows: int
     window: int | None
     num_context_ranks: int
@@ -70,20 +70,27 @@ class _Settings(NamedTuple):
 
     def score_bias(self, weights: Sequence[Tensor]) -> ScoreBias | None:
         """Return the bias, made again from its weights, see ScoreBias."""
-        if self.bias is None:
+        if self.bias_location is None:
             return None
-        return _bias_class(self.bias)(*weights)
+        return _bias_class(self.bias_location)(*weights)
 
 
 def _plain_settings(row_blocks: RowBlocks, bias: ScoreBias | None) -> _Settings:
-    location = None
+    bias_location = None
     if bias is not None:
-        location = f"{type(bias).__module__}:{type(bias).__qualname__}"
+        bias_location = f"{type(bias).__module__}:{type(bias).__qualname__}"
     context_axis = row_blocks.context_axis
     group_name = None
     if context_axis.group is not None:
         group_name = context_axis.group.group_name
-    return _Settings(location, row_blocks.min_rows, row_blocks.window, context_axis.size, context_axis.rank, group_name)
+    return _Settings(
+        bias_location=bias_location,
+        min_rows=row_blocks.min_rows,
+        window=row_blocks.window,
+        num_context_ranks=context_axis.size,
+        context_rank=context_axis.rank,
+        context_group=group_name,
+    )
 
 
 @cache
