@@ -1,6 +1,7 @@
 """Functions that torch.compile keeps as one operator of a graph, instead of tracing what they do.
 
-Our Triton kernels and the loops of `blocked` attention run this way. A block is then a single graph, whatever they do inside.
+Our Triton kernels, FlashAttention-4 and the loops of `blocked` attention run this way. A block is then a single graph,
+whatever they do inside.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,9 @@ from megatape.utils.torch_internals import autograd_in_operator, tree_map_only
 
 NAMESPACE = "megatape"
 
-# Arguments of an operator, by position
+# Arguments of an operator, by position.
 Arguments = TypeVarTuple("Arguments")
-# A tensor, or a list of tensors
+# A tensor, or a list of tensors.
 Result = TypeVar("Result")
 
 
@@ -87,7 +88,7 @@ class _FlatArguments:
     def __init__(self, function: Callable[..., Any]) -> None:
         hints = get_type_hints(function)
         flat: dict[str, Any] = {}
-        # For each argument of the function, its class if that is a NamedTuple, or else None
+        # For each argument of the function, its class if that is a NamedTuple, or else None.
         self._groups: list[Any] = []
         for name in signature(function).parameters:
             fields = getattr(hints[name], "_fields", None)

@@ -14,7 +14,7 @@ from megatape.attention.kernels.tiles import width
 from megatape.nn.kernels import devices
 from megatape.nn.kernels.launch import Kernel
 
-# Maximum shared memory per program
+# Maximum shared memory per program on an A100.
 A100_SHARED_BYTES = 163 * 1024
 
 
@@ -35,8 +35,8 @@ class Tile:
     stages: int
 
 
-# Tiles by kernel and head size in bfloat16: the fastest of up to 17, measured on an H200. TAPE's attention takes 0.72 to 0.79
-# times as long as with tiles chosen by registers and shared memory alone (docs/kernels.md).
+# Tiles by kernel and head size in bfloat16. On an H200, each is the fastest of up to 17 tiles tried, or within 2% of the
+# fastest (docs/results/speed.md).
 TILES = {
     (forward_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=3),
     (forward_kernel, 128): Tile(queries=128, keys=64, warps=8, stages=3),
@@ -58,10 +58,10 @@ TILES_BELOW_A100 = TILES_BELOW_H100 | {
     (queries_kernel, 128): Tile(queries=64, keys=32, warps=4, stages=2),
     (keys_kernel, 128): Tile(queries=32, keys=64, warps=8, stages=2),
 }
-# Tile for float32, used by all kernels
+# Tile for float32, used by all kernels.
 FLOAT_TILE = Tile(queries=32, keys=32, warps=8, stages=1)
 
-# Tiles to try, by name of the kernel
+# Tiles to try, by name of the kernel.
 _trial_tiles: dict[str, Tile] = {}
 
 

@@ -1,1 +1,1 @@
-"""What reads the fields of sections: help and documentation, comparing configurations, and errors."""
+"""Functions reading the fields of sections, for help, documentation, errors, and comparing configurations."""

@@ -1,4 +1,4 @@
-"""Limits of model.layers: patterns that name no possible model."""
+"""Limits of model.layers, and of mixing encodings by it or by model.nope_every."""
 
 from megatape.config.layers.layer_mixing import main_encoding, mixing_error
 from megatape.config.limits import Limit

@@ -1,4 +1,4 @@
-"""Interface of callbacks, which follow a run. CONTRIBUTING.md lists the files to touch for adding one."""
+"""Interface of callbacks, which follow a run. To add one, see CONTRIBUTING.md."""
 
 from dataclasses import dataclass
 from pathlib import Path

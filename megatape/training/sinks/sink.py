@@ -1,4 +1,4 @@
-"""Interface of sinks, which receive the metrics of a run. CONTRIBUTING.md lists the files to touch for adding one."""
+"""Interface of sinks, which receive the metrics of a run. To add one, see CONTRIBUTING.md."""
 
 from typing import TYPE_CHECKING
 

@@ -92,8 +92,8 @@ class ComputationCheck:
         self._is_off = True
         if self._topology.is_main:
             LOG.warning(
-                "warning: %s. Check the hosts of these ranks. Or sound ranks round differently: computations are not compared "
-                "any more",
+                "warning: %s. Check the hosts of these ranks: they are faulty, or they round differently. This run does not "
+                "compare computations any more",
                 description,
             )
 

@@ -30,9 +30,9 @@ class EvaluationLosses:
                 sequence-parallel ranks.
         """
         means = {}
-        for group, loss, count in zip(groups, losses, targets, strict=True):
-            if count:
-                means[group] = loss * num_counts / count
+        for group, loss, num_targets in zip(groups, losses, targets, strict=True):
+            if num_targets:
+                means[group] = loss * num_counts / num_targets
         mean = math.nan
         if means:
             mean = sum(losses) * num_counts / sum(targets)
