@@ -15,7 +15,7 @@ forward.py.
 import triton
 import triton.language as tl
 
-from megatape.attention.kernels.forward import LOG2_E, PRECISION, add_bias, add_decay, seen_keys, state_channel, visible
+from megatape.attention.kernels.scores import PRECISION, key_range, scores_tile, seen_keys, visible
 from megatape.attention.kernels.tiles import (
     halves,
     head_columns,
@@ -23,6 +23,7 @@ from megatape.attention.kernels.tiles import (
     load_halves,
     load_state,
     rotate_back,
+    state_channel,
     store,
     store_halves,
 )
@@ -69,7 +70,7 @@ def queries_kernel(
     rotated_q: Rotated queries [B, N, H, R]. Equal to q if initial is None.
     rotated_k: Rotated keys [B, N, L, R].
     d_q: Gradient of the queries, [B, N, H, R].
-    d_state: dq~ conj(q), [B, N, H, R]. None without delta.
+    d_state: dq~ conj(q), [B, N, H, R], or None without delta.
     row_sum: d_i, float32 [B, H, N].
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -101,26 +102,16 @@ def queries_kernel(
     d_queries = tl.zeros((QUERIES, WIDTH), tl.float32)
     # Keys in the order of the forward pass
     for masked in tl.static_range(2):
-        if masked:
-            begin = seen
-            end = tl.minimum(first + QUERIES, length) - (diagonal - whole)
-            gap = whole
-            skipped = diagonal - whole
-        else:
-            begin = whole
-            end = diagonal
-            gap = diagonal
-            skipped = 0
+        last = tl.minimum(first + QUERIES, length)
+        begin, end, gap, skipped = key_range(seen, last, whole, diagonal, masked)
         for step in range(begin, end, KEYS):
             start = step + tl.where(step >= gap, skipped, 0)
 
             # A, [QUERIES, KEYS]
             keys = load(rotated_k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             values = load(v, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
-            scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
             tokens = start + tl.arange(0, KEYS)
-            scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
-            scores = add_decay(scores, decay, batch, head, rows[:, None], tokens[None, :], length, heads)
+            scores = scores_tile(queries, keys, rows[:, None], tokens[None, :], bias, decay, batch, head, length, heads, scale)
             weights = tl.exp2(scores - log_sums[:, None])
             if masked:
                 weights = tl.where(visible(tokens, rows, row_starts, starts), weights, 0.0)
@@ -209,12 +200,13 @@ def keys_kernel(
     else:
         states = load(e, batch, first, e_channel, length, e_channels, columns, KEYS, SIZE, True)
 
-    # Queries that see the keys: from `diagonal` on all of the keys, from `whole` on only some again, up to `last`
+    # Queries that see some of the keys: from `seen` up to `last`. From `diagonal` up to `whole` they see all of the keys.
     tokens = first + tl.arange(0, KEYS)
     token_ends = tl.zeros((KEYS,), tl.int32) + length
     if ends is not None:
         pointers = ends + batch.to(tl.int64) * length + tokens
         token_ends = tl.load(pointers, mask=tokens < length, other=0).to(tl.int32)
+    seen = first // QUERIES * QUERIES
     last = tl.max(token_ends, 0)
     diagonal = tl.minimum(tl.cdiv(first + KEYS, QUERIES) * QUERIES, last)
     whole = tl.min(tl.where(tokens < length, token_ends, length), 0) // QUERIES * QUERIES
@@ -228,16 +220,7 @@ def keys_kernel(
     d_decays = tl.zeros((KEYS, GROUP_P), tl.float32)
     # First the queries that see all of the keys, then, with masking, the queries before and after them.
     for masked in tl.static_range(2):
-        if masked:
-            begin = first // QUERIES * QUERIES
-            end = last - (whole - diagonal)
-            gap = diagonal
-            skipped = whole - diagonal
-        else:
-            begin = diagonal
-            end = whole
-            gap = whole
-            skipped = 0
+        begin, end, gap, skipped = key_range(seen, last, diagonal, whole, masked)
         count = tl.cdiv(end - begin, QUERIES)
         # The heads of the group follow each other.
         for step in range(count * GROUP):
@@ -256,13 +239,11 @@ def keys_kernel(
             # A^T, [KEYS, QUERIES]
             queries = load(rotated_q, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
             d_contents = load(d_content, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
-            scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2_E)
-            scores = add_bias(scores, bias, head, rows[None, :], tokens[:, None], length)
-            scores = add_decay(scores, decay, batch, head, rows[None, :], tokens[:, None], length, heads)
+            scores = scores_tile(keys, queries, rows[None, :], tokens[:, None], bias, decay, batch, head, length, heads, scale)
             weights = tl.exp2(scores - log_sums[None, :])
             if masked:
-                seen = (tokens[:, None] <= rows[None, :]) & (rows[None, :] < token_ends[:, None])
-                weights = tl.where(seen, weights, 0.0)
+                is_seen = (tokens[:, None] <= rows[None, :]) & (rows[None, :] < token_ends[:, None])
+                weights = tl.where(is_seen, weights, 0.0)
 
             # dA^T, [KEYS, QUERIES], and the gradients of the values, [KEYS, WIDTH]
             d_weights = tl.dot(values, tl.trans(d_contents), input_precision=PRECISION)

@@ -7,7 +7,7 @@ their sum by distance. This needs neither N x N memory nor atomic additions. Sha
 import triton
 import triton.language as tl
 
-from megatape.attention.kernels.forward import LOG2_E, PRECISION, add_bias, visible
+from megatape.attention.kernels.scores import PRECISION, scores_tile, visible
 from megatape.attention.kernels.tiles import head_columns, load
 
 
@@ -138,8 +138,7 @@ def _d_scores(
     # A, [QUERIES, KEYS]
     queries = load(rotated_q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     keys = load(rotated_k, batch, start, channel, length, channels, columns, KEYS, SIZE, True)
-    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
-    scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
+    scores = scores_tile(queries, keys, rows[:, None], tokens[None, :], bias, None, batch, head, length, heads, scale)
     weights = tl.exp2(scores - log_sums[:, None])
     weights = tl.where(visible(tokens, rows, row_starts, starts), weights, 0.0)
 

@@ -7,11 +7,9 @@ powers of two. Shapes as in model/transformer.py. SIZE is R, and GROUP is the nu
 import triton
 import triton.language as tl
 
-from megatape.attention.kernels.tiles import head_columns, joined, load, load_halves, load_state, rotate, store
+from megatape.attention.kernels.scores import PRECISION, key_range, scores_tile, seen_keys, visible
+from megatape.attention.kernels.tiles import head_columns, joined, load, load_halves, load_state, rotate, state_channel, store
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-# Precision of float32 products: three TF32 products in tensor cores, as exact as one in float32.
-PRECISION = tl.constexpr("tf32x3")
 # Score of a masked key. Finite, because a row may have no visible key in its first block.
 HIDDEN = tl.constexpr(-1e30)
 
@@ -52,8 +50,8 @@ def forward_kernel(
     v: Values [B, N, L, R].
     e: Position tensor as a value, [B, N, L, R], or [B, N, 1, R] if delta is None. None to compute A v only.
     initial, delta: Terms of the rotation, see tiles.load_state.
-    bias: Bias on the scores by distance, see add_bias.
-    decay: Bias on the scores by sums of gates, see add_decay.
+    bias: Bias on the scores by distance, see scores.add_bias.
+    decay: Bias on the scores by sums of gates, see scores.add_decay.
     starts: First token that each token sees, [B, N], or None.
     content, attended_state: [B, N, H, R].
     log_sum: Float32 [B, H, N].
@@ -84,25 +82,15 @@ def forward_kernel(
     total = tl.zeros((QUERIES,), tl.float32)
     # First the keys that all queries of the block see, then, with masking, the keys before and after them.
     for masked in tl.static_range(2):
-        if masked:
-            begin = seen
-            end = tl.minimum(first + QUERIES, length) - (diagonal - whole)
-            gap = whole
-            skipped = diagonal - whole
-        else:
-            begin = whole
-            end = diagonal
-            gap = diagonal
-            skipped = 0
+        last = tl.minimum(first + QUERIES, length)
+        begin, end, gap, skipped = key_range(seen, last, whole, diagonal, masked)
         for step in range(begin, end, KEYS):
             start = step + tl.where(step >= gap, skipped, 0)
 
             # Scores, [QUERIES, KEYS]
             keys = load(rotated_k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
-            scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
             tokens = start + tl.arange(0, KEYS)
-            scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
-            scores = add_decay(scores, decay, batch, head, rows[:, None], tokens[None, :], length, heads)
+            scores = scores_tile(queries, keys, rows[:, None], tokens[None, :], bias, decay, batch, head, length, heads, scale)
             if masked:
                 scores = tl.where(visible(tokens, rows, row_starts, starts), scores, HIDDEN)
 
@@ -126,90 +114,3 @@ def forward_kernel(
         store(attended_state, state_sum / total[:, None], batch, first, head, length, heads, columns, QUERIES, SIZE)
     log_sums = log_sum + (batch.to(tl.int64) * heads + head) * length + rows
     tl.store(log_sums, largest + tl.log2(total), mask=rows < length)
-
-
-@triton.jit
-def seen_keys(
-    starts,
-    batch,
-    first,
-    rows,
-    length,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-):
-    """Return the bounds of the keys that some and that all queries of a block see, in multiples of KEYS.
-
-    Returns:
-        seen: Key from which on some queries see the keys.
-        whole: Key from which on all queries see the keys.
-        diagonal: Key from which on only some see them again, because the keys may come later than a query.
-        row_starts: First key that each query sees, [QUERIES].
-    """
-    diagonal = first // KEYS * KEYS
-    if starts is None:
-        return 0, 0, diagonal, rows
-    else:
-        pointers = starts + batch.to(tl.int64) * length + rows
-        row_starts = tl.load(pointers, mask=rows < length, other=0).to(tl.int32)
-        earliest = tl.min(tl.where(rows < length, row_starts, first), 0)
-        latest = tl.max(row_starts, 0)
-        return earliest // KEYS * KEYS, tl.minimum(tl.cdiv(latest, KEYS) * KEYS, diagonal), diagonal, row_starts
-
-
-@triton.jit
-def visible(tokens, rows, row_starts, starts):
-    """Return a mask [rows, tokens]: whether each query sees a key."""
-    seen = tokens[None, :] <= rows[:, None]
-    if starts is not None:
-        seen &= tokens[None, :] >= row_starts[:, None]
-    return seen
-
-
-@triton.jit
-def add_bias(scores, bias, head, rows, tokens, length):
-    """Add a bias by distance to a tile of scores.
-
-    If a key comes after its query, or one of them does not exist, any number will do: it is read from an end of the head's.
-
-    scores: Scores times log2(e).
-    bias: Numbers by distance times log2(e), float32 [H, N], or None.
-    rows, tokens: Queries and keys, which broadcast to the tile.
-    """
-    if bias is None:
-        return scores
-    else:
-        distance = tl.minimum(tl.maximum(rows - tokens, 0), length - 1)
-        return scores + tl.load(bias + head.to(tl.int64) * length + distance)
-
-
-@triton.jit
-def add_decay(scores, decay, batch, head, rows, tokens, length, heads):
-    """Add the bias c_i - c_j to a tile of scores of queries i and keys j.
-
-    Each c is the sum of two float32 numbers, because neighboring sums are large compared with their difference. As in add_bias,
-    any number will do for pairs without a score.
-
-    scores: Scores times log2(e).
-    decay: c times log2(e) of each token, float32 [2, B, H, N], or None. The first half is c rounded to float32, the second half
-        the rounding error.
-    rows, tokens: Queries and keys, which broadcast to the tile.
-    """
-    if decay is None:
-        return scores
-    else:
-        rounded = decay + (batch.to(tl.int64) * heads + head) * length
-        error = rounded + tl.num_programs(2).to(tl.int64) * heads * length
-        row = tl.minimum(rows, length - 1)
-        token = tl.minimum(tokens, length - 1)
-        difference = tl.load(rounded + row) - tl.load(rounded + token)
-        return scores + (difference + (tl.load(error + row) - tl.load(error + token)))
-
-
-@triton.jit
-def state_channel(delta, channel, channels):
-    """Return the channel of e as a value, and its number of channels. Without delta, one channel serves all heads."""
-    if delta is None:
-        return 0, 1
-    else:
-        return channel, channels

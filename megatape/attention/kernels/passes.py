@@ -10,9 +10,10 @@ from torch import Tensor
 
 from megatape.attention.kernels.backward import keys_kernel, queries_kernel
 from megatape.attention.kernels.distances import distances_kernel
-from megatape.attention.kernels.forward import LOG2_E, forward_kernel
+from megatape.attention.kernels.forward import forward_kernel
 from megatape.attention.kernels.head_launches import HeadLaunches
 from megatape.attention.kernels.rotation import rotated, rotated_with_state
+from megatape.attention.kernels.scores import LOG2_E
 from megatape.utils.operators import drop_nones, empty_copies, operator, restore_nones
 
 
@@ -237,7 +238,7 @@ def _inputs_of_kernels(inputs: Inputs, averages_state: bool) -> dict[str, Tensor
 
 
 def _in_two_parts(decay: Tensor | None) -> Tensor | None:
-    """Return c times log2(e) as a float32 number and its rounding error, [B, N, H] -> [2, B, H, N]. See add_decay."""
+    """Return c times log2(e) as a float32 number and its rounding error, [B, N, H] -> [2, B, H, N]. See scores.add_decay."""
     if decay is None:
         return None
     exact = decay.double().transpose(1, 2) * LOG2_E.value

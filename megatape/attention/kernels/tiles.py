@@ -11,7 +11,7 @@ one head in the sample `batch`, starting with token `first`.
 import triton
 import triton.language as tl
 
-# Smallest factor of a matrix product
+# Smallest factor of a matrix product.
 MIN_WIDTH = 16
 
 
@@ -158,6 +158,15 @@ def load_state(
         cosines += delta_cosines
         sines += delta_sines
     return cosines, sines
+
+
+@triton.jit
+def state_channel(delta, channel, channels):
+    """Return the channel of e as a value, and its number of channels. Without delta, one channel serves all heads."""
+    if delta is None:
+        return 0, 1
+    else:
+        return channel, channels
 
 
 @triton.jit
