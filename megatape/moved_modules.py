@@ -30,7 +30,7 @@ MOVED = {
     },
     "megatape.attention": {
         "flex": "megatape.attention.backends.flex",
-        "fused": "megatape.attention.backends.fused",
+        "fused": "megatape.attention.backends.triton",
         "fused_rotation": "megatape.attention.rotating_backend",
         "operation": "megatape.attention.attend",
         "sdpa": "megatape.attention.backends.sdpa",
@@ -206,6 +206,7 @@ RENAMED = {
         "Mask": "megatape.attention.backend:DocumentStarts",
         "Need": "megatape.attention.backend:AttentionRequirements",
     },
+    "megatape.attention.backends.triton": {"Fused": "megatape.attention.backends.triton:TritonKernels"},
     "megatape.checkpoint.format.frozen_weights": {"Base": "megatape.checkpoint.format.frozen_weights:FrozenWeights"},
     "megatape.checkpoint.format.tensors": {
         "StoredWeights": "megatape.checkpoint.format.stored_weights:StoredWeights",

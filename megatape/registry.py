@@ -230,7 +230,9 @@ BACKENDS: dict[str, Entry] = {
     "fa4": Entry(
         "megatape.attention.backends.fa4:FlashAttention4", "FlashAttention-4 (megatape[fa4]): no biases, on Hopper GPUs"
     ),
-    "triton": Entry("megatape.attention.backends.fused:Fused", "our Triton kernels: masks and biases by distance, on GPUs"),
+    "triton": Entry(
+        "megatape.attention.backends.triton:TritonKernels", "our Triton kernels: masks and biases by distance, on GPUs"
+    ),
     "blocked": Entry(
         "megatape.attention.backends.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"
     ),

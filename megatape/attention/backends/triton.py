@@ -4,6 +4,7 @@ Shapes as in model/transformer.py. Kernels are imported by the first layer, so t
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,14 +13,15 @@ from megatape.attention.backend import AttentionRequirements, Backend, DocumentS
 from megatape.attention.bias import Decay, DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.attention.split_values import MAX_VALUE_WIDTH
+from megatape.moved_modules import old_names
 
 # Wider heads do not fit into registers.
 MAX_HEAD_DIM = 128
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-class Fused(Backend):
-    """Attention by fused kernels on NVIDIA GPUs, with document masks, windows and grouped queries.
+class TritonKernels(Backend):
+    """Attention by our Triton kernels on NVIDIA GPUs, with document masks, windows and grouped queries.
 
     Supports plain attention, biases by distance or by sums of gates, and moving the state, also under gates. Other biases by
     pair are not supported: FIRE's network of 32 units, for example, would take about twelve times as long as attention itself
@@ -98,3 +100,7 @@ class Fused(Backend):
             attended.append(attended_values)
         content, *state_parts = attended
         return content, torch.cat(state_parts, dim=-1)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
