@@ -1,12 +1,17 @@
 """Keeps version 0.1's names of modules and definitions working, for users' own files.
 
-`import megatape.parallel.mesh` imports megatape.distributed.mesh, and warns with the new name. A module with renamed
-definitions has `__getattr__ = old_names(__name__)` at its end. CHANGELOG.md lists the moves.
+`import megatape.parallel.mesh` imports megatape.distributed.mesh, and `from megatape.nn.parameters import Share` returns Shard.
+Both warn with the new name. CHANGELOG.md lists the moves.
+
+Two finders in sys.meta_path do this, so that the modules themselves need no lines for their old names. Their methods import
+what they need, because this module is imported before the current directory leaves the search path (megatape/search_path.py).
 """
+
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -300,11 +305,49 @@ RENAMED = {
 }
 
 
-def old_names(module: str) -> "Callable[[str], object]":
-    """Return the `__getattr__` for a module with renamed or moved definitions.
+def install() -> None:
+    """Let imports find old names. Called before importing any other module in the package."""
+    sys.meta_path.insert(0, OldDefinitions)
+    sys.meta_path.append(OldModules)
 
-    Assign it inside `if not TYPE_CHECKING`: otherwise type checkers believe that every attribute exists.
+
+class OldDefinitions:
+    """Finds the modules in RENAMED, which get a `__getattr__` for old names of definitions once their code has run.
+
+    It comes first in sys.meta_path, and asks the other finders for the module.
     """
+
+    @staticmethod
+    def find_spec(name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None) -> "ModuleSpec | None":
+        """Return the spec of a module with renamed or moved definitions, or None."""
+        if name not in RENAMED:
+            return None
+        for finder in sys.meta_path:
+            # Python skips finders without `find_spec` as well.
+            if finder is OldDefinitions or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _add_old_names(spec)
+                return spec
+        return None
+
+
+def _add_old_names(spec: "ModuleSpec") -> None:
+    """Let a spec's loader add the `__getattr__` to its module."""
+    loader = spec.loader
+    assert loader is not None
+    run = loader.exec_module
+
+    def exec_module(module: "ModuleType") -> None:
+        run(module)
+        module.__getattr__ = _old_names(spec.name)  # type: ignore[method-assign]
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def _old_names(module: str) -> "Callable[[str], object]":
+    """Return the `__getattr__` for a module with renamed or moved definitions."""
 
     def __getattr__(name: str) -> object:
         target = RENAMED[module].get(name)
@@ -331,11 +374,10 @@ def current_name(module: str) -> str:
     return module
 
 
-class OldNames:
+class OldModules:
     """Finds moved modules under their old names, and empty packages in place of removed ones.
 
-    It comes last in sys.meta_path, so Python only asks it about modules that are nowhere else. Its methods import what they
-    need, because this module is imported before the current directory leaves the search path (megatape/search_path.py).
+    It comes last in sys.meta_path, so Python only asks it about modules that are nowhere else.
     """
 
     @staticmethod

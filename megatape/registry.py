@@ -6,11 +6,9 @@ printing help. megatape/entries.py has the types of entries.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from megatape import encoding_traits as shared
 from megatape.entries import EncodingEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry, ScheduleEntry, SinkEntry
-from megatape.moved_modules import old_names
 
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
 
@@ -369,6 +367,3 @@ LIMITS: dict[str, str] = {
     "FP8 products": "megatape.nn.fp8_limits:LIMITS",
     "CUDA graphs": "megatape.zero.graph_limits:LIMITS",
 }
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -5,14 +5,13 @@ Shapes as in model/transformer.py.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState
-from megatape.moved_modules import old_names
 
 # Bias that an encoding adds to the scores: none, by distance between the tokens, a difference c_i - c_j of numbers of the query
 # and the key, or any number of the pair.
@@ -112,7 +111,3 @@ class Backend(ABC):
         windows need not take `window`. Compiled blocks trace this function, so what torch.compile cannot trace in it must be an
         operator (utils/operators.py).
         """
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -14,7 +14,7 @@ Shapes as in model/transformer.py, but N counts the tokens before a split.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
+from typing import TypeVar, TypeVarTuple, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from torch import Tensor
 from megatape.distributed.asynchronous import AsyncAllToAll
 from megatape.distributed.collectives import Pieces, all_to_all, every_rank, gather_tokens, paired
 from megatape.distributed.mesh import Axis
-from megatape.moved_modules import old_names
 
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
@@ -148,7 +147,3 @@ def _exchange(axis: Axis, parts: tuple[*Parts], split_by: Pieces, join_by: Piece
         # `join` copies. If autograd saved a view, the memory of all parts would stay in use.
         results.append(join_by.join(pieces.unflatten(-1, pieces_sent.shape[3:])))
     return cast("tuple[*Parts]", tuple(results))
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -7,7 +7,6 @@ that. A shift sends one tensor to the next rank in a ring.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -15,7 +14,6 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from megatape.distributed.mesh import Axis
-from megatape.moved_modules import old_names
 from megatape.utils.torch_internals import OpOverload, TorchDispatchMode, tree_leaves
 
 ALL_GATHER = "all-gather"
@@ -172,7 +170,3 @@ def _argument(func: OpOverload, name: str, args: tuple[object, ...]) -> object:
                 return args[index]
             return argument.default_value
     return False
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -8,8 +8,6 @@ suggestions.py   advice about unknown names
 text_checks.py   checks of text for scripts, command lines and files
 """
 
-from typing import TYPE_CHECKING
-
 from megatape.errors.conversion import content_errors, path_error, path_errors
 from megatape.errors.exit_status import ExitStatus
 from megatape.errors.flags import flag
@@ -31,7 +29,6 @@ from megatape.errors.user_errors import (
     UserError,
     marked_message,
 )
-from megatape.moved_modules import old_names
 
 __all__ = [
     "CheckpointError",
@@ -56,6 +53,3 @@ __all__ = [
     "path_error",
     "path_errors",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -20,7 +20,7 @@ for layouts of several ranks, memory savings and torch.compile, and model/build.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -31,7 +31,6 @@ from megatape.model.attention import Attention
 from megatape.model.layers import LayerFactory
 from megatape.model.mlp import MLP
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
-from megatape.moved_modules import old_names
 from megatape.nn.norm import normalization
 from megatape.nn.remat.remat import Remat
 
@@ -45,8 +44,8 @@ class Streams(NamedTuple):
     Attributes:
         x: Content of this rank's tokens, [B, N/T, D].
         state: Initial state of all tokens, and the sum of all updates so far for this rank's tokens, [B, N/T, L, W].
-        remat_of: Function returning how the backward pass rebuilds x. None if autograd saves x. It is a function, because ZeRO
-            stage 3 warns about outputs of unknown types.
+        remat_of: Function returning how the backward pass rebuilds x, or None if autograd saves x. It is a function, because
+            ZeRO stage 3 warns about outputs of unknown types.
     """
 
     x: Tensor
@@ -89,7 +88,7 @@ class Block(nn.Module):
             options: Model options.
             index: Index of this block in the model.
             is_read: Whether a later block reads the position state.
-            window: Number of tokens that a token attends to. None for all tokens before it.
+            window: Number of tokens that a token attends to, or None for all tokens before it.
         """
         super().__init__()
         axis = options.layout.tensor_axis
@@ -147,7 +146,7 @@ class Block(nn.Module):
         Args:
             state: Position state before it.
             attended_state: A e, or None.
-            m: Output of the MLP. None if the block does not update the state.
+            m: Output of the MLP, or None if the block does not update the state.
         """
         if self.position is None or not self.updates_state:
             return state
@@ -167,7 +166,3 @@ class Block(nn.Module):
                 yield
         finally:
             self.updates_state = before
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -8,13 +8,12 @@ the features:
 Shapes as in model/transformer.py.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from megatape.distributed.collectives import scatter_sum_tokens
 from megatape.distributed.mesh import SINGLE, Axis
-from megatape.moved_modules import old_names
 from megatape.nn.linear_function import LinearFunction, linear, linear_and_input
 from megatape.nn.parameters import Role, parameter
 from megatape.nn.remat.gathered_input import GatheredInput
@@ -81,7 +80,7 @@ class Projection(NamedTuple):
 
     Attributes:
         output: Output of the layer, [B, N, out_features / T].
-        next_input: Input to pass to the next layer; None after the last one.
+        next_input: Input to pass to the next layer, or None after the last one.
     """
 
     output: Tensor
@@ -99,7 +98,7 @@ class SharedInputLinear(ColumnParallel):
 
         Args:
             x: Tokens of all ranks, from the previous layer, [B, N, in_features].
-            gathered: Record of x as an input being gathered; None if every rank holds x and autograd saves it.
+            gathered: Record of x as an input being gathered, or None if every rank holds x and autograd saves it.
             is_last: Whether this is the last layer that multiplies x.
         """
         linear_function = self.linear_function
@@ -170,7 +169,3 @@ class RowLinear(Linear):
         """Return the sum of all ranks' outputs, for this rank's tokens."""
         partial_sums = self.linear_function(x, self.weight, None, remat)
         return scatter_sum_tokens(partial_sums, self.axis)
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

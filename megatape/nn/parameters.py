@@ -1,14 +1,13 @@
 """Parameters that declare their initialization, weight decay and learning-rate scale, and their tensor-parallel shards."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from megatape.distributed.mesh import Axis
 from megatape.errors import UserError
-from megatape.moved_modules import old_names
 from megatape.utils.rounding import divide_up
 
 # How optimizers treat a weight. Matrices of position encodings have their own role: they are small, and it is unknown whether
@@ -35,7 +34,7 @@ class ParameterSpec:
         lr_scale: Factor on the scheduled learning rate.
         role: Role of the parameter, for optimizers that treat weights differently.
         bounds: Minimum and maximum, to which master weights are clipped after every optimizer step; None: no bounds.
-        sharded_dim: Dimension that tensor-parallel ranks shard. None if every rank holds the whole parameter.
+        sharded_dim: Dimension that tensor-parallel ranks shard, or None if every rank holds the whole parameter.
     """
 
     shape: tuple[int, ...]
@@ -169,7 +168,3 @@ def never_decay(module: nn.Module) -> None:
     """Exempt all parameters of a module from weight decay."""
     for weight in module.parameters():
         _declare(weight, replace(spec_of(weight), decay=False))
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -1,8 +1,6 @@
 """Targets of the loss: each token's next token, or IGNORE_INDEX if the data excludes it from the loss."""
 
-from typing import TYPE_CHECKING, Any
-
-from megatape.moved_modules import old_names
+from typing import Any
 
 # The default of torch.nn.functional.cross_entropy.
 IGNORE_INDEX = -100
@@ -18,7 +16,3 @@ def target_mask(targets: Any) -> Any:
         Booleans of the same shape, as an array or a tensor.
     """
     return targets != IGNORE_INDEX
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -6,15 +6,14 @@ run (ScheduleConfig.in_fractions).
 """
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt
 
 from megatape.config import ScheduleConfig
 from megatape.config.section import Compared
-from megatape.moved_modules import old_names
 
-# Tolerance when comparing fractions, less than one step of any run
+# Tolerance when comparing fractions, less than one step of any run.
 ROUNDING = 1e-12
 
 
@@ -66,7 +65,3 @@ def wsd(progress: float, config: WsdOptions) -> float:
     if config.decay_shape == "sqrt":
         decay_progress = math.sqrt(decay_progress)
     return linear(decay_progress, config)
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -1,11 +1,9 @@
 """Progress of a run: counts stored in checkpoints."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from megatape.checkpoint.format.state import StateFile, StepSamples
 from megatape.data.training.selection import NEW_SELECTION, Selection
-from megatape.moved_modules import old_names
 
 
 @dataclass
@@ -17,7 +15,7 @@ class Progress:
         step: Completed steps, including skipped ones.
         samples: Samples in these steps, over all ranks.
         updates: Steps that changed the weights, as counted by the optimizer.
-        last_step: Samples of the last step, None before the first step.
+        last_step: Samples of the last step, or None before the first step.
         selection: Rule for selecting validation samples. A run keeps its first rule, so that its whole curve is measured on the
             same samples.
     """
@@ -54,7 +52,3 @@ class Progress:
         self.updates = saved.updates
         self.last_step = saved.last_step
         self.selection = saved.validation_selection
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

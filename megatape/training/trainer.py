@@ -3,13 +3,11 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from megatape.checkpoint.format.rng import restore_rng
 from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.errors import DataError
-from megatape.moved_modules import old_names
 from megatape.reliability.signals import STOPPING, handled
 from megatape.reliability.watch.pace import PhaseKind
 from megatape.run_environment import RunEnvironment
@@ -50,7 +48,7 @@ class Trainer:
         engine: Model and optimizer under DeepSpeed.
         loader: Reader of this rank's training samples.
         num_steps: Steps made by this process, including steps that a rollback discards.
-        origin: Checkpoint that the run continues from, None for a new run.
+        origin: Checkpoint that the run continues from, or None for a new run.
     """
 
     def __init__(
@@ -269,7 +267,3 @@ class Trainer:
         snapshot = reader.rng_state(self.environment.topology.rank)
         if snapshot is not None:
             restore_rng(snapshot)
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

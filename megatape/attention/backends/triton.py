@@ -4,7 +4,6 @@ Shapes as in model/transformer.py. Kernels are imported by the first layer, so t
 """
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from megatape.attention.backend import AttentionRequirements, Backend, DocumentS
 from megatape.attention.bias import Decay, DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.attention.split_values import MAX_VALUE_WIDTH
-from megatape.moved_modules import old_names
 
 # Wider heads do not fit into registers.
 MAX_HEAD_DIM = 128
@@ -100,7 +98,3 @@ class TritonKernels(Backend):
             attended.append(attended_values)
         content, *state_parts = attended
         return content, torch.cat(state_parts, dim=-1)
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

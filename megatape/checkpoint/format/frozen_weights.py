@@ -14,12 +14,10 @@ checkpoint's other weights. So there are no chains: a base never needs another b
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from megatape.checkpoint.format.records import BaseRecord, FileRecord
 from megatape.checkpoint.format.stored_weights import StoredWeights
 from megatape.errors import CheckpointError, flag
-from megatape.moved_modules import old_names
 
 ADVICE = f"put it back, or say where it is now with {flag('base')} DIR"
 
@@ -74,7 +72,7 @@ def open_base(record: BaseRecord, checkpoint: Path, override: Path | None) -> Fr
     Args:
         record: Manifest entry `base`.
         checkpoint: Checkpoint folder.
-        override: Present folder, None for the recorded one.
+        override: Present folder, or None for the recorded one.
 
     Raises:
         CheckpointError: The folder or a file is missing, or a file has another size.
@@ -118,7 +116,3 @@ def _missing(record: BaseRecord, checkpoint: Path, reason: str) -> CheckpointErr
     return CheckpointError(
         f"{checkpoint} holds only what was trained. The rest is in its base {record.folder}, and {reason}: {ADVICE}"
     )
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from megatape.checkpoint.format.hashed_files import write_file
 from megatape.checkpoint.format.records import FileRecord
-from megatape.moved_modules import old_names
 
 # Precision -> its name in safetensors files.
 DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
@@ -50,7 +49,3 @@ def _parts(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
     for tensor in tensors.values():
         flat = tensor.contiguous().reshape(-1)
         yield flat.view(torch.uint8).numpy().data
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -3,7 +3,7 @@
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -16,7 +16,6 @@ from megatape.config import Config, parse_config
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.errors import CheckpointError, UserError, flag, path_errors
-from megatape.moved_modules import old_names
 from megatape.run_folder import named_step
 from megatape.zero.state.kinds import EMA, WEIGHT
 
@@ -70,7 +69,7 @@ class CheckpointReader:
 
     @cached_property
     def base(self) -> FrozenWeights | None:
-        """Weights that the checkpoint leaves out, None if it has all weights. Raises CheckpointError if they are missing."""
+        """Weights that the checkpoint leaves out, or None if it has all weights. Raises CheckpointError if they are missing."""
         if self.manifest.base is None:
             return None
         return open_base(self.manifest.base, self.directory, self._base_folder)
@@ -236,7 +235,3 @@ def verified_checkpoint(
     checkpoint = kind(directory, base)
     checkpoint.verify(share, num_shares)
     return checkpoint
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -1,7 +1,7 @@
 """The training section: batch sizes, precision, checks, memory savings and length of a run."""
 
 from collections import ChainMap
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -19,7 +19,6 @@ from megatape.config.section import (
 )
 from megatape.config.sections.batches import MAX_STEP_SAMPLES, BatchSizes
 from megatape.errors import ConfigError
-from megatape.moved_modules import old_names
 from megatape.registry import AUTO, BACKENDS, Entry
 from megatape.utils.rounding import divide_up
 
@@ -182,17 +181,8 @@ class TrainingConfig(Section):
         return BatchSizes(self.global_batch_size, tuple(stages))
 
     @property
-    def recomputes_blocks(self) -> bool:
-        """Whether the backward pass recomputes blocks from their inputs."""
-        return self.activation_checkpointing in ("full", "offload")
-
-    @property
     def arithmetic(self) -> str:
         """Precision of the computation, for messages."""
         if self.fp8 == "none":
             return self.precision
         return f"{self.precision}, FP8 {self.fp8}"
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.io.listing import SkippedFiles
@@ -12,7 +11,6 @@ from megatape.data.sources.source import Source
 from megatape.data.sources.units import UNIT_BYTES, Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, flag
-from megatape.moved_modules import old_names
 
 NOTHING_SKIPPED: Mapping[str, SkippedFiles] = {}
 # Characters tokenized at a time, enough to keep all threads busy.
@@ -84,7 +82,3 @@ class PreparationOptions:
             keep_documents=self.keep_documents,
             skipped=dict(skipped),
         )
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

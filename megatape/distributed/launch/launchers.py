@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from megatape.distributed.launch.environment import read_int
 from megatape.distributed.launch.mpi import mpi_rendezvous
@@ -11,7 +11,6 @@ from megatape.distributed.launch.network import free_port, is_loopback
 from megatape.distributed.launch.slurm import num_node_tasks, slurm_rendezvous
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.moved_modules import old_names
 
 # Variables read by torch and DeepSpeed. The second ones are the address of rank 0's host, where ranks meet.
 RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -230,7 +229,3 @@ def _read_topology(launcher: Launcher) -> Topology:
     if topology.local_size > topology.world_size:
         raise UserError(f"{names.local_size} is {topology.local_size}, more than {names.world_size}, {topology.world_size}")
     return topology
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -8,13 +8,11 @@ import os
 import socket
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from megatape.distributed.launch.launchers import is_on_one_host
 from megatape.distributed.topology import Topology
-from megatape.moved_modules import old_names
 
 LOOPBACK = "127.0.0.1"
 # Maximum number of pending connections, as in torch.
@@ -71,7 +69,3 @@ def _listen(port: int) -> int:
         except OSError as error:
             raise dist.DistNetworkError(f"{LOOPBACK} port {port}: {error}") from error
         return listener.detach()
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -1,8 +1,1 @@
 """Loads trained models from any kind of model folder."""
-
-from typing import TYPE_CHECKING
-
-from megatape.moved_modules import old_names
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -9,12 +9,11 @@ residual stream after a block is x + m, and both terms are already saved:
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from megatape.moved_modules import old_names
 from megatape.nn.remat.shared_input import SharedInput
 
 # Rebuilds a tensor from the arguments saved in its place.
@@ -81,7 +80,3 @@ def recipe_of(x: Tensor, remat: Remat | None) -> Recipe:
     if matching is None:
         return Recipe(identity, (x.detach(),))
     return matching.recipe
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

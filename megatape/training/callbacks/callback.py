@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatape.moved_modules import old_names
-
 # Commands without a model, such as `megatape plan`, read users' files that import this module.
 if TYPE_CHECKING:
     from megatape.config import Config
@@ -91,7 +89,3 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the object stored in a checkpoint, or {}. Called before on_start."""
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -15,10 +15,3 @@ A rank has a part of each tensor, and each level of sharding has its word:
 * snapshot.py copies the state for saves in the background. replica_check.py compares it between ranks, and memory_check.py with
   itself before and after a step's passes. Both use checksums.py.
 """
-
-from typing import TYPE_CHECKING
-
-from megatape.moved_modules import old_names
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

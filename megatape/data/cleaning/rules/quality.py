@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
-from megatape.moved_modules import old_names
 
 if TYPE_CHECKING:
     from datatrove.pipeline.filters.base_filter import BaseFilter
@@ -107,7 +106,3 @@ class FineWebQuality(DatatroveRule):
     """
 
     filter = "fineweb_quality_filter:FineWebQualityFilter"
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -24,11 +24,10 @@ Import torch inside functions only: `megatape evaluate TASK --help` imports the 
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 from megatape.lab.tasks.engine.result import PublishedRows, TaskScores
-from megatape.moved_modules import old_names
 
 Example = TypeVar("Example")
 Prediction = TypeVar("Prediction")
@@ -83,7 +82,3 @@ class Task(ABC, Generic[Example, Prediction, ScoresT]):
     def paper(self) -> PublishedRows:
         """Return published values to compare with."""
         return {}
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)
