@@ -20,7 +20,7 @@ from megatape.model.build import build_model
 from megatape.model.init import initialize
 from megatape.model.transformer import Transformer
 from megatape.nn.forward_context import changed_context
-from megatape.optim.adamw import AdamWOptions
+from megatape.optim.adamw import AdamWOptions, adamw
 from megatape.optim.learning_rate import LearningRate
 from megatape.training.startup.build_loader import build_loader
 from megatape.training.validation.reader import ValidationReader
@@ -195,12 +195,7 @@ class Learner:
         for group in self.weights.groups:
             rate = torch.zeros((), device=self.device)
             groups.append({**group, "lr": rate})
-        optimizer = torch.optim.AdamW(
-            groups,
-            betas=(options.beta1, options.beta2),
-            eps=options.eps,
-            fused=True,
-        )
+        optimizer = adamw(groups, options)
         # Fused AdamW skips its update while this tensor is 1. torch's GradScaler sets the same attribute.
         optimizer.found_inf = self.is_skipped  # type: ignore[attr-defined]
         return optimizer
