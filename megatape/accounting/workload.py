@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from megatape.config import ActivationCheckpointing, Config, Fp8Recipe, ModelConfig, ParallelConfig
 from megatape.config.layers.layer_pattern import NO_ENCODING
+from megatape.config.sections.training import recomputes_blocks
 from megatape.utils.rounding import divide_up
 
 
@@ -92,7 +93,7 @@ class Workload:
     @property
     def recomputes_blocks(self) -> bool:
         """Whether the backward pass recomputes blocks from their inputs."""
-        return self.activation_checkpointing in ("full", "offload")
+        return recomputes_blocks(self.activation_checkpointing)
 
     @property
     def element_bytes(self) -> int:

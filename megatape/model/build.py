@@ -17,6 +17,7 @@ from typing import TypeVar
 from torch import nn
 
 from megatape.config import ModelConfig
+from megatape.config.sections.training import recomputes_blocks
 from megatape.encodings import encoding_of
 from megatape.model.attention import Attention
 from megatape.model.block import Block
@@ -93,7 +94,7 @@ def block_class(options: ModelOptions, updates_state: bool) -> type[Block]:
         blocks.append(SequenceParallelBlock)
     if training.gathers_blocks:
         blocks.append(GatheredBlock)
-    if training.activation_checkpointing in ("full", "offload"):
+    if recomputes_blocks(training.activation_checkpointing):
         blocks.append(RecomputedBlock)
 
     block = _combined(blocks)

@@ -30,6 +30,11 @@ ActivationCheckpointing = Literal["none", "selective", "full", "offload"]
 Fp8Recipe = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]  # torchao's names
 
 
+def recomputes_blocks(activation_checkpointing: ActivationCheckpointing) -> bool:
+    """Whether the backward pass recomputes blocks from their inputs."""
+    return activation_checkpointing in ("full", "offload")
+
+
 def _check_order(samples: tuple[int, int]) -> tuple[int, int]:
     first, last = samples
     if first > last:
