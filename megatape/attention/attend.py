@@ -14,7 +14,7 @@ from megatape.attention.rotation import PositionState
 from megatape.errors import UserError
 from megatape.registry import AUTO, BACKENDS
 
-# Names of backends in order of preference
+# Names of backends in order of preference.
 Backends = tuple[str, ...]
 
 # Backends made so far, by the arguments of `get_backend`. torch.compile can read a dictionary, but no functools.cache.
@@ -64,8 +64,8 @@ def attend(
         bias: Bias on the scores, or None.
         document_starts: Index of the first token in each token's document, [B, N], or None without packed documents.
         averages_state: Whether to average e with the same weights as the values.
-        window: Number of tokens that a token attends to, itself and those just before it. None for all earlier ones.
-        backends: Names of backends in order of preference. None for the order of `auto`.
+        window: Number of tokens that a token attends to, itself and those just before it, or None for all earlier ones.
+        backends: Names of backends in order of preference, or None for the order of `auto`.
         rotation_by_kernel: Whether our own Triton kernels rotate queries and keys before PyTorch's attention, where they can.
         deterministic: Whether the same inputs must give the same gradients, bit for bit.
 
@@ -159,7 +159,7 @@ def select_backend(requirements: AttentionRequirements, backends: Backends | Non
 
     Args:
         requirements: Requirements of the layer.
-        backends: Names of backends in order of preference. None for the order of `auto`.
+        backends: Names of backends in order of preference, or None for the order of `auto`.
 
     Raises:
         UserError: No backend supports the layer.

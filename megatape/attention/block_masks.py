@@ -12,10 +12,10 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from megatape.utils.rounding import divide_up
 
-# Number of tokens in a block
+# Number of tokens in a block.
 BLOCK = 128
 
-# Whether a query sees a key, from the sample, head, query and key: flex_attention's mask_mod
+# Whether a query sees a key, from the sample, head, query and key: flex_attention's mask_mod.
 SeesKey = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 

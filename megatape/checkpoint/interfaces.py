@@ -23,7 +23,7 @@ class SavedState(Protocol):
 
     @property
     def base(self) -> StoredWeights | None:
-        """Frozen weights that checkpoints leave out, None if they have all weights."""
+        """Frozen weights that checkpoints leave out, or None if they have all weights."""
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         """Read some rows and columns of a tensor (zero/state/interfaces.py)."""

@@ -112,7 +112,7 @@ class _GatheredHalf(NamedTuple):
     """All-gather of some samples in flight.
 
     Attributes:
-        work: The collective; None if it has ended.
+        work: The collective, or None if it has ended.
         stacked: Output of the collective, [T, samples, N/T, ...].
         whole: View of the gathered tensor where these samples belong, in the same shape.
     """

@@ -37,7 +37,7 @@ class Axis:
         name: Name of the axis or the group of axes.
         size: Number of ranks.
         rank: Index of this rank among them.
-        group: Process group; None if the ranks exchange nothing, such as on a tensor axis of size 1.
+        group: Process group, or None if the ranks exchange nothing, such as on a tensor axis of size 1.
     """
 
     name: str

@@ -17,9 +17,9 @@ from megatape.encodings.encoding import Features, SequenceFeatures, TokenFeature
 from megatape.nn.linear_function import linear
 from megatape.nn.parameters import Uniform, parameter
 
-# Inner size of W_up W_down
+# Inner size of W_up W_down.
 RANK = 32
-# Width of the convolution
+# Width of the convolution.
 WIDTH = 3
 
 

@@ -20,7 +20,7 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import parameter
 
-# Number of learned positions, as in the paper
+# Number of learned positions, as in the paper.
 NUM_POSITIONS = 64
 
 

@@ -32,7 +32,7 @@ from megatape.config.layers.layer_pattern import NO_ENCODING
 from megatape.data.training.batches.positions import Positions
 from megatape.distributed.mesh import SINGLE, Axis
 
-# Features of one layer, for this rank's heads: each [B, N, H/T or L/T, any size]
+# Features of one layer, for this rank's heads: each [B, N, H/T or L/T, any size].
 Features = tuple[Tensor, ...]
 
 
@@ -206,7 +206,7 @@ class StateUpdate(EncodingModule):
 
         Args:
             state: State before this layer, see Streams (model/block.py).
-            attended_state: State averaged by attention, A e, for this rank's query heads, [B, N, H/T, W]; None if attention
+            attended_state: State averaged by attention, A e, for this rank's query heads, [B, N, H/T, W], or None if attention
                 does not move the state.
             m: Output of the MLP, [B, N/T, D].
         """

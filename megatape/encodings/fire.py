@@ -20,7 +20,7 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import parameter
 
-# Number of hidden units
+# Number of hidden units.
 WIDTH = 32
 THRESHOLD = 512.0
 EPS = 1e-6

@@ -26,7 +26,7 @@ from megatape.encodings.fire import position_state
 from megatape.encodings.rope import rotary_state
 from megatape.nn.linear import ColumnLinear
 
-# Channels of p for each head
+# Channels of p for each head.
 SIZE = 8
 # With this base, all planes turn by one radian per token.
 BASE = 1.0

@@ -17,7 +17,7 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import Uniform, parameter
 
-# Minimum of r1 and r2
+# Minimum of r1 and r2.
 MINIMUM = 0.01
 
 

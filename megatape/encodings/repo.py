@@ -22,7 +22,7 @@ from megatape.encodings.rope import frequencies, padded_planes, rotated_size
 from megatape.nn.linear_function import linear
 from megatape.nn.parameters import parameter
 
-# Ratio of the hidden size to the inner size of W_g and W_c
+# Ratio of the hidden size to the inner size of W_g and W_c.
 REDUCTION = 8
 
 

@@ -28,9 +28,9 @@ from megatape.encodings.rope import padded_planes, rotated_size
 from megatape.nn.linear import ColumnLinear
 from megatape.nn.parameters import Uniform, parameter
 
-# Inner size of W_up W_down, the default of the authors' code
+# Inner size of W_up W_down, the default of the authors' code.
 RANK = 16
-# Width of the convolution
+# Width of the convolution.
 WIDTH = 4
 BASE = 500_000.0
 

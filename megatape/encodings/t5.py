@@ -21,7 +21,7 @@ from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import parameter
 
 NUM_BUCKETS = 32
-# Where the logarithmic range of the shared buckets ends
+# Where the logarithmic range of the shared buckets ends.
 MAX_DISTANCE = 128
 
 

@@ -30,7 +30,7 @@ from megatape.encodings.rope import STATE_DTYPE, Rope
 from megatape.nn.parameters import parameter
 from megatape.nn.remat.recompute import recompute
 
-# Largest sizes at which the weights and one token's state fit in the registers of a Triton program
+# Largest sizes at which the weights and one token's state fit in the registers of a Triton program.
 MAX_KERNEL_CHANNELS = 32
 MAX_KERNEL_INNER = 128
 MAX_KERNEL_HEAD_DIM = 128

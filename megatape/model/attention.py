@@ -29,7 +29,7 @@ class Attention(nn.Module):
         attend: Function computing attention in evaluation.
         attend_in_training: Function computing attention in training.
         averages_state: Whether the position update reads A e.
-        window: Number of tokens that a token attends to. None for all tokens before it.
+        window: Number of tokens that a token attends to, or None for all tokens before it.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Attention(nn.Module):
         )
 
     def delta_for_attention(self, state: PositionState) -> Tensor | None:
-        """Return the sum of the state's updates, which ranks exchange before attention. None if this layer does not read it."""
+        """Return the sum of the state's updates for exchanges between ranks, or None if this layer does not read the state."""
         if not self.encoding.carries_state:
             return None
         return state.delta

@@ -20,13 +20,13 @@ class Kernels:
     """Kernels of a model. A run selects those that work on all ranks (training/startup/engine/working_kernels.py).
 
     Attributes:
-        backends: Names of attention backends in order of preference. None for the order of `auto`.
+        backends: Names of attention backends in order of preference, or None for the order of `auto`.
         rotation_by_kernel: Whether Triton kernels rotate queries and keys before PyTorch's attention, where they can.
         deterministic: Whether attention must give the same gradients for the same inputs, bit for bit.
         update_by_kernel: Whether Triton kernels update the position state, where they can.
         loss_by_kernel: Whether a Triton kernel computes the loss, where it can.
         linear_function: Function of the blocks' linear layers in training: `linear`, or one from nn/fp8.py.
-        compiler: Backend of torch.compile for the blocks in training. None if they are not compiled.
+        compiler: Backend of torch.compile for the blocks in training, or None if they are not compiled.
     """
 
     backends: Backends | None = None
@@ -46,13 +46,13 @@ class TrainingOptions:
         trainable: Groups or patterns of trainable parameters. All others are frozen.
         frozen: Groups or patterns of parameters to freeze nevertheless.
         z_loss: Factor of the squared log-sum-exp in the loss.
-        num_shifted_groups: Number of groups in shifted sparse attention. None for dense attention.
+        num_shifted_groups: Number of groups in shifted sparse attention, or None for dense attention.
         activation_checkpointing: Tensors of a block that autograd saves.
             none: All tensors except the last sum of a block that updates the position state.
             selective: Outputs of linear layers and attention.
             full: The streams between blocks.
             offload: The streams between blocks, in host memory.
-        chunk_tokens: Number of tokens passing through MLP and position update at a time. None for all.
+        chunk_tokens: Number of tokens passing through MLP and position update at a time, or None for all.
         gathers_blocks: Whether ZeRO stage 3 gathers the weights of a whole block at once, so that a compiled block contains no
             hooks. No setting: it follows from `zero.stage` and `training.compile`.
     """

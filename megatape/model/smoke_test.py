@@ -27,10 +27,10 @@ from megatape.nn.targets import IGNORE_INDEX
 
 LOG = logging.getLogger(__name__)
 
-# Reference backend: plain PyTorch, computing in float32
+# Reference backend: plain PyTorch, computing in float32.
 REFERENCE = "blocked"
 
-# Maximum relative error against the reference, ten times the rounding error of bfloat16
+# Maximum relative error against the reference, ten times the rounding error of bfloat16.
 MAX_RELATIVE_ERROR = 0.1
 
 # Hidden size for testing the loss. It is small, because the vocabulary already takes time.
@@ -231,7 +231,7 @@ def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendT
 
 
 def _with_gradients(outputs: Iterable[Tensor | None], inputs: Iterable[Tensor | None]) -> list[Tensor]:
-    """Return the outputs, and the gradients of the sum of their squares with respect to the inputs. None is left out."""
+    """Return the outputs, and the gradients of the sum of their squares with respect to the inputs, without None."""
     existing_outputs = [output for output in outputs if output is not None]
     existing_inputs = [tensor for tensor in inputs if tensor is not None]
     losses = [output.float().square().sum() for output in existing_outputs]
@@ -240,7 +240,7 @@ def _with_gradients(outputs: Iterable[Tensor | None], inputs: Iterable[Tensor | 
 
 
 def _compare(run: Callable[[], list[Tensor]], run_reference: Callable[[], list[Tensor]]) -> str | None:
-    """Return the reason why a kernel fails: the error it raises or the difference of its results. None if it works."""
+    """Return the error that a kernel raises or the difference of its results, or None if it works."""
     return _guarded(partial(_find_error, run, run_reference))
 
 

@@ -7,10 +7,10 @@ from megatape.encodings.encoding import EncodingModule, positioned_layers
 from megatape.errors import UserError
 from megatape.model.transformer import Transformer
 
-# Group of the position encoding's parameters
+# Group of the position encoding's parameters.
 POSITION = "position"
 
-# Name patterns of the other groups
+# Name patterns of the other groups.
 PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.*", "adapters": "*.adapter.*"}
 
 

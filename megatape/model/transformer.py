@@ -97,7 +97,7 @@ class Transformer(nn.Module):
             position_ids: Position ids including the training offset, [B, M]. By default tokens are numbered from 0.
             document_starts: Index of the first token that each token may attend to, [B, M], or None without documents.
             targets: Target ids or IGNORE_INDEX, [B, M], or None.
-            dropout_seeds: Random number of each sample for drawing its adapters' dropout, [B]. None for no dropout.
+            dropout_seeds: Random number of each sample for drawing its adapters' dropout, [B], or None for no dropout.
 
         Returns:
             Logits of this rank's tokens, [B, N, ceil(V / T)], or with targets their summed cross entropy in float32.

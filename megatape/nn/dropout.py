@@ -19,8 +19,8 @@ class Samples(NamedTuple):
     """Samples in the current forward pass.
 
     Attributes:
-        seeds: Random number of each sample, [B]; None: no dropout.
-        token_indices: Index within its sample of each of the n tokens on this replica, [1, n]; None: all tokens in order.
+        seeds: Random number of each sample, [B], or None for no dropout.
+        token_indices: Index within its sample of each of the n tokens on this replica, [1, n], or None for all tokens in order.
     """
 
     seeds: Tensor | None
@@ -44,9 +44,9 @@ def dropout(
     Args:
         x: Input, or this rank's tokens and channels of it, [B, n, c].
         probability: Probability of dropping an element.
-        seeds: Random number of each sample, [B]; None: no dropout.
+        seeds: Random number of each sample, [B], or None for no dropout.
         layer: Random number of the layer.
-        token_indices: Index of each token within its sample, [1, n]; None: 0 .. n - 1.
+        token_indices: Index of each token within its sample, [1, n], or None for 0 .. n - 1.
         first_channel: Index of x's first channel.
     """
     if seeds is None or not probability:

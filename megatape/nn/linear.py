@@ -158,7 +158,7 @@ class RowLinear(Linear):
 
         Args:
             x: This rank's share of the features, [B, N, in_features / T].
-            remat: Recipe for rebuilding x in the backward pass. None: autograd saves x.
+            remat: Recipe for rebuilding x in the backward pass, or None if autograd saves x.
         """
         out = self.summed(x, remat)
         if self.bias is None:

@@ -22,7 +22,7 @@ class LinearFunction(Protocol):
             x: [..., in_features].
             weight: [out_features, in_features].
             bias: [out_features] or None.
-            remat: Recipe for rebuilding x in the backward pass. None: autograd saves x.
+            remat: Recipe for rebuilding x in the backward pass, or None if autograd saves x.
 
         Returns:
             [..., out_features].
@@ -55,7 +55,7 @@ def linear_and_input(
 
 
 def matching_remat(x: Tensor, passed: Remat | None) -> Remat | None:
-    """Return the Remat of x: the one passed, or else that of the forward context; None if it rebuilds another tensor."""
+    """Return the Remat of x: the one passed, or else that of the forward context, or None if it rebuilds another tensor."""
     if torch.compiler.is_compiling():
         return None
     candidate = passed or forward_context().shared_remat

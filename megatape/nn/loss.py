@@ -125,7 +125,7 @@ class _LossGradients:
 
     Attributes:
         of_states: Gradient of all tokens' content, [B N, D].
-        of_weight: Gradient of the output matrix, summed over chunks in float32; None if the matrix is frozen.
+        of_weight: Gradient of the output matrix, summed over chunks in float32, or None if the matrix is frozen.
     """
 
     def __init__(self, states: Tensor, weight: Tensor) -> None:

@@ -27,7 +27,7 @@ def normalize(norm: nn.Module, x: Tensor, remat: Remat | None) -> Tensor:
     Args:
         norm: Normalization layer. Only RMSNorm uses `remat`.
         x: Input of the layer.
-        remat: Recipe for rebuilding x in the backward pass. None: autograd saves x.
+        remat: Recipe for rebuilding x in the backward pass, or None if autograd saves x.
     """
     if isinstance(norm, RMSNorm):
         normalized: Tensor = norm(x, remat=remat)
@@ -60,7 +60,7 @@ class RMSNorm(nn.Module):
         self.weight = parameter((size,), axis, init=1.0)
 
     def forward(self, x: Tensor, *, remat: Remat | None = None) -> Tensor:
-        """Normalize x [..., size]. `remat` says how the backward pass rebuilds x; None: autograd saves x."""
+        """Normalize x [..., size]. `remat` says how the backward pass rebuilds x, or is None if autograd saves x."""
         recipe = recipe_of(x, remat)
         return _RMSNorm.apply(x, self.weight, self.eps, recipe.function, *recipe.args)
 

@@ -29,11 +29,11 @@ class ParameterSpec:
 
     Attributes:
         shape: Shape of the whole parameter. A rank may hold a block of it.
-        init: Initial value of every element, or their distribution; None: normal with standard deviation model.init_std.
+        init: Initial value of every element, or their distribution. None for normal with deviation model.init_std.
         decay: Whether weight decay applies.
         lr_scale: Factor on the scheduled learning rate.
         role: Role of the parameter, for optimizers that treat weights differently.
-        bounds: Minimum and maximum, to which master weights are clipped after every optimizer step; None: no bounds.
+        bounds: Minimum and maximum, to which master weights are clipped after every optimizer step, or None for no bounds.
         sharded_dim: Dimension that tensor-parallel ranks shard, or None if every rank holds the whole parameter.
     """
 
@@ -62,9 +62,9 @@ def parameter(
     Args:
         shape: Shape of the whole parameter, one or two dimensions.
         axis: Tensor-parallel ranks.
-        dim: Dimension to shard, padded to a multiple of the ranks. None: every rank holds the whole parameter and uses it on
-            its own tokens or heads; its backward pass yields a part of the gradient, and zero/passes/partial_gradients.py sums
-            the parts once a step.
+        dim: Dimension to shard, padded to a multiple of the ranks, or None if every rank holds the whole parameter and uses
+            it on its own tokens or heads. Then the rank's backward pass yields a part of the gradient, and
+            zero/passes/partial_gradients.py sums the parts once a step.
         init: See ParameterSpec.
         decay: Whether weight decay applies; by default only to matrices.
         lr_scale: See ParameterSpec.

@@ -40,7 +40,7 @@ class VocabularyHead(nn.Module):
     """Output matrix. Computes logits, or the loss.
 
     Attributes:
-        weight: This rank's rows, [ceil(V / T), D]; None if tied. Callers then pass the embedding's weight.
+        weight: This rank's rows, [ceil(V / T), D], or None if tied. Callers then pass the embedding's weight.
         formula: Loss as a function of the logits.
     """
 

@@ -23,13 +23,13 @@ from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.muon_options import ITERATIONS, MuonOptions
 from megatape.optim.optimizer import Group
 
-# Coefficients a, b and c of the iteration
+# Coefficients a, b and c of the iteration.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
-# Smallest norm that a matrix is divided by
+# Smallest norm that a matrix is divided by.
 EPS = 1e-7
 
-# Root mean square of an update's elements, typical of AdamW's updates
+# Root mean square of an update's elements, typical of AdamW's updates.
 RMS = 0.2
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from megatape.config.section import Confirmed, Fixed, JsonList
 from megatape.optim.adamw import AdamWOptions
 
-# Number of Newton-Schulz iterations
+# Number of Newton-Schulz iterations.
 ITERATIONS = 5
 
 

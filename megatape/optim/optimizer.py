@@ -11,7 +11,7 @@ from megatape.errors import UserError
 from megatape.nn.parameters import spec_of
 from megatape.registry import OPTIMIZERS
 
-# Parameter group of a torch optimizer
+# Parameter group of a torch optimizer.
 Group = dict[str, Any]
 
 
@@ -21,7 +21,7 @@ class GroupKey(NamedTuple):
     Attributes:
         decays: Whether weight decay applies to the weights.
         scale: Factor on the scheduled learning rate.
-        role: Role of the weights; None if the optimizer treats all roles alike.
+        role: Role of the weights, or None if the optimizer treats all roles alike.
     """
 
     decays: bool

@@ -57,7 +57,7 @@ class SaveSchedule:
         self._is_due = False
 
     def save_remaining(self, progress: Progress) -> Path | None:
-        """Save the steps since the last checkpoint. Returns the new checkpoint, None if there were none.
+        """Save the steps since the last checkpoint. Returns the new checkpoint, or None if there were none.
 
         Raises:
             NotSaved: The checkpoint cannot be written.

@@ -32,7 +32,7 @@ class Start:
 
     @property
     def checkpoint(self) -> Path | None:
-        """Checkpoint named by the user, None for a new run or the newest checkpoint."""
+        """Checkpoint named by the user, or None for a new run or the newest checkpoint."""
         if self.resume is None or self.resume == NEWEST:
             return None
         return Path(self.resume)

@@ -84,7 +84,7 @@ def json_content(
     Args:
         value: Value to encode.
         name: File name in error messages.
-        indent: Spaces per level, None for a single line.
+        indent: Spaces per level, or None for a single line.
         max_bytes: Maximum size that the reader accepts.
         default: Converts values of types that JSON does not have.
 

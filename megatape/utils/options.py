@@ -44,11 +44,11 @@ class ArgumentForm:
     """Form of an option on the command line.
 
     Attributes:
-        metavar: Placeholder for the value in the usage. None: the option's name or choices.
+        metavar: Placeholder for the value in the usage, or None for the option's name or choices.
         positional: Whether it has no flag.
         repeatable: Whether it is a list, with one value each time it is given.
         flag: Flag, if it is not the field's name.
-        nargs: argparse's number of values. None: by the type.
+        nargs: argparse's number of values, or None to follow the type.
         const: Value if the option is given without one, for nargs "?".
         completions: Names that shells complete, if the type does not list the values.
         hidden: Whether only the program sets it, so it is no option.

@@ -18,10 +18,10 @@ from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import attend_v_and_e
 
 DTYPES = (torch.bfloat16, torch.float16)
-# Width of values and queries of which the package loads a multiple
+# Width of values and queries of which the package loads a multiple.
 WIDTH_MULTIPLE = 8
 MAX_WIDTH = {HOPPER: 256, **dict.fromkeys(BLACKWELL, 128)}
-# Head sizes that were faster than other backends on an H200
+# Head sizes that were faster than other backends on an H200.
 FAST_HEAD_DIMS = (64, 128)
 
 
@@ -118,8 +118,8 @@ def _size_problem(requirements: AttentionRequirements, capability: tuple[int, in
 
     Args:
         requirements: Requirements of the layer.
-        capability: Compute capability of the GPU. None if this machine has no GPU and plans for another one: then any GPU with
-            kernels counts.
+        capability: Compute capability of the GPU, or None if this machine has no GPU and plans for another one: then any GPU
+            with kernels counts.
     """
     head_dim = requirements.head_dim
     if capability is not None and capability not in MAX_WIDTH:

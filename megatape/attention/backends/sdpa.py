@@ -17,12 +17,12 @@ from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import MAX_VALUE_WIDTH, attend_v_and_e
 from megatape.utils.torch_internals import attention_kernel, prefer_attention_kernels
 
-# Size of the pieces in which GPU kernels load heads
+# Size of the pieces in which GPU kernels load heads.
 ALIGNMENT_BYTES = 16
 # Maximum head size for which one padded call on a CPU is faster than `blocked` when moving the state. Relative time, forward
 # and backward: 0.53 with 16 channels and 128 tokens, 0.89 with 32 and 256, but 1.18 with 64 and 512.
 MAX_PADDED_HEAD_DIM = 32
-# Compute capabilities of GPUs with cuDNN as the fastest kernels: Hopper and Blackwell in data centers
+# Compute capabilities of GPUs with cuDNN as the fastest kernels: Hopper and Blackwell in data centers.
 CUDNN_CAPABILITIES = ((9, 0), (10, 0), (10, 3))
 
 

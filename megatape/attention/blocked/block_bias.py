@@ -26,7 +26,7 @@ class BlockBias:
         self.weights = tuple(weights)
         self.num_channels = num_channels
         self.num_groups = num_groups
-        # Bias of the current block, [B or 1, H, rows, columns]
+        # Bias of the current block, [B or 1, H, rows, columns].
         self._block: Tensor
 
     def begin_block(self, rows: slice, columns: slice) -> None:
@@ -79,9 +79,9 @@ class DifferentiableBlockBias(BlockBias):
                 self.gradients.append(torch.zeros_like(weight))
             else:
                 self.gradients.append(None)
-        # Block with a graph back to the weights, or None if no weight needs a gradient
+        # Block with a graph back to the weights, or None if no weight needs a gradient.
         self._graph: Tensor | None = None
-        # Gradient of the current block, [B or 1, H, rows, columns]
+        # Gradient of the current block, [B or 1, H, rows, columns].
         self._d_block: Tensor
 
     def begin_block(self, rows: slice, columns: slice) -> None:

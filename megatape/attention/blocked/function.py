@@ -29,7 +29,7 @@ from megatape.attention.blocked.operators import backward_in_graph, forward_in_g
 from megatape.attention.blocked.passes import Gradients, Inputs, Outputs, backward_pass, forward_pass
 from megatape.attention.blocked.row_blocks import RowBlocks
 
-# Index of the bias's first weight among the arguments of BlockedAttention
+# Index of the bias's first weight among the arguments of BlockedAttention.
 FIRST_WEIGHT = 8
 
 

@@ -227,7 +227,7 @@ def _first_keys(document_starts: DocumentStarts, block_bias: BlockBias) -> Docum
 
 
 def _position_tensor(initial: Tensor | None, delta: Tensor | None, num_channels: int) -> Tensor | None:
-    """Return e [B, N, L, W] in float32, None without a state."""
+    """Return e [B, N, L, W] in float32, or None without a state."""
     if initial is None:
         return None
     return PositionState(initial, delta).tensor(num_channels)

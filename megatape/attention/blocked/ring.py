@@ -50,7 +50,7 @@ class KeyGradients:
         self.context_axis = context_axis
         self.num_added = 0
         self.own: tuple[Tensor, Tensor] | None = None
-        # Sum of the previous ranks' gradients of the same keys and values
+        # Sum of the previous ranks' gradients of the same keys and values.
         self.returning: AsyncShift | None = None
 
     def add(self, key_rank: int, d_keys: Tensor, d_values: Tensor) -> None:

@@ -34,8 +34,8 @@ class Scope:
     Attributes:
         length: Tokens per sample N.
         window: Number of tokens that a token attends to, or None for all earlier ones.
-        document_ends: Cumulative lengths of the packed documents, int32 [documents + 1], beginning with 0. None if each sample
-            is one document.
+        document_ends: Cumulative lengths of the packed documents, int32 [documents + 1], beginning with 0, or None if each
+            sample is one document.
         deterministic: Whether to add the gradients of the queries in a fixed order.
     """
 

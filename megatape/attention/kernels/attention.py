@@ -14,9 +14,9 @@ from megatape.attention.kernels.passes import Inputs, Outputs, backward_pass, fo
 from megatape.attention.rotation import PositionState
 from megatape.attention.windows import num_pairs_in_window, starts_in_window
 
-# Number of arguments of _FusedAttention before the tensors
+# Number of arguments of _FusedAttention before the tensors.
 NUM_OPTIONS = 2
-# Index of the bias by distance among its arguments
+# Index of the bias by distance among its arguments.
 BY_DISTANCE = NUM_OPTIONS + Inputs._fields.index("by_distance")
 
 

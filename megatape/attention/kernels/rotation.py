@@ -15,7 +15,7 @@ from megatape.attention.kernels.tiles import width
 from megatape.nn.kernels.launch import launch
 from megatape.utils.operators import drop_nones, empty_copies, operator, restore_nones
 
-# Tokens and warps per program
+# Tokens and warps per program.
 ROWS = 64
 WARPS = 4
 

@@ -50,10 +50,10 @@ class Manifest(Section):
 
     Attributes:
         format: Format number (checkpoint/format/features.py).
-        features: Checkpoint features. None in checkpoints of earlier versions.
+        features: Checkpoint features, or None in checkpoints of earlier versions.
         files: File name -> size and hash.
         tensors: Tensor kind -> parameter -> file name.
-        base: Folder with the weights that the checkpoint leaves out, None if it has all weights.
+        base: Folder with the weights that the checkpoint leaves out, or None if it has all weights.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -171,7 +171,7 @@ def save_manifest(
         directory: Checkpoint folder.
         files: File name -> size and hash.
         tensors: Tensor kind -> parameter -> file name.
-        base: Folder with the weights that the checkpoint leaves out, None if it has all weights.
+        base: Folder with the weights that the checkpoint leaves out, or None if it has all weights.
         features: Checkpoint features, except for BASE and EMA, which follow from the other arguments.
     """
     present = set(features)

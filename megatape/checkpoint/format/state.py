@@ -70,11 +70,11 @@ class StateFile(BaseModel, extra="allow", frozen=True, populate_by_name=True):
         updates: Updates made by the optimizer: steps that were not skipped.
         samples: Samples consumed.
         tokens: Tokens consumed.
-        last_step: Samples in the last step. None before the first step, and if an earlier version wrote the state.
+        last_step: Samples in the last step, or None before the first step, and if an earlier version wrote the state.
         validation_selection: Rule by which the run selects validation samples.
-        world_size: Number of ranks, None if it is not recorded.
+        world_size: Number of ranks, or None if it is not recorded.
         fingerprints: Tokenizer and data fingerprints.
-        attention: Attention backend, None if it is not recorded.
+        attention: Attention backend, or None if it is not recorded.
         spike_policy: Spike policy state, "guard" in the file.
         callbacks: Callback state by name.
         config: Resolved run configuration.

@@ -45,7 +45,7 @@ class _Opened(NamedTuple):
     """One rank's view of a checkpoint.
 
     Attributes:
-        reader: Checkpoint reader, None if the checkpoint is corrupted.
+        reader: Checkpoint reader, or None if the checkpoint is corrupted.
         corruption: Reason why it is corrupted, or None.
     """
 

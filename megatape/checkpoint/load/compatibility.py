@@ -139,7 +139,7 @@ def check_order(origin: Path, last: StepSamples | None, order: SampleOrder) -> N
 
     Args:
         origin: Checkpoint folder.
-        last: Samples in the last step, None if the checkpoint does not record them.
+        last: Samples in the last step, or None if the checkpoint does not record them.
         order: The run's sample order.
 
     Raises:

@@ -35,7 +35,7 @@ class Background:
 
     Attributes:
         snapshot: Copy of the state being written.
-        in_flight: Save in flight, None without one. All ranks have one or none.
+        in_flight: Save in flight, or None without one. All ranks have one or none.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ class CheckpointContents:
         tensors: Master weights and optimizer state.
         rng: This rank's generator state (checkpoint/format/rng.py).
         tokenizer: Tokenizer file name -> content.
-        base: Frozen weights to leave out, None to write all weights.
+        base: Frozen weights to leave out, or None to write all weights.
     """
 
     state: StateFile

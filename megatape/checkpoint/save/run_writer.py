@@ -31,7 +31,7 @@ class RunWriter:
 
         Args:
             tensors: Present weights and optimizer state.
-            base: Frozen weights to leave out, None to write all weights.
+            base: Frozen weights to leave out, or None to write all weights.
         """
         self._environment.log.sync_metrics()
         return CheckpointContents(self._run.saved_state(), tensors, rng_snapshot(), self._run.tokenizer, base)

@@ -52,7 +52,7 @@ class Saver:
         in_background: Whether a thread writes checkpoints while training continues (checkpoint.background).
 
     Attributes:
-        background: Thread writing checkpoints, None if training waits for saves.
+        background: Thread writing checkpoints, or None if training waits for saves.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Saver:
         self._engine = engine
         self._run = run
         self._writer = RunWriter(environment, run, keep)
-        # Frozen weights that checkpoints leave out, None if they have all weights.
+        # Frozen weights that checkpoints leave out, or None if they have all weights.
         self._base: StoredWeights | None = None
         self.background: Background | None = None
         if in_background:
             self.background = Background()
 
     def leave_out(self, base: StoredWeights | None) -> None:
-        """Leave the weights of a base out of all later checkpoints; None to write all weights."""
+        """Leave the weights of a base out of all later checkpoints. With None, write all weights."""
         self._base = base
 
     @property

@@ -29,8 +29,8 @@ class Difference:
     Attributes:
         path: Path, such as model.num_layers.
         rule: Resume rule.
-        theirs: Value in the first configuration, None if it lacks the field.
-        ours: Value in the second configuration, None if it lacks the field.
+        theirs: Value in the first configuration, or None if it lacks the field.
+        ours: Value in the second configuration, or None if it lacks the field.
     """
 
     path: str

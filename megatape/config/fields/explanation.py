@@ -19,7 +19,7 @@ class _LocatedSection:
     Attributes:
         section: Type of the section.
         kind: Kind of the section, "" if it has no kinds.
-        by_kind: Validator selecting the type by kind, None if the section has no kinds.
+        by_kind: Validator selecting the type by kind, or None if the section has no kinds.
     """
 
     section: type[BaseModel]

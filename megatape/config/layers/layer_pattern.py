@@ -17,11 +17,11 @@ from itertools import cycle, groupby, islice
 
 from megatape.errors import ConfigError
 
-# Name of the encoding that does nothing, in layers without positions
+# Name of the encoding that does nothing, in layers without positions.
 NO_ENCODING = "nope"
 FULL = "full"
 ENTRY = re.compile(r"(?P<encoding>[A-Za-z_]\w*)(@(?P<window>\w+))?(\*(?P<count>\w+))?")
-# Largest numbers that a pattern may have
+# Largest numbers that a pattern may have.
 MAX_WINDOW = 2**31
 MAX_LAYERS = 4096
 EXAMPLE = "write ENCODING@WINDOW*COUNT, such as rope@1024*3 or tape@full"
@@ -70,7 +70,7 @@ class LayerPattern:
 
     @property
     def windows(self) -> set[int | None]:
-        """Windows of the layers, None for full attention."""
+        """Windows of the layers, or None for full attention."""
         return {kind.window for kind in self.kinds}
 
     def over(self, num_layers: int) -> tuple[LayerKind, ...]:
@@ -140,7 +140,7 @@ def pattern_of(
 
     Args:
         encoding: Position encoding of the model.
-        layers: Pattern as a text. None for layers that only differ by `nope_every`.
+        layers: Pattern as a text, or None for layers that only differ by `nope_every`.
         nope_every: n if every n-th layer has no positions, or None.
         sliding_window: Window of all layers, or None.
     """

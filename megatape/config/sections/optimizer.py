@@ -55,7 +55,7 @@ class ScheduleConfig(Section):
 
     @property
     def lengths(self) -> dict[str, int | None]:
-        """Lengths in tokens by name; None if given as a fraction."""
+        """Lengths in tokens by name, or None if given as a fraction."""
         fields = type(self).model_fields
         lengths = {}
         for field in fields:

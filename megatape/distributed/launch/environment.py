@@ -10,7 +10,7 @@ def read_int(name: str, default: int | None = None) -> int:
 
     Args:
         name: Name of the variable.
-        default: Result if the variable is missing. None: a missing variable is an error.
+        default: Result if the variable is missing, or None if that is an error.
 
     Raises:
         UserError: The variable is missing or not an integer.

@@ -47,7 +47,7 @@ class Launcher:
         marker: Variable that only this launcher sets.
         variables: Names of the variables that it sets.
         find_rendezvous: Returns the address and port at which the ranks meet, if it sets neither. May be collective.
-        read_local_size: Returns the number of ranks on this host. None to read it from its variable.
+        read_local_size: Returns the number of ranks on this host, or None to read it from its variable.
     """
 
     name: str

@@ -14,7 +14,7 @@ from megatape.encodings.kernels.update_settings import num_programs, num_tiles, 
 from megatape.nn.kernels.launch import Kernel, launch
 from megatape.utils.operators import drop_nones, empty_copies, operator, restore_nones
 
-# Smallest size in a matrix product
+# Smallest size in a matrix product.
 MIN_SIZE = 16
 
 

@@ -28,7 +28,7 @@ read zero.
 import triton
 import triton.language as tl
 
-# Precision of float32 products
+# Precision of float32 products.
 PRECISION = tl.constexpr("tf32x3")
 
 

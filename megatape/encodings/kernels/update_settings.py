@@ -11,9 +11,9 @@ from megatape.encodings.kernels.update_kernels import update_backward_kernel, up
 from megatape.nn.kernels import devices
 from megatape.nn.kernels.launch import Kernel
 
-# Largest padded head size and inner size of small updates
+# Largest padded head size and inner size of small updates.
 SMALL_SIZE = 64
-# Shared memory of a program besides the buffers of its pipeline, rounded up from compiled kernels
+# Shared memory of a program besides the buffers of its pipeline, rounded up from compiled kernels.
 OTHER_SHARED_BYTES = 16 * 1024
 
 

@@ -36,7 +36,7 @@ class GatheredBlock(Block, GatheredUnit):
         Args:
             streams: Streams before it.
             document_starts: See Block.
-            x: Content before it. None if `streams` has it.
+            x: Content before it, or None if `streams` has it.
             delta: Sum of the state's updates before it, or None.
         """
         if x is not None:

@@ -24,7 +24,7 @@ class TensorParallelAttention(Attention):
     def forward(
         self, h: Tensor, state: PositionState, document_starts: DocumentStarts = None, *, remat: Remat | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """See Attention. remat: How the backward pass rebuilds h; None if autograd saves it."""
+        """See Attention. remat: How the backward pass rebuilds h, or None if autograd saves it."""
         axis = self.layout.tensor_axis
         gathered = begin_gather(h, axis, remat)
         exchange = tokens_to_channels(self.delta_for_attention(state), axis)
@@ -53,6 +53,6 @@ class TensorParallelMLP(MLP):
     """MLP with this rank's share of the inner units."""
 
     def forward(self, h: Tensor, *, remat: Remat | None = None) -> Tensor:
-        """Return the output for h. remat: How the backward pass rebuilds h; None if autograd saves it."""
+        """Return the output for h. remat: How the backward pass rebuilds h, or None if autograd saves it."""
         gate, up = project(begin_gather(h, self.tensor_axis, remat), self.gate, self.up)
         return self.multiply(gate, up)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-# Maximum shared memory per program, and number of multiprocessors
+# Maximum shared memory per program, and number of multiprocessors.
 H100_SHARED_BYTES = 227 * 1024
 H100_MULTIPROCESSORS = 132
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from megatape.nn.kernels.launch import launch
 from megatape.nn.targets import IGNORE_INDEX
 
-# Number of columns that a program reads at a time
+# Number of columns that a program reads at a time.
 COLUMNS = 8192
 # Number of warps of a program. With this many, the rows being processed at a time fit in the cache.
 WARPS = 16

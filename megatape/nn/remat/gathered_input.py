@@ -26,7 +26,7 @@ class GatheredInput:
     Attributes:
         whole: Tokens of all ranks, [B, N, D]. Only complete for layers that get `remat`.
         local: Tokens of this rank, [B, N/T, D].
-        remat: Recipe for rebuilding `whole` in the backward pass. None: autograd saves it.
+        remat: Recipe for rebuilding `whole` in the backward pass, or None if autograd saves it.
     """
 
     whole: Tensor
@@ -47,7 +47,7 @@ def begin_gather(x: Tensor, axis: Axis, remat: Remat | None = None) -> GatheredI
     Args:
         x: Tokens of this rank, [B, N/T, D].
         axis: Tensor-parallel ranks. With a single rank there is nothing to gather.
-        remat: Recipe for rebuilding x in the backward pass. None: x is saved.
+        remat: Recipe for rebuilding x in the backward pass, or None if x is saved.
     """
     if axis.size == 1:
         return GatheredInput(x, x, remat)

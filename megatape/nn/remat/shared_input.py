@@ -13,7 +13,7 @@ class SharedInput:
         function: Function that rebuilds the input from saved tensors.
         num_consumers: Number of layers whose backward pass needs the input.
         num_pending: Number of these layers still waiting for their backward pass.
-        wait: Function returning the rebuilt input; None before rebuilding and after the last layer.
+        wait: Function returning the rebuilt input, or None before rebuilding and after the last layer.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:

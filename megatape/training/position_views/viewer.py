@@ -29,7 +29,7 @@ class PositionViewer:
         self._decode = decode
 
     def view(self, sample: Batch) -> PositionView | None:
-        """Compute the view of a sample on the main rank, None on the others. Collective."""
+        """Return the view of a sample on the main rank, or None on the others. Collective."""
         return compute_position_view(self._engine, sample.inputs_on(self._engine.device), self._decode)
 
 
@@ -43,7 +43,7 @@ def compute_position_view(engine: Engine, text: Inputs, decode: Callable[[list[i
         decode: Returns the text of token ids.
 
     Returns:
-        The view on the main rank, None on the others.
+        The view on the main rank, or None on the others.
     """
     module = engine.deepspeed_engine.module
     axis = engine.mesh["sample"]

@@ -9,7 +9,7 @@ from megatape.accounting.gpus import find_gpu
 
 
 def peak_flops(precision: str) -> float | None:
-    """Return the peak FLOP/s of this rank's GPU in bfloat16, None if unknown (CPUs, other GPUs, float32)."""
+    """Return the peak FLOP/s of this rank's GPU in bfloat16, or None if unknown (CPUs, other GPUs, float32)."""
     if precision != "bfloat16" or not torch.cuda.is_available():
         return None
     gpu = find_gpu(torch.cuda.get_device_name())

@@ -68,7 +68,7 @@ class StepReporter:
             output: Step result.
             progress: Progress after the step.
             seconds: Step duration.
-            validation: Evaluation after the step, None if none was due.
+            validation: Evaluation after the step, or None if none was due.
         """
         metrics = StepMetrics(
             step=output.step,

@@ -14,7 +14,7 @@ class Rates(NamedTuple):
 
     Attributes:
         tokens: Tokens per second.
-        utilization: Model FLOPs utilization, None if the device's peak rate is unknown.
+        utilization: Model FLOPs utilization, or None if the device's peak rate is unknown.
     """
 
     tokens: float

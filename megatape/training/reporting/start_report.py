@@ -45,7 +45,7 @@ class StartReport:
 
         Args:
             step: Step after which training starts.
-            origin: Checkpoint that the run continues from, None for a new run.
+            origin: Checkpoint that the run continues from, or None for a new run.
         """
         environment = self._environment
         if not environment.topology.is_main:

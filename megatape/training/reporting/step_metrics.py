@@ -23,11 +23,11 @@ class StepMetrics:
         samples: Samples since the start of the run, including skipped steps.
         seconds: Step duration.
         peak_memory: Peak memory of the main rank in bytes, see hardware.peak_memory.
-        validation: Evaluation after the step, None if none was due.
+        validation: Evaluation after the step, or None if none was due.
         corpora: Samples of each corpus in a mixture, since the start of the run.
         skipped: Reason for skipping the step, or "".
         digest: Digest of the step's samples (order.samples_digest).
-        goodput: Share of the time since the run's first start that new steps took, None if unknown. Not recorded, because
+        goodput: Share of the time since the run's first start that new steps took, or None if unknown. Not recorded, because
             events.jsonl has the parts.
     """
 

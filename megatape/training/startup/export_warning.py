@@ -6,7 +6,7 @@ from megatape.registry import EXPORT_CHECK
 
 
 def export_warning(model: ModelConfig, family: str | None) -> str | None:
-    """Return a warning that a model with user modules cannot be exported or evaluated, None if it can.
+    """Return a warning that a model with user modules cannot be exported or evaluated, or None if it can.
 
     The model can still be trained: only exports contain the modules' code, and you can change it until then.
 

@@ -45,8 +45,8 @@ class StepOutput:
         learning_rate: Scheduled rate, before scaling it for each parameter group.
         digest: Digest of the samples (order.samples_digest).
         status: Status between this step and the next, summed over all ranks.
-        computed: Loss and update, None if the step was skipped without computing it.
-        not_computed: Reason for skipping the step without computing it, None if it was computed.
+        computed: Loss and update, or None if the step was skipped without computing it.
+        not_computed: Reason for skipping the step without computing it, or None if it was computed.
         read_seconds: Time in which this rank waited for its batches.
     """
 
@@ -85,7 +85,7 @@ class StepOutput:
 
     @property
     def skip_reason(self) -> str | None:
-        """Reason for skipping the update, None if it was applied: `not_computed`, values that are not finite, or a spike."""
+        """Reason for skipping the update, or None if it was applied: `not_computed`, values that are not finite, or a spike."""
         if self.not_computed is not None:
             return self.not_computed.value
         if self.computed is None:

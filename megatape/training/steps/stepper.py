@@ -84,7 +84,7 @@ class Stepper(AbstractContextManager["Stepper"]):
         # Ranks that read and count the same sample.
         self._num_readers = engine.mesh["sample"].size
         self._is_first_reader = engine.mesh["sample"].rank == 0
-        # Counts of the next step's batch, summed over all ranks; None before the first exchange.
+        # Counts of the next step's batch, summed over all ranks, or None before the first exchange.
         self._next_batch: BatchCounts | None = None
 
     def __exit__(self, *error: object) -> None:
@@ -142,7 +142,7 @@ class Stepper(AbstractContextManager["Stepper"]):
 
         Args:
             consumed: Samples before the next step, over all ranks.
-            sums: Sums over the gradients of the current step, None if they were not computed.
+            sums: Sums over the gradients of the current step, or None if they were not computed.
         """
         batches = self._read(consumed)
         if sums is None:

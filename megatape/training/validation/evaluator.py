@@ -24,7 +24,7 @@ class Evaluator:
         reader: Reads this rank's share of the samples.
         num_samples: Validation samples per corpus (evaluation.samples), for messages.
         shares: First share of each corpus in the mixture.
-        viewer: Computes the position view, None for encodings whose blocks change no position tensor.
+        viewer: Computes the position view, or None for encodings whose blocks change no position tensor.
         pace: Receives this rank's phases, for the watch.
     """
 
@@ -74,7 +74,7 @@ class Evaluator:
         return Validation(loss, view, without_unnamed(corpora), _input_losses(losses), ema_loss, selection)
 
     def _ema_loss(self, batches: ValidationBatches) -> float | None:
-        """Compute the loss of the averaged weights, None if the run keeps no average. Collective."""
+        """Return the loss of the averaged weights, or None if the run keeps no average. Collective."""
         average = self._engine.state.average
         if average is None:
             return None

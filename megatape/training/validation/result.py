@@ -15,7 +15,7 @@ class Validation:
         positions: Position view on the main rank. None elsewhere, and for encodings whose blocks change no position tensor.
         corpora: Corpus of a mixture -> loss.
         inputs: Input -> loss, for data directories with several inputs. In a mixture, names begin with the corpus.
-        ema_loss: Loss of the averaged weights, None if the run keeps no average.
+        ema_loss: Loss of the averaged weights, or None if the run keeps no average.
         selection: Rule by which samples were selected (data/training/selection.py).
     """
 

@@ -42,7 +42,7 @@ class Replays:
 
     Args:
         module: The module, whose forward pass returns a float32 scalar.
-        recording: How to record its passes, None to run them as they are.
+        recording: How to record its passes, or None to run them as they are.
         topology: All ranks.
     """
 
@@ -119,7 +119,7 @@ def _report(recording: Recording, reasons: list[str | None], topology: Topology)
 
     Args:
         recording: How passes were to be recorded.
-        reasons: Why each rank could not record them, None if it could.
+        reasons: Why each rank could not record them, or None if it could.
         topology: All ranks.
     """
     reason_by_rank = {rank: reason for rank, reason in enumerate(reasons) if reason is not None}

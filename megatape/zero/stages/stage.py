@@ -27,7 +27,7 @@ class ZeroStage(ABC):
 
     @abstractmethod
     def fragment(self, parameter: Any) -> Fragment | None:
-        """Return the location of this rank's part of a parameter, without padding; None if the rank has no part."""
+        """Return the location of this rank's part of a parameter, without padding, or None if the rank has no part."""
 
     @abstractmethod
     def is_replicated(self, parameter: Any) -> bool:
@@ -43,8 +43,8 @@ class ZeroStage(ABC):
         """Return the gradient of this rank's part, between the last backward pass and the update. Trained parameters only.
 
         Returns:
-            Accumulated gradient, averaged over the data-parallel ranks; None if this rank has no part, or the parameter has no
-            gradient.
+            Accumulated gradient, averaged over the data-parallel ranks, or None if this rank has no part, or the parameter
+            has no gradient.
         """
 
     @abstractmethod

@@ -30,7 +30,7 @@ class TensorSource(Protocol):
 
     @property
     def group(self) -> dist.ProcessGroup | None:
-        """Process group for `gather`, None for the one that training uses."""
+        """Process group for `gather`, or None for the one that training uses."""
 
     @property
     def parameters(self) -> Collection[str]:

@@ -35,7 +35,7 @@ class MemoryCheck:
         # Checksums after the last update, by kind and name; empty if it is not checked.
         self._recorded: dict[tuple[str, str], Tensor] = {}
         self._num_loads = 0
-        # Whether each recorded checksum differed in the last check, bool [checksums] on the device. None without a check.
+        # Whether each recorded checksum differed in the last check, bool [checksums] on the device, or None without a check.
         self._changed: Tensor | None = None
 
     def after_update(self) -> None:

@@ -36,7 +36,7 @@ class Piece:
             group: Ranks holding pieces.
 
         Returns:
-            The tensor on rank `destination`, None on the others.
+            The tensor on rank `destination`, or None on the others.
         """
         full = torch.zeros(matrix_shape(self.shape), dtype=torch.float32, device=device)
         self.add_to(full)

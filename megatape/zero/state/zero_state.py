@@ -48,9 +48,9 @@ class ZeroState:
         parameters: Module parameters by name.
         names_by_kind: Kind of tensor (WEIGHT, EMA, or one of the optimizer) -> names of the parameters that have one.
         matrix_state: Optimizer state for whole matrices, if the optimizer updates any.
-        average: Moving average, None if the run has none.
+        average: Moving average, or None if the run has none.
         num_loads: Number of times that `load` has overwritten the state.
-        group: Process group for `gather`, None for the one that training uses.
+        group: Process group for `gather`, or None for the one that training uses.
     """
 
     group = None
@@ -192,7 +192,7 @@ class ZeroState:
         return fragment.values(fragment.flat.grad)
 
     def fragment(self, name: str) -> Fragment | None:
-        """Return the location of this rank's part of a parameter; None if the rank has no part."""
+        """Return the location of this rank's part of a parameter, or None if the rank has no part."""
         return self._stage.fragment(self.parameters[name])
 
     def shared_axes(self, name: str) -> tuple[str, ...]:

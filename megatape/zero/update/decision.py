@@ -42,7 +42,7 @@ class Update:
 
     Attributes:
         grad_norm: Gradient norm before clipping. May not be finite.
-        nonfinite_reason: Reason for skipping an update that is not finite, such as "the loss is nan"; None if it is finite.
+        nonfinite_reason: Reason for skipping an update that is not finite, such as "the loss is nan", or None if it is finite.
         decision: Decision about a finite update, else Apply.
     """
 
@@ -57,7 +57,7 @@ class Update:
 
     @property
     def skip_reason(self) -> str | None:
-        """Reason for skipping the update, None if it was applied."""
+        """Reason for skipping the update, or None if it was applied."""
         if self.nonfinite_reason is not None:
             return self.nonfinite_reason
         if isinstance(self.decision, Skip):

@@ -9,7 +9,7 @@ class AttentionChoice:
 
     Attributes:
         name: Backend name.
-        kernel: Name of its kernel on a GPU, None if it has only one or runs on a CPU.
+        kernel: Name of its kernel on a GPU, or None if it has only one or runs on a CPU.
     """
 
     name: str

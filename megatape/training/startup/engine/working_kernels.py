@@ -244,7 +244,7 @@ def working_linear_function(recipe: Fp8Recipe, device: torch.device, topology: T
 
 
 def _summarize(reason: str | None, topology: Topology) -> str | None:
-    """Name the ranks where a smoke test failed, with the first rank's reason; None if it failed nowhere. Collective.
+    """Return the ranks where a smoke test failed, with the first rank's reason, or None if it failed nowhere. Collective.
 
     Args:
         reason: Reason why it failed on this rank, or None.

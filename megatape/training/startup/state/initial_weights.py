@@ -26,7 +26,7 @@ def open_initial_weights(
         environment: Run environment.
 
     Returns:
-        The weights, and the frozen ones among them: the base of the run's checkpoints, None without frozen weights.
+        The weights, and the frozen ones among them: the base of the run's checkpoints, or None without frozen weights.
     """
     topology = environment.topology
 

@@ -23,16 +23,16 @@ from megatape.zero.state.kinds import EMA, WEIGHT
 class NewRunState:
     """State of a run at step 0. A SavedState (checkpoint/interfaces.py).
 
+    Args:
+        fresh: Reads the state of a new model.
+        weights: Weights to start with, or None for a new model.
+        taken: Names of the parameters that start with `weights`.
+        base: Frozen weights that checkpoints leave out, or None.
+
     Attributes:
         step: Steps made so far: 0.
         updates: Steps taken by the optimizer: 0.
         base: Frozen weights that checkpoints leave out because the files of training.init_from have them, or None.
-
-    Args:
-        fresh: Reads the state of a new model.
-        weights: Weights to start with, None for a new model.
-        taken: Names of the parameters that start with `weights`.
-        base: Frozen weights that checkpoints leave out, or None.
     """
 
     step = 0

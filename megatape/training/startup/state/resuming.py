@@ -78,7 +78,7 @@ def resumed_checkpoint(
     """Return the checkpoint to continue from, or None to start again because none was saved. Collective.
 
     Args:
-        checkpoint: Checkpoint's folder, None for the run's newest valid one.
+        checkpoint: Checkpoint's folder, or None for the run's newest valid one.
         environment: Run environment.
         check: Raises UserError if the run must not continue from a checkpoint.
 
