@@ -3,8 +3,7 @@
     python docs/generate.py            writes them
     python docs/generate.py --check    only lists the files that would change, and fails if there are any
 
-These are the pages about commands and configuration, the examples in docs/examples.md, and the list of layers in
-docs/architecture.md.
+These are the pages about commands and configuration, and the list of layers in docs/architecture.md.
 """
 
 import re
@@ -18,8 +17,6 @@ sys.path.insert(0, str(ROOT))
 
 from docs import reference
 from tests.helpers.checks.import_graph import LAYERS, PARTS_OF_DATA, description_of
-
-EXAMPLES = ("train", "load_export", "add_encoding")
 
 
 def layer_list() -> str:
@@ -44,23 +41,11 @@ def architecture(page: str) -> str:
     )
 
 
-def examples(page: str) -> str:
-    """Return docs/examples.md with the text of each example, in the order of EXAMPLES."""
-    names = iter(EXAMPLES)
-
-    def block(_: re.Match[str]) -> str:
-        text = (ROOT / "examples" / f"{next(names)}.py").read_text()
-        return f"```python\n{text}```"
-
-    return re.sub(r"^```python\n.*?^```", block, page, flags=re.MULTILINE | re.DOTALL)
-
-
 # Page -> function from its present text to the new one.
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/architecture.md": architecture,
     "docs/commands.md": lambda _: reference.commands(),
     "docs/config.md": lambda _: reference.config(),
-    "docs/examples.md": examples,
 }
 
 
