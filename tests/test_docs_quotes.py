@@ -46,6 +46,21 @@ def test_architecture_lists_every_wrapper_of_blocks() -> None:
     assert not {name for name in wrappers if f"`{name}`" not in page}
 
 
+def test_definitions_list_every_encoding() -> None:
+    """The model's page names every encoding of the registry, and the page of definitions has a row for each."""
+    names = set(registry.ENCODINGS)
+    for page in ("docs/model.md", "docs/results/definitions.md"):
+        text = (ROOT / page).read_text()
+        assert not {name for name in names if f"`{name}`" not in text}, page
+
+
+def test_suite_tasks_are_listed() -> None:
+    """Both pages about the suite name every task."""
+    for page in ("docs/suite_explained.md", "docs/results/tasks.md"):
+        text = (ROOT / page).read_text()
+        assert not {name for name in registry.SYNTHETIC_TASKS if f"`{name}`" not in text}, page
+
+
 def test_internals_lists_every_private_name() -> None:
     """tests/private_names.md lists every private name used from DeepSpeed and torch, with the versions read."""
     page = (ROOT / "tests/private_names.md").read_text()

@@ -85,7 +85,7 @@ def test_links_out_of_the_documentation_exist() -> None:
 def test_navigation_has_every_page() -> None:
     """Full result tables are appendices, linked from other pages only."""
     appendices = {"shift", "efficiency", "addition", "addition_code", "ablations", "language", "finetune", "suite", "speed"}
-    appendices |= {"planned", "faults", "definitions", "kernels", "engines", "optimizers", "layers"}
+    appendices |= {"planned", "faults", "definitions", "kernels", "engines", "optimizers", "layers", "tasks"}
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     pages.remove("README.md")
     assert sorted(NAV) == sorted(pages - {f"results/{name}.md" for name in appendices})
