@@ -12,6 +12,7 @@ from megatape.optim.schedules import WsdOptions
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.utils.atomic import new_folder, write_atomically
 from megatape.utils.files import link_file, sync
+from megatape.utils.rounding import divide_up
 
 
 @path_errors()
@@ -71,7 +72,7 @@ def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, output:
 
     length = config.data.sequence_length
     first_sample = batches.consumed(reader.step)
-    decay_samples = -(-decay_tokens // length)
+    decay_samples = divide_up(decay_tokens, length)
     steps = batches.steps(first_sample + decay_samples)
 
     shared = {}

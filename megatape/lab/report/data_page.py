@@ -7,6 +7,7 @@ from megatape.data.shards.contents import Bin, Contents
 from megatape.errors import path_errors
 from megatape.lab.report.template import PAGE, fill
 from megatape.utils.atomic import new_folder
+from megatape.utils.rounding import divide_up
 from megatape.utils.tables import Table
 from megatape.utils.units import format_bytes
 
@@ -125,7 +126,7 @@ def _lengths(bins: list[Bin]) -> Table:
     rows = []
     for bin in bins:
         # Round up, so that every bin has a bar.
-        bar_length = -(-BAR_CHARACTERS * bin.documents // most_documents)
+        bar_length = divide_up(BAR_CHARACTERS * bin.documents, most_documents)
         cells = [f"{bin.documents:,}", "█" * bar_length, f"{bin.tokens / num_tokens:.1%}"]
         rows.append((f"{bin.first:,} to {bin.last:,}", cells))
     return Table(["tokens", "documents", "", "share of all tokens"], rows)

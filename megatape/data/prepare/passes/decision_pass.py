@@ -31,6 +31,7 @@ from megatape.data.prepare.shared_folder.folder_leases import COLLECTION, COMPAR
 from megatape.data.prepare.shared_folder.unit_lease import UnitLease
 from megatape.errors import UserError
 from megatape.utils.atomic import write_atomically
+from megatape.utils.rounding import divide_up
 
 DIVISION_FILE = "ranges.npz"
 # Units whose decisions are in one file. Collecting them takes a few bytes for each of their duplicates.
@@ -208,7 +209,7 @@ class DecisionPass:
 
     def _group_files(self, rule: str) -> list[str]:
         """Return the names of the files with the documents that a rule drops, one for each group of units."""
-        num_groups = -(-self.num_units // self.group_units)
+        num_groups = divide_up(self.num_units, self.group_units)
         return [f"{rule}-{group:05d}.bin" for group in range(num_groups)]
 
     def _units_of(self, group: int) -> range:

@@ -9,6 +9,7 @@ import numpy as np
 from megatape.config.sections.data import DataConfig
 from megatape.data.training.mixing.schedule import Phase
 from megatape.errors import UserError
+from megatape.utils.rounding import divide_up
 
 # Maximum number of samples after which a schedule repeats. Starting a run builds a table of this size.
 MAX_CYCLE = 100_000
@@ -52,7 +53,7 @@ def annealing_phases(data: DataConfig, names: Sequence[str], sequence_length: in
     phases = []
     for change in data.annealing:
         # A sample starting before the weights change still counts under the old ones.
-        start = -(-change.tokens // sequence_length)
+        start = divide_up(change.tokens, sequence_length)
         weights = integer_weights([change.weights[name] for name in names])
         phases.append(Phase(start, weights))
     return phases

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from megatape.utils.rounding import divide_up
+
 # Indices permuted at a time, which bounds memory.
 INDICES_AT_ONCE = 2**16
 # Number of rounds in the Feistel network.
@@ -97,7 +99,7 @@ class WindowOrder(SampleOrder):
         # First sample of each shard.
         self._first = np.cumsum(shard_samples) - shard_samples
         self._epoch = lru_cache(maxsize=2)(self._permuted_shards)
-        self.num_windows = -(-shard_samples.size // window)
+        self.num_windows = divide_up(shard_samples.size, window)
 
     def locate(self, consumed: int) -> SampleLocation:
         epoch, position = divmod(consumed, self._num_samples)

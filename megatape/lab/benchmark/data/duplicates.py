@@ -21,6 +21,7 @@ from megatape.data.prepare.queue.task import WHOLE
 from megatape.data.prepare.queue.work_queue import WorkQueue
 from megatape.data.prepare.shared_folder.folder import PartialFolder
 from megatape.data.prepare.shared_folder.unit_lease import DEFAULT_TIMEOUTS
+from megatape.utils.rounding import divide_up
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_bytes
 
@@ -107,7 +108,7 @@ def measure(num_hashes: int, num_workers: int, memory_bytes: int) -> DuplicatesR
         folder = PartialFolder(output, DEFAULT_TIMEOUTS)
         folder.create()
         num_duplicates = forge(folder, num_hashes)
-        num_units = -(-num_hashes // UNIT_HASHES)
+        num_units = divide_up(num_hashes, UNIT_HASHES)
         # Each process measures itself, so it is a new one.
         context = get_context("spawn")
         with ProcessPoolExecutor(num_workers, context) as pool:

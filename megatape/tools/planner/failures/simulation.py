@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatape.tools.planner.failures.model import FailureCosts
+from megatape.utils.rounding import divide_up
 
 # Number of simulated runs, and limits of the interval that holds 90% of them.
 NUM_RUNS = 2000
@@ -51,7 +52,7 @@ def simulate(
     """
     generator = np.random.default_rng(seed)
     work = steps * costs.step_seconds
-    num_intervals = -(-steps // interval)
+    num_intervals = divide_up(steps, interval)
     undisturbed = costs.restart_seconds + work + num_intervals * costs.save_seconds
     interval_seconds = interval * costs.step_seconds + costs.save_seconds
 
