@@ -1,4 +1,8 @@
-"""Position encodings, one per file. Their names are in megatape/registry.py, their interface in encoding.py."""
+"""Position encodings, one per file. Their names are in megatape/registry.py, their interface in encoding.py.
+
+Besides them, convolution.py has the short convolution that several encodings use, log_scale.py the scale log n of scores, and
+kernels/ the Triton kernels of TAPE's update.
+"""
 
 from megatape.config import ModelConfig
 from megatape.encodings.encoding import Encoding, encodings_by_layer

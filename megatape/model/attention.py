@@ -145,7 +145,7 @@ class Attention(nn.Module):
         )
 
     def delta_for_attention(self, state: PositionState) -> Tensor | None:
-        """Return the sum of the state's updates for exchanges between ranks, or None if this layer does not read the state."""
+        """Return the sum of the state's updates, or None if this layer does not read it. Ranks exchange it before attention."""
         if not self.encoding.carries_state:
             return None
         return state.delta

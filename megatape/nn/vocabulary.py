@@ -1,6 +1,6 @@
 """Token embedding and output head, with the vocabulary sharded across tensor-parallel ranks.
 
-Each rank holds ceil(V / T) rows, of which the last ranks' may be padding. Shapes as in model/transformer.py.
+Each rank holds ceil(V / T) rows. On the last ranks, some of them may be padding. Shapes as in model/transformer.py.
 """
 
 import torch.nn.functional as F

@@ -11,5 +11,6 @@ engine.py makes the passes, updates and evaluations of a run. It imports the fol
 `passes` and `update` import `state`; `update`, `state` and `setup` import `stages`.
 
 Reading order: engine_options.py and deepspeed_config.py (options, derived from the configuration without importing deepspeed),
-engine.py, stages/, state/, passes/, update/, and setup/ when you need it.
+engine.py, stages/, state/, passes/, update/, and setup/ when you need it. graph_limits.py has the settings that CUDA graphs
+exclude.
 """

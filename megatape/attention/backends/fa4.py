@@ -18,10 +18,10 @@ from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import attend_v_and_e
 
 DTYPES = (torch.bfloat16, torch.float16)
-# Width of values and queries of which the package loads a multiple.
+# The package loads values and queries in multiples of this width.
 WIDTH_MULTIPLE = 8
 MAX_WIDTH = {HOPPER: 256, **dict.fromkeys(BLACKWELL, 128)}
-# Head sizes that were faster than other backends on an H200.
+# Head sizes at which it was faster than other backends on an H200.
 FAST_HEAD_DIMS = (64, 128)
 
 

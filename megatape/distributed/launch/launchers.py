@@ -15,6 +15,7 @@ from megatape.errors import UserError
 # Variables read by torch and DeepSpeed. The second ones are the address of rank 0's host, where ranks meet.
 RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")
+# Names of the `deepspeed` command in a command line.
 DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
 # Number of processes, as set by launchers missing in LAUNCHERS.
 OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
@@ -89,6 +90,7 @@ LAUNCHERS = (
         read_local_size=num_node_tasks,
     ),
 )
+# Processes that a user starts by hand, setting the variables of torch.
 BY_HAND = Launcher("a user", "", RankVariables(*RANK_VARS, "LOCAL_WORLD_SIZE"))
 
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Fragment:
-    """Location of a run of elements in a rank's share of a parameter.
+    """Location of a run of elements in this rank's shard of a parameter (zero/state/__init__.py).
 
     Attributes:
-        start: Index of the first element in the share.
+        start: Index of the first element in the shard.
         flat: Tensor holding the run. The optimizer files its state under this tensor.
         offset: Index of the first element in `flat`.
         size: Number of elements.
@@ -39,10 +39,10 @@ def unsharded_fragment(parameter: Any) -> Fragment:
 
 
 def local_shape(parameter: Any) -> tuple[int, ...]:
-    """Return the shape of this rank's share before ZeRO. At stage 3 the parameter itself may be an empty tensor."""
+    """Return the shape of this rank's shard before ZeRO. At stage 3 the parameter itself may be an empty tensor."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def local_numel(parameter: Any) -> int:
-    """Return the number of elements in this rank's share before ZeRO."""
+    """Return the number of elements in this rank's shard before ZeRO."""
     return getattr(parameter, "ds_numel", parameter.numel())

@@ -62,7 +62,7 @@ class Stage0(ZeroStage):
                 sharded += square
             else:
                 replicated += square
-        # Each rank adds its share of what several ranks hold, so that the sum over all ranks counts every element once.
+        # Divide what several ranks hold by their number, so that the sum over all ranks counts every element once.
         tensor_part = sharded.double() + replicated.double() / self._mesh["tensor"].size
         return tensor_part / self._mesh["replicate"].size
 
