@@ -6,8 +6,10 @@ from torch import nn
 
 from megatape.utils.rounding import round_up
 
-GRADIENT_BYTES = 4  # Gradients are summed over micro-batches and ranks in float32, whatever the precision.
-STATE_BYTES = 4  # Master weights, optimizer state and the moving average are in float32.
+# Bytes per element of gradients, which are summed over micro-batches and ranks in float32, whatever the precision.
+GRADIENT_BYTES = 4
+# Bytes per element of master weights, optimizer state and moving average, which are in float32.
+STATE_BYTES = 4
 
 
 def elements(parameters: Iterable[nn.Parameter], multiple: int = 1) -> int:

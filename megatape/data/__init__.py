@@ -12,4 +12,7 @@ Folders, in the order in which a document passes through them:
 * training: orders the samples of one or several data directories, and packs them into batches.
 
 finetuning and synthetic have sources of their own. formats converts data directories from and to other libraries' files.
+
+Several of these share counts.py (documents read, dropped and written), document_entries.py (entries of the index about
+documents) and printable.py (names with unprintable characters).
 """

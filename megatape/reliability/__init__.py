@@ -1,5 +1,14 @@
 """Reliability: detecting dead, hanging and slow ranks; the run directory's lease, stop signals, and the run log.
 
+watch/            dead, hanging and slow ranks
+lease/            the reservation of the run directory
+shared_folder.py  checks that all ranks share the run directory
+orphan.py         ranks without a launcher
+signals.py        stop signals
+standby.py        processes that wait for the place of a dead rank
+run_log.py        messages and events.jsonl
+goodput/          where the time of a run went
+
 Vocabulary:
 
 * Watch: the threads of a rank that watch the other ranks (watch/watch.py).

@@ -72,7 +72,8 @@ def offloaded_bytes(workload: Workload, on_gpu: bool) -> int:
 
 def recomputed_bytes(workload: Workload, on_gpu: bool) -> int:
     """Return the bytes that the backward pass recomputes at a time: one chunk of a layer, or of its parts not saved."""
-    workload = workload.with_equal_layers()  # The largest layer has the model's encoding.
+    # Let all layers have the model's encoding, because the largest layer has it.
+    workload = workload.with_equal_layers()
     plain = replace(workload, activation_checkpointing="none")
     # A layer's backward pass has all tensors outside of chunks, and those of one chunk at a time.
     outside_chunks = count_saved_activations(plain, on_gpu).layer

@@ -11,9 +11,11 @@ from megatape.config import ActivationCheckpointing, Config, TrainingConfig, wit
 from megatape.errors import UserError
 from megatape.zero.graph_limits import records_passes
 
-REMEDY_SECONDS = 8.0  # Time limit of the search for a change. Other ranks wait meanwhile.
+# Time limit of the search for a change. Other ranks wait meanwhile.
+REMEDY_SECONDS = 8.0
 
-Changes = dict[str, Any]  # section.key -> value
+# New values of settings by their keys, such as zero.stage.
+Changes = dict[str, Any]
 
 
 def smallest_fitting_change(

@@ -18,7 +18,7 @@ from megatape.zero.deepspeed_config import Stage3Limits
 
 @cache
 def plan_state(layout: TrainingLayout) -> Memory:
-    """Plan a rank's memory without activations: the part needed even for the shortest samples."""
+    """Return a rank's memory without activations: the part needed even for the shortest samples."""
     offloaded = _offloaded_parts(layout.zero)
     device: dict[MemoryPart, float] = {}
     host: dict[MemoryPart, float] = {}

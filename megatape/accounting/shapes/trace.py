@@ -109,7 +109,8 @@ def _shallow_name(name: str, depth: int) -> str:
 def _repeat_events(shallow: TracedMicroBatch, model: Transformer, depth: int) -> list[Event]:
     """Repeat the events of each shallow layer for the deep layers that it stands for."""
     shallow_modules = dict(shallow.model.named_modules())
-    copies: defaultdict[nn.Module, list[nn.Module]] = defaultdict(list)  # modules of the deep model, by layer
+    # Module of the shallow model -> modules of the deep model that it stands for, by layer.
+    copies: defaultdict[nn.Module, list[nn.Module]] = defaultdict(list)
     for name, module in model.named_modules():
         copies[shallow_modules[_shallow_name(name, depth)]].append(module)
     block_of: dict[nn.Module, nn.Module] = {}

@@ -43,6 +43,9 @@ def gathered(events: list[Event], num_replicas: int, limits: Stage3Limits) -> Ga
         events: Fetches and releases, in order.
         num_replicas: Ranks sharding the weights.
         limits: Limits on gathered weights.
+
+    Returns:
+        Elements gathered in total, and the most gathered at any time.
     """
     simulation = _Simulation(events, num_replicas, limits)
     for event in events:
@@ -73,9 +76,11 @@ class _Simulation:
         # Uses that prefetching has not reached yet.
         self._queue = _queue_of_uses(events, self._weights)
         self._num_fetches = 0
-        self._last_use: dict[nn.Parameter, int] = {}  # last fetch that prefetching has reached
+        # For each weight, the last fetch that prefetching has reached.
+        self._last_use: dict[nn.Parameter, int] = {}
         self._gathered: set[nn.Parameter] = set()
-        self._live = 0  # elements of gathered weights
+        # Number of elements in gathered weights.
+        self._live = 0
 
     def fetch(self, module: nn.Module) -> None:
         """Gather the weights of a module about to run, and prefetch for the next modules."""

@@ -17,7 +17,8 @@ from megatape.registry import OPTIMIZERS
 from megatape.utils.rounding import divide_up, round_up
 from megatape.zero.state.matrix_state import assign_owners
 
-EXCHANGED_BYTES = 4  # Gradients and updates are exchanged in float32, whatever the precision.
+# Bytes per element of exchanged gradients and updates, which are in float32, whatever the precision.
+EXCHANGED_BYTES = 4
 
 # DeepSpeed pads the flat tensor of a group to a multiple of this number of elements on every rank
 # (nccl_start_alignment_factor in runtime/zero/stage_1_and_2.py).
@@ -54,7 +55,7 @@ class _Span:
 
 @cache
 def plan_matrices(layout: TrainingLayout) -> MatrixPlan:
-    """Plan the costs of updating whole matrices."""
+    """Return the costs of updating whole matrices."""
     entry = OPTIMIZERS[layout.optimizer.kind]
     world_size = layout.world_size
     named_weights = trace_parameters(layout.workload).model.named_parameters()

@@ -50,7 +50,7 @@ def model_traffic(workload: Workload, axis: str) -> AxisTraffic:
 
 @cache
 def _sent_by_axis(workload: Workload) -> SentByAxis:
-    """Count the bytes of all axes.
+    """Return the bytes that the model's own collectives send, by axis.
 
     Bytes are an affine function of the sequence length, with coefficients affine in the depth, because all layers but the last
     are alike (in a pattern of different layers, all periods). So two shallow models on short sequences give the exact result,
@@ -68,7 +68,7 @@ def _sent_by_axis(workload: Workload) -> SentByAxis:
 
 
 def _sent_at_depth(workload: Workload, num_layers: int) -> SentByAxis:
-    """Count the bytes at one depth."""
+    """Return the bytes of a model with `num_layers` layers, by axis."""
     axes = fake_axes(workload.parallel)
     short = 8 * workload.num_chunks * workload.parallel.sample_ranks
     by_length = {}

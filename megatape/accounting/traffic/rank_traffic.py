@@ -49,7 +49,7 @@ class Traffic:
 
 @cache
 def plan_traffic(layout: TrainingLayout) -> Traffic:
-    """Plan a rank's traffic."""
+    """Return the bytes that a rank sends in an optimizer step, by group of ranks and collective."""
     workload = layout.workload
     sent: dict[RankGroup, Sent] = {}
     overlapped_bytes: dict[RankGroup, int] = {}

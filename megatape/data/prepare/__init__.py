@@ -10,7 +10,8 @@
         └──────── progress_totals.py the sum of the progress (progress.py) of all units
 
 `workers`, `planning` and `passes` import `queue`, and all of them import `shared_folder`. options.py has the options. Beside a
-preparation, dry_run.py shows the effects of cleaning rules, and status.py the progress in a folder.
+preparation, dry_run.py shows the effects of cleaning rules and their costs (rule_costs.py), and status.py the progress in a
+folder.
 
 A document passes through these steps:
 

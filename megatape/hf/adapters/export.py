@@ -51,32 +51,26 @@ def export_adapter(checkpoint: Checkpoint, out: Path, dtype: Dtype | None = None
         precision = dtype_named(dtype)
     saved_modules = _saved_modules(config.model, config.training, family)
 
-    trained = []
-    frozen = []
-    for name in checkpoint.names():
-        module = name.rpartition(".")[0]
-        if in_adapter(name) or module in saved_modules:
-            trained.append(name)
-        else:
-            frozen.append(name)
-
     with new_folder(out) as folder:
         tensors: dict[str, Tensor] = {}
-        for name in trained:
-            tensors[PREFIX + _peft_name(name, family)] = checked(name, checkpoint.tensor(name), shapes[name], precision)
+        hashes: dict[str, str] = {}
+        for name in checkpoint.names():
+            module = name.rpartition(".")[0]
+            if in_adapter(name) or module in saved_modules:
+                key = PREFIX + _peft_name(name, family)
+                tensors[key] = checked(name, checkpoint.tensor(name), shapes[name], precision)
+            else:
+                key = family.parameter_name(name)
+                hashes[key] = hash_of(name, checkpoint.tensor(name), shapes[name], precision)
         if config.model.tie_embeddings and "embedding" in saved_modules:
             # peft stores a tied matrix under both of its names.
             head = PREFIX + family.parameter_name("head.weight")
             embedding = PREFIX + family.parameter_name("embedding.weight")
             tensors[head] = tensors[embedding].clone()
-        save_tensors(tensors, folder / WEIGHTS)
 
+        save_tensors(tensors, folder / WEIGHTS)
         settings = _settings(config.model, sorted(saved_modules.values()), family)
         write_file(folder / SETTINGS, [as_json(settings)])
-
-        hashes = {}
-        for name in frozen:
-            hashes[family.parameter_name(name)] = hash_of(name, checkpoint.tensor(name), shapes[name], precision)
         base = AdapterBase(format=1, trained_from=config.training.init_from, dtype=dtype_name(precision), sha256=hashes)
         write_file(folder / BASE, [as_json(base.model_dump())])
 

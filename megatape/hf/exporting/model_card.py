@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megatape.accounting.whole_model.parameters import count_parameters
+from megatape.config import ModelConfig
 from megatape.encodings import encoding_of
 from megatape.hf.dtypes import dtype_name
 from megatape.hf.exporting.origins import Origins
@@ -65,14 +66,6 @@ def model_card(
     if family.remote_code:
         trust = ", trust_remote_code=True"
 
-    position = ""
-    if encoding_of(model).carries_state:
-        position = f"| position size | {model.position_size} |\n"
-    imports = ""
-    if exported.imports:
-        names = ", ".join(f"`{name}`" for name in exported.imports)
-        imports = f"| trained with user modules | {names} |\n"
-
     return TEMPLATE.read_text(encoding="utf-8").format(
         tags=family.config_class.model_type,
         title=f"Language model with `{model.encoding}` positions",
@@ -81,26 +74,44 @@ def model_card(
         kind=kind,
         trust=trust,
         code=family.code_note,
-        parameters=count_parameters(model).total,
-        layers=model.num_layers,
-        hidden=model.hidden_size,
-        mlp=model.mlp_size,
-        heads=model.num_heads,
-        kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        position=position,
-        vocabulary=model.vocab_size,
         tokens=training.tokens,
         steps=training.steps,
         length=exported.sample_length,
         precision=dtype_name(exported.dtype),
-        imports=imports,
+        imports=_imports_row(exported),
         tokenizer=tokenizer,
         metadata=_metadata(origins),
         started=_base_model_row(origins),
         data_sets=_data_sets_row(origins),
         unknown=_unknown(origins),
+        **_shape_fields(model),
     )
+
+
+def _shape_fields(model: ModelConfig) -> dict[str, object]:
+    """Return the fields of the template about the shape of a model."""
+    position = ""
+    if encoding_of(model).carries_state:
+        position = f"| position size | {model.position_size} |\n"
+    return {
+        "parameters": count_parameters(model).total,
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "mlp": model.mlp_size,
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "position": position,
+        "vocabulary": model.vocab_size,
+    }
+
+
+def _imports_row(exported: ExportedModel) -> str:
+    """Return the table row about the user's modules, "" if there are none."""
+    if not exported.imports:
+        return ""
+    names = ", ".join(f"`{name}`" for name in exported.imports)
+    return f"| trained with user modules | {names} |\n"
 
 
 def _metadata(origins: Origins) -> str:

@@ -54,6 +54,9 @@ def origins_of(init_from: str | None, paths: Iterable[str], depth: int = MAX_DEP
         init_from: Model that the run started from, None for random initial weights.
         paths: Data directories of the run.
         depth: Maximum number of earlier models to inspect.
+
+    Returns:
+        Base model, license and data sets, as far as they are known.
     """
     origins = Origins()
     if init_from is not None and depth > 0:

@@ -1,4 +1,14 @@
-"""Model families: architectures of transformers that our models can be exported to. megatape/registry.py lists them."""
+"""Model families: architectures of transformers that our models can be exported to. megatape/registry.py lists them.
+
+family.py                   base class: configuration, parameter names and code of an architecture
+exported_model.py           the model to export, as families describe it in config.json
+relative.py                 base class of Llama and its relatives
+llama.py, mistral.py, qwen2.py, qwen3.py
+                            a relative each
+tape.py                     the transformer in ../modeling/, which supports any position encoding
+
+The functions below choose a family.
+"""
 
 from megatape.config import ModelConfig, families_with
 from megatape.errors import UserError, flag

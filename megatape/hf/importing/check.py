@@ -35,7 +35,8 @@ def check_tokens(folder: Path, vocab_size: int, length: int) -> Tensor:
     path = folder / "tokenizer.json"
     if not path.is_file():
         return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
-    with content_errors(f"{path}: not a tokenizer", "copy the folder again", Exception):  # tokenizers raises nothing else
+    # The library `tokenizers` raises no class of error but Exception.
+    with content_errors(f"{path}: not a tokenizer", "copy the folder again", Exception):
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     text = Path(__file__).read_text(encoding="utf-8")
     ids = tokenizer.encode(text).ids[:length]

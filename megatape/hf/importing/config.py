@@ -64,7 +64,8 @@ def _model_section(architecture: Architecture, encoding: str) -> tuple[dict[str,
     """
     pretrained = architecture.model
     model = pretrained.model_dump(exclude_none=True) | {"encoding": encoding}
-    del model["position_size"]  # The new encoding determines it.
+    # The new encoding determines this size.
+    del model["position_size"]
     family = None
     if encoding == pretrained.encoding:
         family = architecture.config.model_type

@@ -100,6 +100,9 @@ def load_trained(
         base: New folder of a checkpoint's frozen base model, if it has moved.
         adapter: Exported adapter to merge into the model, see `merge_adapter`.
 
+    Yields:
+        The loaded model. Its temporary folder is removed at the end of the block.
+
     Raises:
         FileNotFoundError, UserError: A file is missing, corrupted or not supported.
     """

@@ -100,6 +100,9 @@ def find_weights(folder: Path, model: ModelConfig, family: "Family") -> FolderWe
         model: Model section.
         family: Model family, which knows the parameter names in the files.
 
+    Returns:
+        The weights by our parameter names. They are read when they are used.
+
     Raises:
         FileNotFoundError: A file is missing.
         UserError: A tensor is missing, has the wrong shape, is quantized, or belongs to no parameter.

@@ -10,6 +10,7 @@ history.py           events
 evaluations.py       tables and pictures of `megatape evaluate`
 positions.py         position views
 setup_tables.py      overview, data, differences between configurations
+time_table.py        where the time of runs went
 
 Other views
 monitor.py           `megatape monitor`, in a terminal

@@ -106,7 +106,7 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
 
 
 def compare_results(paths: list[Path], notes: list[str]) -> list[Comparison]:
-    """Group results by task and settings, sorted by task.
+    """Return the results grouped by task and settings, sorted by task.
 
     Args:
         paths: Paths of results.json files.

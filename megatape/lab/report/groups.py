@@ -24,7 +24,7 @@ class Group:
 
 
 def group_runs(runs: list[Run]) -> list[Group]:
-    """Group runs with equal validation samples and configurations, except for training.seed and the section `run`."""
+    """Return groups of runs with equal validation samples and configurations, apart from training.seed and the section run."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[_without_seed(run)].append(run)

@@ -1,8 +1,12 @@
 """Leases: files that reserve a folder for one process, on any file system that hosts share.
 
-lease.py takes, renews and releases a lease, takeover.py takes over a dead holder's, and in_use.py is the error if the holder is
-alive. lease_file.py reads and writes the file, holder.py is the process named in it, and heartbeat_monitor.py notices whether
-the holder still sends heartbeats.
+lease.py              takes, renews and releases a lease: start here
+takeover.py           takes over the lease of a dead holder
+in_use.py             the error if the holder is alive
+lease_file.py         reads and writes the file
+holder.py             the process named in the file
+heartbeat_monitor.py  notices whether the holder still sends heartbeats
+timeouts.py           timeouts of all of these
 """
 
 from megatape.reliability.lease.in_use import check_free

@@ -63,28 +63,30 @@ class TargetCheck:
     @property
     def met_cell(self) -> str:
         """Whether the value meets the target, as a table cell."""
-        return "yes" if self.is_met else "no"
+        if self.is_met:
+            return "yes"
+        return "no"
 
 
 def step_check(shape: str, ratio: float, limit: float | None = None) -> TargetCheck:
-    """Compare a training step's ratio with `limit`, by default the one in STEP_TARGETS."""
+    """Return the check of a training step's ratio against `limit`, by default the one in STEP_TARGETS."""
     if limit is None:
         limit = STEP_TARGETS[shape]
     return _ratio_check(f"training step at {shape}", ratio, limit)
 
 
 def saved_check(shape: str, ratio: float) -> TargetCheck:
-    """Compare the ratio of bytes kept for the backward pass with its target."""
+    """Return the check of the ratio of bytes kept for the backward pass against its target."""
     return _ratio_check(f"saved activations at {shape}", ratio, SAVED_TARGET)
 
 
 def layer_check(shape: str, ratio: float) -> TargetCheck:
-    """Compare an attention layer's ratio, forward, with its target."""
+    """Return the check of an attention layer's ratio, forward, against its target."""
     return _ratio_check(f"attention layer forward at {shape}", ratio, LAYER_TARGET)
 
 
 def utilization_check(mfu: float) -> TargetCheck:
-    """Compare TAPE's utilization at MFU_TARGET's shape with its target."""
+    """Return the check of TAPE's utilization at MFU_TARGET's shape against its target."""
     return TargetCheck(f"MFU of TAPE at {MFU_TARGET.shape}", mfu, MFU_TARGET.minimum, is_utilization=True)
 
 

@@ -98,7 +98,7 @@ def dot_product_difference(before: Tensor, after: Tensor) -> float:
 
 
 def compare(before: ForwardPass, after: ForwardPass) -> Change:
-    """Compare two forward passes of a model, the second with S >= 0 tokens added in front."""
+    """Return the change from one forward pass of a model to another, which has S >= 0 tokens added in front."""
     attention = []
     products = []
     for layer, later_layer in zip(before.layers, after.layers, strict=True):
@@ -109,11 +109,19 @@ def compare(before: ForwardPass, after: ForwardPass) -> Change:
             products.append(dot_product_difference(original, changed))
     length = before.logits.shape[1]
     largest_change = (after.logits[:, -length:] - before.logits).abs().max()
-    return Change(attention, products, float(largest_change / before.logits.abs().max()))
+    largest_logit = before.logits.abs().max()
+    return Change(attention, products, float(largest_change / largest_logit))
 
 
 def measure_changes(examined: ExaminedModel, shift: int) -> Changes:
     """Measure the changes by both kinds of shift.
+
+    Args:
+        examined: Model with its text.
+        shift: Number of added tokens, or first position id.
+
+    Returns:
+        Changes over all sequences of the text.
 
     Raises:
         UserError: The shift is not in 1 .. length - 1.
@@ -138,11 +146,12 @@ def measure_changes(examined: ExaminedModel, shift: int) -> Changes:
 
 
 def _mean(changes: list[Change]) -> Change:
-    attention = zip(*(change.attention for change in changes), strict=True)
-    products = zip(*(change.dot_products for change in changes), strict=True)
+    """Return the mean of each layer's changes, and the maximum of the changes of logits."""
+    attention_by_layer = zip(*(change.attention for change in changes), strict=True)
+    products_by_layer = zip(*(change.dot_products for change in changes), strict=True)
     return Change(
-        attention=[fmean(values) for values in attention],
-        dot_products=[fmean(values) for values in products],
+        attention=[fmean(values) for values in attention_by_layer],
+        dot_products=[fmean(values) for values in products_by_layer],
         logits=max(change.logits for change in changes),
     )
 

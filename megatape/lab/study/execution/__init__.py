@@ -1,5 +1,9 @@
 """Executing the runs of a study: training and measuring in child processes, several at a time.
 
-run.py and measurement.py: a run with processes of its own. one_process/: several runs in one process. pool.py starts both, by
-the choice of an engine (engines.py).
+study.py        a study that trains: its folder (lock.py), its pool and its failures. Start here
+pool.py         trains and measures several runs at a time (children.py)
+engines.py      the ways to train, from which the pool chooses
+run.py          a run with processes of its own; settings.py has its settings
+one_process/    several runs in one process
+measurement.py  measuring a trained model in a process of its own
 """

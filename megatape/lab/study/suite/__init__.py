@@ -1,6 +1,7 @@
 """Suite of synthetic tasks, from the plan to the tables.
 
 plan.py, sizes.py   tasks, encodings, seeds and learning rates to run
+design.py           the plan, fixed before the first run
 runs/               runs of each task and encoding: learning-rate search, then all seeds
 scores/             records of a trained model and of baselines
 analysis/           cells with means over seeds, differences between encodings with their tests, ranks

@@ -28,8 +28,9 @@ from megatape.registry import ENCODINGS, SYNTHETIC_TASKS, EncodingEntry
 from megatape.utils.atomic import write_atomically
 from megatape.utils.units import format_count
 
-# Maximum points per curve. If there are more lengths, neighbors are pooled.
+# Maximum number of points per curve. If there are more lengths, neighbors are pooled.
 MAX_POINTS = 20
+# Maximum number of failures on the page.
 MAX_FAILURES = 12
 
 
@@ -80,11 +81,8 @@ def write_page(results: SuiteResults, path: Path) -> None:
     """
     plan = results.plan
     summary = results.summary
-    registered = {}
-    for contender in summary.scores.encodings:
-        encoding = contender.split(":")[0]
-        if encoding in ENCODINGS:
-            registered[contender] = ENCODINGS[encoding]
+    registered = _registered(summary.scores.encodings)
+    baselines = [contender for contender in summary.scores.baselines if contender in BASELINES]
     charts = []
     for task, split in summary.scores.pairs:
         chart = _chart(results.records, task, split, summary.scores.encodings)
@@ -106,15 +104,23 @@ def write_page(results: SuiteResults, path: Path) -> None:
         encodings={contender: entry.description for contender, entry in registered.items()},
         equations={contender: _equation(entry) for contender, entry in registered.items()},
         costs={contender: _costs(contender, plan, results.seconds[contender]).by_title() for contender in registered},
-        baselines={
-            contender: inspect.getdoc(BASELINES[contender]) for contender in summary.scores.baselines if contender in BASELINES
-        },
+        baselines={contender: inspect.getdoc(BASELINES[contender]) for contender in baselines},
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.scores.tasks},
         tasks={task.name: task for task in plan.tasks},
         failures=_failures(summary.scores),
         charts=charts,
     )
     write_atomically(path, text.encode())
+
+
+def _registered(contenders: list[str]) -> dict[str, EncodingEntry]:
+    """Return the registry's entry of each contender, without those of encodings that are no longer registered."""
+    registered = {}
+    for contender in contenders:
+        encoding = contender.split(":")[0]
+        if encoding in ENCODINGS:
+            registered[contender] = ENCODINGS[encoding]
+    return registered
 
 
 def _equation(entry: EncodingEntry) -> str:
@@ -131,7 +137,9 @@ def _costs(contender: str, plan: Plan, seconds: list[float]) -> EncodingCosts:
     model = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)})
     length = config.data.sequence_length
     parameters = count_parameters(model)
-    value_bytes = 4 if config.training.precision == "float32" else 2
+    value_bytes = 2
+    if config.training.precision == "float32":
+        value_bytes = 4
     return EncodingCosts(
         parameters=parameters.total,
         position_parameters=parameters.position,

@@ -35,6 +35,9 @@ def evaluate(task: Task[Any, Any, ScoresT], model: EvaluationModel) -> ScoresT:
         task: Task with its options.
         model: The loaded model.
 
+    Returns:
+        Results of the task.
+
     Raises:
         UserError: The task's options or data do not suit the model.
     """
@@ -94,6 +97,12 @@ def evaluate_models(
 
 def name_models(models: Sequence[Path]) -> list[str]:
     """Name each model after its folder, including as many parent folders as needed to make the names distinct.
+
+    Args:
+        models: Model folders.
+
+    Returns:
+        Name of each model, in order.
 
     Raises:
         UserError: A folder is listed twice, or two folders would have the same name.

@@ -63,17 +63,38 @@ class Task(ABC, Generic[Example, Prediction, ScoresT]):
 
         An evaluation resumes only with equal examples. Fields declared with `compare=False` must follow from the others.
 
+        Args:
+            model: Tokenizer and limits of the model, without weights.
+
+        Returns:
+            Batches of examples. `run` gets one at a time.
+
         Raises:
             UserError: The options or the data do not suit the model.
         """
 
     @abstractmethod
     def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
-        """Predict and score each example in a batch."""
+        """Predict and score each example in a batch.
+
+        Args:
+            model: The loaded model.
+            batch: A batch of `batches`.
+
+        Returns:
+            A prediction for each example, in order.
+        """
 
     @abstractmethod
     def result(self, predictions: list[Prediction]) -> ScoresT:
-        """Compute the results from the predictions alone, in the order of the examples."""
+        """Compute the results from the predictions alone.
+
+        Args:
+            predictions: Predictions of all batches, in the order of the examples.
+
+        Returns:
+            The scores, which results.md and results.json show.
+        """
 
     def files(self, predictions: list[Prediction]) -> dict[str, str]:
         """Return additional files to write: file name -> text."""

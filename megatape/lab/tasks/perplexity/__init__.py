@@ -5,5 +5,9 @@ windows.py     cuts the tokens into windows
 losses.py      losses of a model in windows
 results.py     perplexity by length, and losses by position
 task.py        the task
-validation.py  perplexity on the validation split, without the task
+
+Studies measure their runs on the validation split, without the task:
+
+validation.py   perplexity
+by_position.py  loss by position
 """

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,13 +46,13 @@ class _Case:
 
     name: str
     moved_bytes: int
-    run: Callable[[], Any]
+    run: Callable[[], None]
     output: Tensor
     expected: Tensor
 
 
 def measure(device: torch.device, topology: Topology) -> list[Rate]:
-    """Check and time the collectives that training uses. Collective over all ranks."""
+    """Check and time the collectives that training uses. Returns a rate for each. Collective over all ranks."""
     rates = []
     for case in _cases(device, topology):
         # The first run also warms up.
@@ -74,59 +73,81 @@ def measure(device: torch.device, topology: Topology) -> list[Rate]:
     return rates
 
 
-def _cases(device: torch.device, topology: Topology) -> list[_Case]:
-    """Return the collectives, with values that depend on the sending and the receiving rank."""
-    world = topology.world_size
-    rank = topology.rank
-    num_elements = ELEMENTS_CPU
-    if device.type == "cuda":
-        num_elements = ELEMENTS_GPU
-    elements_per_receiver = num_elements // world
-    moved_bytes = torch.float32.itemsize * elements_per_receiver * (world - 1)
-    sum_of_ranks = world * (world - 1) / 2
+class _Values:
+    """Values that ranks exchange. They depend on the sending and the receiving rank.
 
-    # Prepare the inputs before the timed calls, which then only communicate.
-    counting = torch.arange(elements_per_receiver, device=device, dtype=torch.float32) % 1000
-    blocks = torch.cat([counting + receiver for receiver in range(world)])
-    sent_block = counting + rank
-    sent_blocks = blocks + rank
-    sent_to_each = blocks * world + rank
+    All inputs are made before the timed calls, which then only communicate.
+
+    Attributes:
+        world: Number of ranks.
+        rank: This rank.
+        moved_bytes: Bytes of the blocks for the other ranks.
+        sum_of_ranks: Sum of all rank numbers.
+        counting: Values of a block, before the rank numbers are added.
+        blocks: A block for each receiver: `counting` plus the receiver's number.
+    """
+
+    def __init__(self, device: torch.device, topology: Topology) -> None:
+        num_elements = ELEMENTS_CPU
+        if device.type == "cuda":
+            num_elements = ELEMENTS_GPU
+        self.world = topology.world_size
+        self.rank = topology.rank
+        elements_per_receiver = num_elements // self.world
+        self.moved_bytes = torch.float32.itemsize * elements_per_receiver * (self.world - 1)
+        self.sum_of_ranks = self.world * (self.world - 1) / 2
+        self.counting = torch.arange(elements_per_receiver, device=device, dtype=torch.float32) % 1000
+        self.blocks = torch.cat([self.counting + receiver for receiver in range(self.world)])
+
+
+def _cases(device: torch.device, topology: Topology) -> list[_Case]:
+    """Return the collectives with their inputs and expected results."""
+    values = _Values(device, topology)
+    return [_all_reduce(values), _all_gather(values), _reduce_scatter(values), _all_to_all(values)]
+
+
+def _all_reduce(values: _Values) -> _Case:
     # The sum grows with each call, so only the first result is the expected one.
-    summed = sent_blocks.clone()
-    received_blocks = torch.empty_like(blocks)
-    received_block = torch.empty_like(counting)
-    exchanged = torch.cat([(counting + rank) * world + sender for sender in range(world)])
-    reduced = world * (counting + rank) + sum_of_ranks
-    return [
-        _Case(
-            "all-reduce",
-            2 * moved_bytes,
-            lambda: dist.all_reduce(summed),
-            summed,
-            world * blocks + sum_of_ranks,
-        ),
-        _Case(
-            "all-gather",
-            moved_bytes,
-            lambda: dist.all_gather_into_tensor(received_blocks, sent_block),
-            received_blocks,
-            blocks,
-        ),
-        _Case(
-            "reduce-scatter",
-            moved_bytes,
-            lambda: dist.reduce_scatter_tensor(received_block, sent_blocks),
-            received_block,
-            reduced,
-        ),
-        _Case(
-            "all-to-all",
-            moved_bytes,
-            lambda: dist.all_to_all_single(received_blocks, sent_to_each),
-            received_blocks,
-            exchanged,
-        ),
-    ]
+    summed = values.blocks + values.rank
+    expected = values.world * values.blocks + values.sum_of_ranks
+
+    def run() -> None:
+        dist.all_reduce(summed)
+
+    return _Case("all-reduce", 2 * values.moved_bytes, run, summed, expected)
+
+
+def _all_gather(values: _Values) -> _Case:
+    sent = values.counting + values.rank
+    received = torch.empty_like(values.blocks)
+
+    def run() -> None:
+        dist.all_gather_into_tensor(received, sent)
+
+    return _Case("all-gather", values.moved_bytes, run, received, values.blocks)
+
+
+def _reduce_scatter(values: _Values) -> _Case:
+    sent = values.blocks + values.rank
+    received = torch.empty_like(values.counting)
+    expected = values.world * (values.counting + values.rank) + values.sum_of_ranks
+
+    def run() -> None:
+        dist.reduce_scatter_tensor(received, sent)
+
+    return _Case("reduce-scatter", values.moved_bytes, run, received, expected)
+
+
+def _all_to_all(values: _Values) -> _Case:
+    sent = values.blocks * values.world + values.rank
+    received = torch.empty_like(values.blocks)
+    own_block = (values.counting + values.rank) * values.world
+    expected = torch.cat([own_block + sender for sender in range(values.world)])
+
+    def run() -> None:
+        dist.all_to_all_single(received, sent)
+
+    return _Case("all-to-all", values.moved_bytes, run, received, expected)
 
 
 def _wait(device: torch.device) -> None:

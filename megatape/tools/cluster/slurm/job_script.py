@@ -28,37 +28,18 @@ def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy 
     Raises:
         UserError: A value is not allowed in a batch script.
     """
+    # Slurm replaces these by the number of the job, or of the array and its task.
     task = "%j"
-    array_range = None
     if array.is_array:
         task = "%A_%a"
-        array_range = f"0-{len(array.configs) - 1}"
     logs = f"{log_prefix(array.directory, job.name)}-{task}"
-
-    memory = job.mem or None
     cpus: int | str | None = job.requested_cpus
-    if job.exclusive:
-        # For Slurm, 0 means all memory of the node.
-        memory = job.mem or "0"
-        cpus = job.requested_cpus or f"$((SLURM_CPUS_ON_NODE / {job.ranks_per_node}))"
-    directives: dict[str, Directive] = {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "ntasks-per-node": job.ranks_per_node,
-        "gpus-per-node": job.gpus_per_node,
-        "cpus-per-task": job.requested_cpus,
-        "mem": memory,
-        "partition": job.partition,
-        "time": job.time,
-        "account": job.account,
-        "array": array_range,
-        "output": f"{logs}.log",
-        "signal": f"USR1@{job.checkpoint_seconds}",
-    }
+    if job.exclusive and not cpus:
+        cpus = f"$((SLURM_CPUS_ON_NODE / {job.ranks_per_node}))"
     return fill_script(
         "job.sh.jinja",
         snapshot,
-        directives,
+        _directives(array, job, logs),
         options=[check_line(option) for option in job.sbatch],
         run=array.directory.absolute(),
         is_array=array.is_array,
@@ -73,6 +54,31 @@ def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy 
         requeue_reasons=REQUEUE_REASONS,
         max_idle_starts=MAX_IDLE_STARTS,
     )
+
+
+def _directives(array: JobArray, job: Job, logs: str) -> dict[str, Directive]:
+    """Return the values of the script's #SBATCH lines by their names. A line without a value is left out."""
+    array_range = None
+    if array.is_array:
+        array_range = f"0-{len(array.configs) - 1}"
+    memory = job.mem or None
+    if job.exclusive and memory is None:
+        # For Slurm, 0 means all memory of the node.
+        memory = "0"
+    return {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": job.ranks_per_node,
+        "gpus-per-node": job.gpus_per_node,
+        "cpus-per-task": job.requested_cpus,
+        "mem": memory,
+        "partition": job.partition,
+        "time": job.time,
+        "account": job.account,
+        "array": array_range,
+        "output": f"{logs}.log",
+        "signal": f"USR1@{job.checkpoint_seconds}",
+    }
 
 
 def _python_command(array: JobArray, job: Job) -> str:

@@ -11,7 +11,8 @@ from torch import nn
 from megatape.tools.planner.kernels.operations import Work, operation, tensors_of
 from megatape.utils.torch_internals import TorchDispatchMode, fused_on_shapes
 
-COUNTED_NAMESPACES = ("aten", "megatape")  # operators of PyTorch, and launches of our kernels
+# Namespaces of the counted operators: those of PyTorch, and launches of our kernels.
+COUNTED_NAMESPACES = ("aten", "megatape")
 
 
 @contextmanager
@@ -50,5 +51,6 @@ def run_backward(outputs: Any, weights: nn.Module, args: list[Any]) -> None:
     """
     differentiable = [out for out in tensors_of(outputs) if out.grad_fn is not None]
     for leaf in tensors_of([args, *weights.parameters()]):
-        leaf.grad = None  # Another run would add to it.
+        # Another run would add to this gradient.
+        leaf.grad = None
     torch.autograd.backward(differentiable, [torch.empty_like(out) for out in differentiable])

@@ -33,7 +33,8 @@ def compiled_work(function: Callable[..., Any], weights: nn.Module, args: list[A
         graphs.append(fused_work(graph))
         return graph.forward
 
-    torch.compiler.reset()  # It compiles a function only for a limited number of shapes.
+    # Forget earlier shapes, because torch compiles a function only for a limited number of them.
+    torch.compiler.reset()
     compiled = torch.compile(function, backend=aot_backend(compiler), fullgraph=True, dynamic=False)
     run_backward(compiled(*args), weights, args)
     forward, backward = graphs
@@ -57,11 +58,16 @@ class _Fusion:
 
     def __init__(self) -> None:
         self._work: Work = Counter()
+        # Number of each node's kernel.
         self._kernel_of: dict[Node, int] = {}
-        self._bases: dict[Node, Node] = {}  # view -> node that it looks at
-        self._fused: set[Node] = set()  # nodes computed by fused kernels, neither inputs nor matrix products
-        self._read_by: defaultdict[int, set[Node]] = defaultdict(set)  # fused kernel -> nodes that it reads from memory
-        self._written: set[Node] = set()  # nodes that a fused kernel writes to memory
+        # Node with the memory of each view. Other nodes are their own base.
+        self._bases: dict[Node, Node] = {}
+        # Nodes computed by fused kernels: all but inputs and matrix products.
+        self._fused: set[Node] = set()
+        # Nodes that each fused kernel reads from memory.
+        self._read_by: defaultdict[int, set[Node]] = defaultdict(set)
+        # Nodes that a fused kernel writes to memory.
+        self._written: set[Node] = set()
 
     def add(self, node: Node) -> None:
         """Add the next node in the order of execution."""
@@ -105,7 +111,8 @@ class _Fusion:
         for kernel in {self._kernel_of[node] for node in self._fused}:
             moved = [*self._read_by[kernel]]
             moved += [node for node in self._written if self._kernel_of[node] == kernel]
-            self._work[Operation(Kernel.FUSED, 0, touched_bytes(map(_value, moved)))] += 1
+            moved_bytes = touched_bytes(map(_value, moved))
+            self._work[Operation(Kernel.FUSED, 0, moved_bytes)] += 1
         return self._work
 
 

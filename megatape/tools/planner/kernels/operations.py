@@ -85,7 +85,8 @@ class Operation(NamedTuple):
     bytes: float
 
 
-Work = Counter[Operation]  # how often each operation runs
+# Number of times that each operation runs.
+Work = Counter[Operation]
 
 
 def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operation | None:

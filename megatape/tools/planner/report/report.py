@@ -36,7 +36,7 @@ def report(
     price: float | None = None,
     failures: FailureOptions | None = None,
 ) -> str:
-    """Report the sizes and costs of a run.
+    """Return a text about the sizes and costs of a run.
 
     With a cluster in the configuration, the report includes traffic, step time, GPU-hours, and what to change if another ZeRO
     stage is faster or memory is short. Without one, the plan is for the fewest possible ranks: those sharing one sample.
@@ -81,7 +81,7 @@ def _report_on_cluster(
     price: float | None,
     failures: FailureOptions | None,
 ) -> str:
-    """Report a run on its cluster, given without a correction."""
+    """Return a text about a run on its cluster, which is given without a correction."""
     machines = cluster.machines
     check_nodes(config.parallel, machines.gpus_per_node)
     layout = TrainingLayout.from_config(config, machines.world_size)

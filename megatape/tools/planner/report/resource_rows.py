@@ -13,7 +13,8 @@ from megatape.tools.planner.step_time.links import sent_by_link
 from megatape.tools.planner.step_time.offload import plan_offload
 from megatape.utils.units import format_bytes, format_count, format_range, plural
 
-Row = tuple[str, str]  # name, value
+# Name and value of a row.
+Row = tuple[str, str]
 
 FLOP_UNITS = [f" {prefix}FLOP" for prefix in ("", *"kMGTPEZ")]
 

@@ -17,7 +17,8 @@ from megatape.tools.planner.step_time.speed import TOLERANCE
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes, format_range
 
-MAX_SHOWN = 5  # settings in the table
+# Maximum number of settings in the table.
+MAX_SHOWN = 5
 
 
 def search_report(
@@ -26,7 +27,7 @@ def search_report(
     price: float | None = None,
     limit: float | None = SEARCH_SECONDS,
 ) -> str:
-    """Report the fastest settings that fit a run's cluster, and how to change the file's own if they do not fit.
+    """Return a text about the fastest settings that fit a run's cluster, and about changes if the file's own do not fit.
 
     Args:
         config: Configuration with a cluster.
@@ -52,7 +53,8 @@ def search_report(
     needs_change = unchanged is not None and not unchanged.requirements.fits
     search_limit = limit
     if limit is not None and needs_change:
-        search_limit = limit / 2  # The other half is for the smallest change.
+        # The other half is for the smallest change.
+        search_limit = limit / 2
     lines = _found_lines(space, search_limit, config.tokens, price)
     if unchanged is None:
         lines.append("the file's own settings do not divide evenly: megatape plan without --search says what to change")

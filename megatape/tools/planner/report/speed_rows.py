@@ -14,7 +14,8 @@ from megatape.tools.planner.step_time.speed import Speed, plan_speed
 from megatape.utils.units import format_count, format_range
 
 SECONDS_PER_HOUR = 3600
-MAX_HOURS = 48  # A run with a longer minimum is printed in days.
+# Number of hours above which a duration is printed in days.
+MAX_HOURS = 48
 
 
 def corrected_speed(layout: TrainingLayout, cluster: PlannedCluster, step: MeasuredStep | None) -> Speed:

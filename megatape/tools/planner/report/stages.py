@@ -10,11 +10,12 @@ from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes, format_range
 
 STAGES = (0, 1, 2, 3)
-FASTER = 0.99  # Advise another stage if its steps take at most this share of the time.
+# Another stage is advised if its steps take at most this share of the time.
+FASTER = 0.99
 
 
 def plan_stages(config: Config, cluster: PlannedCluster) -> list[Candidate]:
-    """Plan a run at each ZeRO stage that its other settings allow."""
+    """Return a candidate for each ZeRO stage that the run's other settings allow."""
     plans = []
     for stage in STAGES:
         try:

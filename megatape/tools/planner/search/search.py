@@ -18,8 +18,8 @@ from megatape.tools.planner.step_time.speed import TOLERANCE
 
 # Limit of processor time. Including Python's startup, a command takes less than ten seconds on an idle machine.
 SEARCH_SECONDS = 4.5
-
-BOUND_STEP = 1.1  # Lower bounds of step times count as equal if their ratio is below this.
+# Lower bounds of step times count as equal if their ratio is below this.
+BOUND_STEP = 1.1
 
 
 class _Entry(NamedTuple):
@@ -64,7 +64,9 @@ class Search:
     def __init__(self, space: SearchSpace, limit: float | None = None) -> None:
         self.timed_out = False
         self._space = space
-        self._deadline = None if limit is None else time.process_time() + limit
+        self._deadline: float | None = None
+        if limit is not None:
+            self._deadline = time.process_time() + limit
 
     def fastest(self) -> Iterator[SettingIndex]:
         """Yield the settings that fit into memory, fastest first. After the time limit, only settings found before it follow.
@@ -110,7 +112,11 @@ class Search:
                     heappush(queue, _Entry(bound, False, neighbor))
 
     def advise(self) -> Advice:
-        """Search for the settings to advise."""
+        """Search for the settings to advise.
+
+        Returns:
+            The advice, without candidates if no settings fit.
+        """
         unchanged = self._space.unchanged
         candidates: list[SettingIndex] = []
         if unchanged is not None and unchanged.fits:

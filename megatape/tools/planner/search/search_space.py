@@ -93,7 +93,8 @@ class SearchSpace:
             return None
         changes_context_ranks = cp not in (1, self._config.parallel.cp)
         if changes_context_ranks and tp * sp < gcd(self._config.model.num_kv_heads, world_size):
-            return None  # Ring attention costs more than distributing heads.
+            # Ring attention costs more than distributing heads, which is still possible.
+            return None
         try:
             config = with_settings(self._config, settings)
             check_nodes(config.parallel, self._cluster.machines.gpus_per_node)

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple, get_args
 
 from megatape.config import ActivationCheckpointing, ClusterConfig, Config, ZeroConfig
 
-Settings = dict[str, Any]  # section.key -> value
+# Values of settings by their keys, such as zero.stage.
+Settings = dict[str, Any]
 
-# Minimum tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
+# Minimum number of tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
 MIN_TOKENS_PER_RANK = 1024
-MAX_MICRO_BATCH_TOKENS = 2**16  # Beyond it, step times change by less than the error of the estimate.
+# Maximum number of tokens in a micro-batch. Beyond it, step times change by less than the error of the estimate.
+MAX_MICRO_BATCH_TOKENS = 2**16
 
 
 class ValueGrid(NamedTuple):
@@ -80,7 +82,11 @@ class ValueGrids(NamedTuple):
 
     def index_of(self, config: Config) -> SettingIndex:
         """Return the index of a configuration, whose values must be on the grids."""
-        tensor, stage, *steps = (grid.points.index(_values_of(config, grid.keys)) for grid in self.all)
+        positions = []
+        for grid in self.all:
+            values = _values_of(config, grid.keys)
+            positions.append(grid.points.index(values))
+        tensor, stage, *steps = positions
         return SettingIndex(tensor, stage, tuple(steps))
 
 
@@ -112,13 +118,17 @@ def value_grids(config: Config, machines: ClusterConfig) -> ValueGrids:
 
 
 def _grid(key: str, values: Iterable[Any]) -> ValueGrid:
-    return ValueGrid((key,), tuple((value,) for value in values))
+    """Return the grid of a single setting."""
+    points = tuple((value,) for value in values)
+    return ValueGrid((key,), points)
 
 
 def _offloading_grid(zero: ZeroConfig) -> ValueGrid:
     """Return the possible combinations of offloaded optimizer state and weights."""
-    combinations = {(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)}
-    return ValueGrid(("zero.offload_optimizer", "zero.offload_parameters"), tuple(sorted(combinations)))
+    keys = ("zero.offload_optimizer", "zero.offload_parameters")
+    configured = (zero.offload_optimizer, zero.offload_parameters)
+    combinations = {(False, False), (True, False), (True, True), configured}
+    return ValueGrid(keys, tuple(sorted(combinations)))
 
 
 def _values_of(config: Config, keys: Iterable[str]) -> tuple[Any, ...]:

@@ -11,9 +11,12 @@ from megatape.accounting.shapes.trace import trace_micro_batch, trace_parameters
 from megatape.tools.planner.kernels.step_work import eager_work
 from megatape.tools.planner.step_time.cases import ByCase, Case
 
-LAUNCH_SECONDS = ByCase(80e-6, 8e-6)  # per kernel, including autograd and Python code
-HOOK_SECONDS = ByCase(100e-6, 20e-6)  # per module hook; ZeRO stage 3 has four per module
-# Per step, for DeepSpeed's work around the optimizer. Fitted when it still launched kernels for each weight (joint_norm.py).
+# Seconds per launch of a kernel, including autograd and Python code.
+LAUNCH_SECONDS = ByCase(80e-6, 8e-6)
+# Seconds per hook of a module. ZeRO stage 3 has four hooks per module.
+HOOK_SECONDS = ByCase(100e-6, 20e-6)
+# Seconds per step for DeepSpeed's work around the optimizer. They were fitted when it still launched kernels for each weight
+# (joint_norm.py).
 UPDATE_SECONDS = ByCase(40e-3, 3e-3)
 
 # Launches for each gradient of recorded passes: a copy out of their memory, and a sum. Several data-parallel ranks have about
@@ -52,7 +55,7 @@ class HostWork(NamedTuple):
 
 
 def host_work(layout: TrainingLayout) -> HostWork:
-    """Count the launches and hooks of one optimizer step on one rank."""
+    """Return the launches and hooks of one optimizer step on one rank."""
     if layout.records_passes:
         launches = LAUNCHES_PER_GRADIENT * len(trace_parameters(layout.workload).trained)
     else:

@@ -46,7 +46,8 @@ def _group_sizes(layout: TrainingLayout, gpus_per_node: int) -> dict[RankGroup, 
     """Return the size of each group of ranks. Tensor ranks are neighbors, then sequence ranks."""
     parallel = layout.workload.parallel
     copy_ranks = layout.zero.hpz_ranks
-    replicas_in_node = max(1, gpus_per_node // parallel.tp)  # ranks of a node training the same weights
+    # Number of ranks in a node that train the same weights.
+    replicas_in_node = max(1, gpus_per_node // parallel.tp)
     samples_in_node = max(1, replicas_in_node // parallel.sp)
     return {
         RankGroup.TENSOR: _GroupSize(parallel.tp, min(parallel.tp, gpus_per_node)),

@@ -98,12 +98,15 @@ def _offload_optimizer(layout: TrainingLayout) -> Offload:
 
     # If master weights and weights are in different memories, updated weights cross the link.
     is_split = zero.offload_optimizer != zero.offload_parameters
-    exposed = updated_weights if is_split else 0.0
+    exposed = 0.0
+    if is_split:
+        exposed = updated_weights
     if not zero.offload_optimizer:
         return Offload(exposed_bytes=exposed)
 
-    clipping = 2 * gradients  # reads and writes
-    optimizer = gradients + 2 * (master + moments)  # reads gradients, reads and writes its state
+    # Clipping reads and writes gradients. The optimizer reads them, and reads and writes its state.
+    clipping = 2 * gradients
+    optimizer = gradients + 2 * (master + moments)
     casting = master + updated_weights
     host = clipping + optimizer + casting
     if zero.stage == 3:

@@ -12,9 +12,11 @@ from megatape.tools.planner.step_time.cases import ByCase
 
 FUSED_EFFICIENCY = ByCase(0.30, 0.55)
 MEMORY_EFFICIENCY = ByCase(0.6, 0.85)
-LINK_EFFICIENCY = ByCase(0.5, 0.8)  # links between GPUs, and between a GPU and its host
+# Efficiency of links between GPUs, and between a GPU and its host.
+LINK_EFFICIENCY = ByCase(0.5, 0.8)
 
-EAGER_SLOWDOWN = 1.2  # Bandwidth of compiled kernels over that of PyTorch's single kernels, measured on an H200.
+# Bandwidth of compiled kernels over that of PyTorch's single kernels, measured on an H200.
+EAGER_SLOWDOWN = 1.2
 
 # TFLOP/s of causal attention without its masked half, by backend, pass and head size: at 1k tokens in the bad case, at 4k in
 # the good one. PyTorch's rates are those of cuDNN on an H100 SXM, from figures 5 and 6 of FlashAttention-3's paper (arXiv
@@ -29,7 +31,8 @@ HOPPER_TFLOPS = {
     (AttentionBackend.TRITON, Direction.FORWARD): {64: ByCase(244, 305), 128: ByCase(347, 426)},
     (AttentionBackend.TRITON, Direction.BACKWARD): {64: ByCase(279, 349), 128: ByCase(288, 356)},
 }
-HOPPER_PEAK = 989  # TFLOP/s
+# Peak rate of these GPUs in TFLOP/s.
+HOPPER_PEAK = 989
 
 FP8_ASSUMPTION = "FP8 products, with the scaling of their matrices, as fast as bfloat16's; --measured has their real time"
 

@@ -53,7 +53,7 @@ class Speed:
 
 
 def plan_speed(layout: TrainingLayout, cluster: PlannedCluster) -> Speed:
-    """Estimate the speed of an optimizer step."""
+    """Return the estimated speed of an optimizer step."""
     workload = layout.workload
     model = workload.model
     sample_flops = forward_flops(model, workload.sequence_length, workload.num_shifted_groups)

@@ -1,1 +1,5 @@
-"""Parts of the GPU benchmark, a module each. Helpers: attention_problem.py, raw_step.py and step_tables.py."""
+"""Parts of the GPU benchmark, a module each. The docstring of the package above has their table.
+
+Three modules are no parts: attention_problem.py has inputs and exact results for attention.py, raw_step.py has the bare
+training step, and step_tables.py the tables of steps.py.
+"""

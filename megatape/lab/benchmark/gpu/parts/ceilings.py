@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +17,21 @@ from megatape.lab.benchmark.gpu.tables import label, measurements, titled
 from megatape.lab.benchmark.models.shapes import ModelShape, compute_dtype, compute_precision, shapes
 from megatape.utils.torch_internals import scaled_product
 
-# Tensor size for the copy, much larger than caches.
+# Bytes of the copied tensor, which is much larger than caches.
 COPIED_BYTES = 2**32
 TINY_COPIED_BYTES = 2**16
 
-# (device, rows, inner size, columns) -> function that multiplies random matrices.
-ProductFactory = Callable[[torch.device, int, int, int], Callable[[], Tensor]]
+
+class ProductSizes(NamedTuple):
+    """Sizes of a matrix product, [rows, inner] times [inner, columns]."""
+
+    rows: int
+    inner: int
+    columns: int
+
+
+# Makes random matrices of these sizes on a device. Returns a function that multiplies them.
+ProductFactory = Callable[[torch.device, ProductSizes], Callable[[], Tensor]]
 
 
 class MeasuredRate(Measurement):
@@ -44,59 +54,68 @@ def measure(bench: Bench) -> None:
     """Measure a copy, then products in the runs' precision and in FP8, not including training.fp8's scaling."""
     timer = bench.timer
     dtype = compute_dtype(timer.device)
-    num_bytes = TINY_COPIED_BYTES if bench.tiny else COPIED_BYTES
-    bench.measure(("copy",), partial(_copy, timer, num_bytes))
-    kinds: dict[str, ProductFactory] = {
+    num_bytes = COPIED_BYTES
+    if bench.tiny:
+        num_bytes = TINY_COPIED_BYTES
+    bench.measure(("copy",), partial(_measure_copy, timer, num_bytes))
+    factories: dict[str, ProductFactory] = {
         compute_precision(timer.device): partial(_product, dtype),
-        "fp8": _fp8,
+        "fp8": _fp8_product,
     }
-    for kind, multiply in kinds.items():
+    for kind, factory in factories.items():
         for name in ("155m", "1b", "7b"):
             for product, sizes in products(shapes(bench.tiny)[name]).items():
-                bench.measure((kind, name, product), partial(_rate, timer, multiply, *sizes))
+                bench.measure((kind, name, product), partial(_measure_product, timer, factory, sizes))
 
 
-def products(shape: ModelShape) -> dict[str, tuple[int, int, int]]:
-    """Return a training step's products as (rows, inner size, columns)."""
+def products(shape: ModelShape) -> dict[str, ProductSizes]:
+    """Return a training step's products by name."""
     tokens = shape.batch * shape.length
     width = shape.model.hidden_size
     inner = shape.model.mlp_size
     return {
-        "projection": (tokens, width, width),
-        "MLP up": (tokens, width, inner),
-        "MLP down": (tokens, inner, width),
-        "MLP up, of its weights": (inner, tokens, width),
-        "head": (tokens, width, shape.model.vocab_size),
+        "projection": ProductSizes(tokens, width, width),
+        "MLP up": ProductSizes(tokens, width, inner),
+        "MLP down": ProductSizes(tokens, inner, width),
+        "MLP up, of its weights": ProductSizes(inner, tokens, width),
+        "head": ProductSizes(tokens, width, shape.model.vocab_size),
     }
 
 
-def _copy(timer: Timer, num_bytes: int) -> MeasuredRate:
+def _measure_copy(timer: Timer, num_bytes: int) -> MeasuredRate:
+    """Measure the rate of a copy."""
     source = torch.ones(num_bytes, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
     seconds = timer.median(lambda: target.copy_(source))
     return MeasuredRate(seconds=seconds, bytes_per_second=2 * num_bytes / seconds)
 
 
-def _rate(timer: Timer, multiply: ProductFactory, rows: int, inner: int, columns: int) -> MeasuredRate:
-    seconds = timer.median(multiply(timer.device, rows, inner, columns))
-    return MeasuredRate(seconds=seconds, flops_per_second=2 * rows * inner * columns / seconds)
+def _measure_product(timer: Timer, factory: ProductFactory, sizes: ProductSizes) -> MeasuredRate:
+    """Measure the rate of a matrix product."""
+    multiply = factory(timer.device, sizes)
+    seconds = timer.median(multiply)
+    flops = 2 * sizes.rows * sizes.inner * sizes.columns
+    return MeasuredRate(seconds=seconds, flops_per_second=flops / seconds)
 
 
-def _product(dtype: torch.dtype, device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
+def _product(dtype: torch.dtype, device: torch.device, sizes: ProductSizes) -> Callable[[], Tensor]:
     """Return a product of random matrices. With zeros, which take less power, a GPU would be faster."""
-    x = torch.randn(rows, inner, device=device, dtype=dtype)
-    weight = torch.randn(columns, inner, device=device, dtype=dtype)
+    x = torch.randn(sizes.rows, sizes.inner, device=device, dtype=dtype)
+    weight = torch.randn(sizes.columns, sizes.inner, device=device, dtype=dtype)
     return lambda: F.linear(x, weight)
 
 
-def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
-    x = torch.randn(rows, inner, device=device).to(torch.float8_e4m3fn)
-    weight = torch.randn(columns, inner, device=device).to(torch.float8_e4m3fn)
+def _fp8_product(device: torch.device, sizes: ProductSizes) -> Callable[[], Tensor]:
+    """Return a product of random matrices in FP8."""
+    x = torch.randn(sizes.rows, sizes.inner, device=device).to(torch.float8_e4m3fn)
+    weight = torch.randn(sizes.columns, sizes.inner, device=device).to(torch.float8_e4m3fn)
     scale = torch.ones((), device=device)
     return lambda: scaled_product(x, weight, scale)
 
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row per rate."""
-    rows = [[name, rate.cell] for name, rate in measurements(results, "ceilings", label, MeasuredRate)]
+    rows = []
+    for name, rate in measurements(results, "ceilings", label, MeasuredRate):
+        rows.append([name, rate.cell])
     yield from titled("Ceilings", ["", "rate"], rows)

@@ -62,6 +62,9 @@ def welch_comparison(
         reference: The reference's scores, for as many seeds.
         question_variance: Variance of a score over other questions, see `estimate_question_variance`.
         reference_question_variance: The same of a reference score.
+
+    Returns:
+        Difference of the means, with its uncertainty.
     """
     seeds = scores.shape[-1]
     variance = np.maximum(scores.var(axis=-1, ddof=1), question_variance)
