@@ -79,7 +79,9 @@ def recomputed_bytes(workload: Workload, on_gpu: bool) -> int:
     outside_chunks = count_saved_activations(plain, on_gpu).layer
     whole_layer = count_saved_activations(replace(plain, chunk_tokens=None), on_gpu).layer
     chunk = (whole_layer - outside_chunks) // workload.num_chunks
-    already_saved = 0 if workload.recomputes_blocks else count_saved_activations(workload, on_gpu).layer
+    already_saved = 0
+    if not workload.recomputes_blocks:
+        already_saved = count_saved_activations(workload, on_gpu).layer
     return outside_chunks - already_saved + chunk
 
 

@@ -83,7 +83,10 @@ class _State:
         self._layout = layout
         self._stage = layout.zero.stage
         self._num_replicas = layout.num_replicas
-        traced = trace_micro_batch(layout.workload) if self._stage == 3 else trace_parameters(layout.workload)
+        if self._stage == 3:
+            traced = trace_micro_batch(layout.workload)
+        else:
+            traced = trace_parameters(layout.workload)
         self._events = traced.events
         self._parameters = list(traced.model.parameters())
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
@@ -99,7 +102,10 @@ class _State:
 
     def gradients(self) -> float:
         """Return the bytes of summed gradients."""
-        num_gradients = self._num_sharded if self._stage >= 2 else self._num_trained
+        if self._stage >= 2:
+            num_gradients = self._num_sharded
+        else:
+            num_gradients = self._num_trained
         return num_gradients * GRADIENT_BYTES
 
     def master_weights(self) -> float:

@@ -54,7 +54,9 @@ def report(
         clock = time.process_time
     timer = Timer(device, rounds, clock=clock)
     in_paper = is_paper_shape(shape.model, shape.length)
-    measured_llama = MeasuredLlama(measured_models[ROPE]) if llama else None
+    measured_llama = None
+    if llama:
+        measured_llama = MeasuredLlama(measured_models[ROPE])
 
     costs = {name: measured.cost() for name, measured in measured_models.items()}
     show(costs_table(costs, in_paper))

@@ -57,7 +57,9 @@ def report(
     """
     shape = models[LLAMA].config
     device = timer.device
-    how = "times between CUDA events" if device.type == "cuda" else "CPU time, of all threads"
+    how = "CPU time, of all threads"
+    if device.type == "cuda":
+        how = "times between CUDA events"
     layers = plural(shape.num_hidden_layers, "layer")
     show(
         f"{layers} of width {shape.hidden_size}, {dtype} on {describe_device(device)}; medians of "

@@ -132,6 +132,8 @@ def _entropies(groups: list[Group]) -> list[HorizontalLine]:
                 entropies[run.config.data.path] = run.unigram_entropy
     lines = []
     for path, entropy in entropies.items():
-        label = f"unigram entropy of {Path(path).name}" if len(entropies) > 1 else "unigram entropy"
+        label = "unigram entropy"
+        if len(entropies) > 1:
+            label = f"unigram entropy of {Path(path).name}"
         lines.append(HorizontalLine(label, rounded(entropy)))
     return lines

@@ -84,7 +84,9 @@ def _splits(contents: Contents) -> Table:
             documents = ""
             examples = f"{index.answers[name].examples:,}"
             answer_tokens = f"{index.answers[name].tokens:,}"
-        token_bytes = f"{split.text_bytes / split.tokens:.3f}" if split.text_bytes else ""
+        token_bytes = ""
+        if split.text_bytes:
+            token_bytes = f"{split.text_bytes / split.tokens:.3f}"
         shard_bytes = sum(shard.bytes for shard in split.shards)
         columns[name] = {
             "documents": documents,
@@ -112,7 +114,9 @@ def _ledger(contents: Contents) -> Table:
     rows = []
     for name, tally in tallies:
         dropped = [f"{tally.dropped.get(reason, 0):,}" for reason in total.dropped]
-        token_bytes = f"{tally.text_bytes / tally.tokens:.3f}" if tally.tokens else ""
+        token_bytes = ""
+        if tally.tokens:
+            token_bytes = f"{tally.text_bytes / tally.tokens:.3f}"
         cells = [f"{tally.read:,}", f"{tally.written:,}", *dropped, f"{tally.tokens:,}", token_bytes]
         if total.skipped_files:
             cells.append(f"{tally.skipped_files:,}")

@@ -96,7 +96,10 @@ def _best_run(runs: list[Run], column: str) -> int | None:
 
 def _progress(run: Run) -> Progress:
     seconds = run.metrics["seconds"][-RECENT:]
-    pace = float(np.nanmean(seconds)) if np.isfinite(seconds).any() else math.nan
+    if np.isfinite(seconds).any():
+        pace = float(np.nanmean(seconds))
+    else:
+        pace = math.nan
     now = time.time()
     state = state_of(run, pace, now)
     note = describe_state(run, state, pace, now)

@@ -44,7 +44,10 @@ def state_of(run: Run, pace: float, now: float) -> RunState:
     if not kinds and not run.last_step:
         return RunState.NOT_BEGUN
     # Without a known pace, allow for a long first step.
-    max_age = max(QUIET_SECONDS, QUIET_STEPS * pace) if pace > 0 else QUIET_SECONDS * QUIET_STEPS
+    if pace > 0:
+        max_age = max(QUIET_SECONDS, QUIET_STEPS * pace)
+    else:
+        max_age = QUIET_SECONDS * QUIET_STEPS
     age = now - last_written(run)
     if age < max_age:
         return RunState.TRAINING

@@ -62,7 +62,9 @@ def _training_rows(run: Run) -> dict[str, str]:
 
 def _environment_rows(run: Run) -> dict[str, str]:
     environment = run.environment
-    code = f"MegaTAPE {environment['megatape']}" if "megatape" in environment else ""
+    code = ""
+    if "megatape" in environment:
+        code = f"MegaTAPE {environment['megatape']}"
     return {
         "ranks": describe_ranks(run) or "",
         "device": environment.get("device", ""),

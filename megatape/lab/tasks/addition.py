@@ -79,7 +79,9 @@ class AdditionGrid:
     @property
     def summary(self) -> str:
         size = len(self.correct)
-        beyond = f", beyond {self.beyond:.2%}" if self.beyond is not None else ""
+        beyond = ""
+        if self.beyond is not None:
+            beyond = f", beyond {self.beyond:.2%}"
         return f"exact match: trained lengths {self.inside:.2%}{beyond}, all {size} x {size} lengths {self.mean:.2%}"
 
     @property

@@ -87,6 +87,8 @@ def memory_requirements(memory: Memory, cluster: PlannedCluster) -> MemoryRequir
     if not memory.host:
         return MemoryRequirements(of_gpu, None)
     machines = cluster.machines
-    available = None if machines.host_gib is None else machines.host_gib * 2**30
+    available = None
+    if machines.host_gib is not None:
+        available = machines.host_gib * 2**30
     of_host = Requirement(memory.host_total * machines.gpus_per_node, available)
     return MemoryRequirements(of_gpu, of_host)

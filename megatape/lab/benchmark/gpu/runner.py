@@ -75,7 +75,10 @@ def benchmark(
         FileNotFoundError: `done` is missing.
         UserError: `done` has no results, or `output` has some.
     """
-    deadline = time.monotonic() + budget if budget is not None else math.inf
+    if budget is not None:
+        deadline = time.monotonic() + budget
+    else:
+        deadline = math.inf
     results_file = _open_results(output, done)
     with interruptible():
         for part in parts:

@@ -47,7 +47,9 @@ def build_models(
         UserError: An encoding does not support the shape.
     """
     weights: Weights = {}
-    names = [BASELINE, *encodings] if BASELINE not in encodings else encodings
+    names = encodings
+    if BASELINE not in encodings:
+        names = [BASELINE, *encodings]
     # Report an unsupported encoding before building models.
     encoded = {name: replace(shape, model=with_encoding(shape.model, name)) for name in names}
     model_names = [ModelName(name) for name in names]

@@ -75,7 +75,9 @@ class MeasuredModel:
         batch = shape.batch
         length = shape.length
         dtype = compute_dtype(device)
-        backends = None if attention == AUTO else backends_by_priority(attention)
+        backends = None
+        if attention != AUTO:
+            backends = backends_by_priority(attention)
         kernels = Kernels(backends=backends, rotation_by_kernel=True, update_by_kernel=True)
         training = TrainingOptions(activation_checkpointing=checkpointing)
         self.model = build_model(config, kernels=kernels, training=training)

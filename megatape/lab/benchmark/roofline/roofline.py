@@ -61,7 +61,9 @@ def report(
     if find_spec("triton") is None:
         raise UserError("the roofline counts our kernels, which need the package triton: pip install triton")
     gpu = load_gpu(gpu_name)
-    results: Results = read_results(measured) if measured is not None else {}
+    results: Results = {}
+    if measured is not None:
+        results = read_results(measured)
     show(f"Estimates for one {gpu.name} in {PRECISION}. Assumed:")
     show("\n".join(f"* {line}" for line in ASSUMPTIONS))
     targets: list[list[str]] = []

@@ -58,7 +58,9 @@ def load_models(checkpoints: Sequence[Path], data: Path | None, samples: int, le
     encodings = [checkpoint.config.model.encoding for checkpoint in readers]
     models = []
     for checkpoint, encoding in zip(readers, encodings, strict=True):
-        label = f"{encoding} {checkpoint.directory}" if encodings.count(encoding) > 1 else encoding
+        label = encoding
+        if encodings.count(encoding) > 1:
+            label = f"{encoding} {checkpoint.directory}"
         run_data = checkpoint.config.data
         directory = data or run_data.directory
         tokens, bos = _text(checkpoint, directory, samples, length or run_data.sequence_length)

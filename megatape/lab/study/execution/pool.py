@@ -64,7 +64,10 @@ class RunPool:
             file: Configuration file.
             overrides: Values of --set.
         """
-        start = quiet_launcher(shlex.split(self.launcher)) if self.launcher else [sys.executable]
+        if self.launcher:
+            start = quiet_launcher(shlex.split(self.launcher))
+        else:
+            start = [sys.executable]
         options = []
         for override in overrides:
             options += ["--set", override]

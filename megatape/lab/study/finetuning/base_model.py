@@ -108,5 +108,7 @@ def open_base(folder: Path) -> Base:
             f"{source / 'config.json'}: its frequencies are scaled already ({scaling.kind}), and the methods scale "
             "those of pretraining: give a model without rope scaling"
         )
-    import_folder = opened.path if opened.kind is FolderKind.IMPORT else None
+    import_folder = None
+    if opened.kind is FolderKind.IMPORT:
+        import_folder = opened.path
     return Base(source, import_folder, architecture)

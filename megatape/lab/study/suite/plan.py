@@ -107,7 +107,9 @@ class Plan:
         tasks = ", ".join(task.name for task in self.tasks)
         encodings = ", ".join(self.encodings)
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
-        kind = "a learning rate of" if len(self.rates) > 1 else "learning rate"
+        kind = "learning rate"
+        if len(self.rates) > 1:
+            kind = "a learning rate of"
         runs = plural(self.runs_of_pair * len(self.pairs), "run")
         if self.grid.is_searched and self.grid.extends:
             runs = f"at least {runs}"

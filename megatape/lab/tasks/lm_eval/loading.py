@@ -118,7 +118,9 @@ def _load_one(manager: Any, name: str, selection: Selection, length: "Length | N
     except UserError:
         raise
     except Exception as error:
-        where = f" in {flag('data_root')} {selection.data_root}" if offline else ""
+        where = ""
+        if offline:
+            where = f" in {flag('data_root')} {selection.data_root}"
         raise UserError(f"{flag('tasks')}: lm-eval cannot load {name}{where}: {reason_of(error)}") from error
 
 

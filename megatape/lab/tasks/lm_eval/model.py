@@ -161,7 +161,9 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whol
                 raise UserError(
                     f"{flag('tasks')}: {task} of lm-eval samples its texts, but only greedy texts are supported: leave it out"
                 )
-            prompt_tokens = len(model.tokenizer(prompt)["input_ids"]) if whole else 1
+            prompt_tokens = 1
+            if whole:
+                prompt_tokens = len(model.tokenizer(prompt)["input_ids"])
             num_needed = options["max_gen_toks"] + prompt_tokens
         elif request.request_type == "loglikelihood":
             answer = request.args[1]

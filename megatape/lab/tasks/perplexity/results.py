@@ -66,12 +66,16 @@ class PerplexityScores:
         """Perplexity at each length, and nats per byte if every token is scored once."""
         measures = []
         for score in self.scores:
-            error = None if score.error is None else score.perplexity * score.error
+            error = None
+            if score.error is not None:
+                error = score.perplexity * score.error
             measures.append(Measure(measure_name(score.length), score.perplexity, error, score.tokens))
         for score in self.scores:
             if score.nats_per_byte is None:
                 continue
-            error = None if score.error is None else score.nats_per_byte / score.nats * score.error
+            error = None
+            if score.error is not None:
+                error = score.nats_per_byte / score.nats * score.error
             measures.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
         return measures
 

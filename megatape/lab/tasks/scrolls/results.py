@@ -31,7 +31,9 @@ class SetScores:
         """Score of the set's metric, with an interval if it is a proportion."""
         metric = self.text_set.metric
         score = self.scores[metric]
-        interval = wilson(score.mean / 100, self.num_questions) if metric == "exact_match" else None
+        interval = None
+        if metric == "exact_match":
+            interval = wilson(score.mean / 100, self.num_questions)
         return Measure(self.text_set.label, score.mean, score.error, self.num_questions, interval)
 
 

@@ -19,7 +19,9 @@ def plan_stages(config: Config, cluster: PlannedCluster) -> list[Candidate]:
     plans = []
     for stage in STAGES:
         try:
-            at_stage = config if stage == config.zero.stage else with_settings(config, {"zero.stage": stage})
+            at_stage = config
+            if stage != config.zero.stage:
+                at_stage = with_settings(config, {"zero.stage": stage})
         except UserError:
             # Another setting excludes the stage.
             continue

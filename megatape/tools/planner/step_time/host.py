@@ -60,5 +60,7 @@ def host_work(layout: TrainingLayout) -> HostWork:
         launches = LAUNCHES_PER_GRADIENT * len(trace_parameters(layout.workload).trained)
     else:
         launches = sum(eager_work(layout.workload).values())
-    hooks = len(trace_micro_batch(layout.workload).events) if layout.zero.stage == 3 else 0
+    hooks = 0
+    if layout.zero.stage == 3:
+        hooks = len(trace_micro_batch(layout.workload).events)
     return HostWork(layout.num_micro_batches * launches, layout.num_micro_batches * hooks)

@@ -90,7 +90,10 @@ class _Step:
             corrected = DeviceTime(correction * estimate.compute_bound, correction * estimate.memory_bound)
             self._times = ByCase(corrected, corrected)
         self._is_measured = correction is not None
-        self._slowdown = rates_of(gpu).sustained_slowdown if layout.world_size > 1 else ByCase(1.0, 1.0)
+        if layout.world_size > 1:
+            self._slowdown = rates_of(gpu).sustained_slowdown
+        else:
+            self._slowdown = ByCase(1.0, 1.0)
 
     def bad_seconds(self) -> float:
         """Return the step time if only launches overlap."""

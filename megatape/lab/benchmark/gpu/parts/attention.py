@@ -136,7 +136,9 @@ def measure(bench: Bench) -> None:
 
 def _variants(device: torch.device, setting: AttentionSetting, shape: ModelShape) -> Iterator[AttentionVariant]:
     """Yield the supported backends, SDPA with each kernel, and deterministic modes."""
-    bias: BiasKind = "distance" if setting.kind == "distance bias" else "none"
+    bias: BiasKind = "none"
+    if setting.kind == "distance bias":
+        bias = "distance"
     need = AttentionRequirements(
         device.type,
         setting.kind == "moving",

@@ -56,7 +56,9 @@ class MeasuredDevice(Measurement):
 def measure(bench: Bench) -> None:
     """Record the versions and the device."""
     bench.measure(VERSIONS, versions)
-    describe_device: Callable[[], MeasuredDevice] = gpu if bench.device == "cuda" else cpu
+    describe_device: Callable[[], MeasuredDevice] = cpu
+    if bench.device == "cuda":
+        describe_device = gpu
     bench.measure(DEVICE, describe_device)
 
 

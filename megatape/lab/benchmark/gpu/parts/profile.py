@@ -58,7 +58,10 @@ class ProfileResult(Measurement):
 def measure(bench: Bench) -> None:
     """Profile TAPE and RoPE with `auto`, eager and compiled."""
     shape = shapes(bench.tiny)["155m"]
-    modes = {"eager": False} if bench.tiny else {"eager": False, "compiled": True}
+    if bench.tiny:
+        modes = {"eager": False}
+    else:
+        modes = {"eager": False, "compiled": True}
     for (mode, compiled), encoding in product(modes.items(), ("tape", BASELINE)):
         bench.measure(("155m", encoding, mode), partial(_profile_step, bench.timer, shape, encoding, compiled))
 
@@ -106,7 +109,10 @@ def _is_kernel(event: Any) -> bool:
 
 def _own_seconds(on_gpu: bool, event: Any) -> float:
     """Return the seconds per step, excluding nested events."""
-    microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+    if on_gpu:
+        microseconds = event.self_device_time_total
+    else:
+        microseconds = event.self_cpu_time_total
     return float(microseconds) / PROFILED_STEPS / 1e6
 
 

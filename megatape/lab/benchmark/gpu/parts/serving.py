@@ -24,7 +24,9 @@ TINY_PROMPT_BATCHES = {"155m": [(2, 24)]}
 def measure(bench: Bench) -> None:
     """Measure TAPE with every batch of prompts."""
     device = bench.timer.device
-    prompt_batches = TINY_PROMPT_BATCHES if bench.tiny else PROMPT_BATCHES
+    prompt_batches = PROMPT_BATCHES
+    if bench.tiny:
+        prompt_batches = TINY_PROMPT_BATCHES
     for name, sizes in prompt_batches.items():
         model = shapes(bench.tiny)[name].model
         max_length = max(length for _, length in sizes)

@@ -166,7 +166,9 @@ def _label(shape: str, step: StepResult) -> str:
 
 
 def _step_cells(step: StepResult, ratio: float) -> list[str]:
-    tokens = f"{step.tokens_per_second:,.0f}" if step.tokens_per_second is not None else ""
+    tokens = ""
+    if step.tokens_per_second is not None:
+        tokens = f"{step.tokens_per_second:,.0f}"
     mfu = f"{step.mfu:.1%}" if step.mfu is not None else ""
     launched = ""
     if step.launched_seconds is not None:

@@ -83,7 +83,9 @@ class TileResult(Times):
 def measure(bench: Bench) -> None:
     """Measure every tile. On a CPU, which is for tests, PyTorch's attention runs instead."""
     timer = bench.timer
-    variant = AttentionVariant("triton", "triton") if timer.device.type == "cuda" else BASELINE
+    variant = BASELINE
+    if timer.device.type == "cuda":
+        variant = AttentionVariant("triton", "triton")
     for name in ("155m", "1b"):
         problem = AttentionProblem(shapes(bench.tiny)[name], "moving", False, timer.device)
         for kernel in ("forward_kernel", "queries_kernel", "keys_kernel"):

@@ -35,6 +35,8 @@ class TaskResult(RunResult):
         """The scores in one line."""
         parts = [f"validation loss {self.validation_loss:.4f}"]
         for record in self.records:
-            score = f"{record.score:.3f}" if record.score is not None else "not applicable"
+            score = "not applicable"
+            if record.score is not None:
+                score = f"{record.score:.3f}"
             parts.append(f"{record.split} {score}")
         return ", ".join(parts)

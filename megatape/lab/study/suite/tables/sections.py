@@ -221,7 +221,9 @@ def _ranks(ranks: Ranks | None) -> Section:
     if ranks is None:
         return Section(title, "There are no ranks: no split that differs from training has scores of two encodings.")
     num_tasks = len({task for task, _ in ranks.pairs})
-    finding = "differences" if ranks.p < LEVEL else "no significant difference"
+    finding = "no significant difference"
+    if ranks.p < LEVEL:
+        finding = "differences"
     text = (
         f"Mean rank of each encoding over {plural(num_tasks, 'task')}; 1 is the best. On a task, encodings are ranked by their "
         f"mean score over the splits that differ from training ({plural(len(ranks.pairs), 'split')} in all). Friedman's "
