@@ -16,6 +16,7 @@ from megatape import registry
 from megatape.data.cleaning.rule import TextRule
 from megatape.model.block import Block
 from tests.helpers.checks.pages import PAGES, ROOT, code_in
+from tests.helpers.checks.private_names import PRIVATE_NAMES
 
 # First words of code in sentences that is no message
 OTHER_FIRST_WORDS = ("megatape", "python", "pip", "srun", "deepspeed", "make", "tensorboard", "from", "steps")
@@ -70,9 +71,7 @@ def test_internals_lists_every_private_name() -> None:
         version = re.search(r"version (\d[\d.]*\d)", text)
         assert version
         assert version[1] in page
-    listed = (ROOT / "tests/zero/setup/test_internals.py").read_text()
-    names = re.findall(r"^PRIVATE_NAMES = (\{.*?^\})", listed, re.MULTILINE | re.DOTALL)
-    deepspeed = {name for group in ast.literal_eval(names[0]).values() for name in group}
+    deepspeed = {name for group in PRIVATE_NAMES.values() for name in group}
     torch = set(re.findall(r"^def (\w+)", internals["utils/torch_internals.py"], re.MULTILINE))
     assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
 

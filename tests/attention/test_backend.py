@@ -2,7 +2,7 @@
 
 import itertools
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import torch
@@ -26,59 +26,90 @@ from tests.helpers.checks.slow import slow_but
 from tests.helpers.models import fa4_stand_in
 from tests.helpers.models.small_models import model_with
 
-# Fields of AttentionRequirements: device_type, averages_state, bias, head_dim, dtype, masked -> backend
-CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
-    ("cpu", False, "none", 64, torch.float32, False): "sdpa",
-    ("cpu", False, "none", 64, torch.float32, True): "sdpa",
-    ("cpu", True, "none", 64, torch.float32, False): "blocked",
-    ("cpu", True, "none", 32, torch.float32, False): "sdpa",
-    ("cpu", False, "distance", 64, torch.float32, False): "blocked",
-    ("cpu", False, "pair", 64, torch.float32, False): "blocked",
-    ("cuda", False, "none", 64, torch.bfloat16, False): "sdpa",
-    ("cuda", False, "none", 64, torch.bfloat16, True): "triton",
-    ("cuda", False, "none", 64, torch.float32, True): "flex",
-    ("cuda", True, "none", 64, torch.bfloat16, False): "triton",
-    ("cuda", True, "none", 64, torch.bfloat16, True): "triton",
-    ("cuda", True, "none", 128, torch.bfloat16, False): "sdpa",
-    ("cuda", True, "none", 20, torch.float32, False): "sdpa",
-    ("cuda", True, "none", 20, torch.bfloat16, False): "triton",
-    ("cuda", False, "distance", 64, torch.bfloat16, False): "triton",
-    ("cuda", False, "distance", MIN_HEAD_DIM - 1, torch.float32, False): "blocked",
-    ("cuda", False, "pair", 64, torch.bfloat16, True): "blocked",
-    ("cpu", True, "pair", 64, torch.float32, True): "blocked",
-    ("cuda", True, "pair", 64, torch.bfloat16, False): "blocked",
-    ("cuda", True, "distance", 64, torch.bfloat16, False): "flex",
-    ("cuda", False, "decay", 64, torch.bfloat16, False): "triton",
-    ("cuda", True, "decay", 128, torch.float32, True): "triton",
-    ("cpu", True, "decay", 64, torch.float32, True): "blocked",
-}
-# The same fields -> backend if gradients must repeat bit for bit
-DETERMINISTIC_CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
-    ("cpu", False, "none", 64, torch.float32, False): "sdpa",
-    ("cuda", False, "none", 64, torch.bfloat16, False): "triton",
-    ("cuda", True, "none", 128, torch.bfloat16, False): "triton",
-    ("cuda", True, "none", 128, torch.float32, False): "flex",
-    ("cuda", False, "distance", 64, torch.float32, False): "triton",
-    ("cuda", False, "pair", 64, torch.bfloat16, False): "blocked",
-}
+
+class Choice(NamedTuple):
+    """Backend chosen for a layer.
+
+    Attributes:
+        backend: Name of the backend.
+        device_type: Type of the device.
+        averages_state: Whether attention averages the position state.
+        bias: Kind of bias.
+        head_dim: Head size R.
+        dtype: Data type.
+        masked: Whether samples are packed documents.
+    """
+
+    backend: str
+    device_type: str
+    averages_state: bool = False
+    bias: BiasKind = "none"
+    head_dim: int = 64
+    dtype: torch.dtype = torch.bfloat16
+    masked: bool = False
+
+    def requirements(self, deterministic: bool = False) -> AttentionRequirements:
+        """Return the requirements of the layer."""
+        return AttentionRequirements(
+            self.device_type,
+            self.averages_state,
+            self.bias,
+            self.head_dim,
+            self.dtype,
+            self.masked,
+            deterministic=deterministic,
+        )
+
+
+CHOICES = [
+    Choice("sdpa", "cpu", dtype=torch.float32),
+    Choice("sdpa", "cpu", dtype=torch.float32, masked=True),
+    Choice("blocked", "cpu", averages_state=True, dtype=torch.float32),
+    Choice("sdpa", "cpu", averages_state=True, head_dim=32, dtype=torch.float32),
+    Choice("blocked", "cpu", bias="distance", dtype=torch.float32),
+    Choice("blocked", "cpu", bias="pair", dtype=torch.float32),
+    Choice("sdpa", "cuda"),
+    Choice("triton", "cuda", masked=True),
+    Choice("flex", "cuda", dtype=torch.float32, masked=True),
+    Choice("triton", "cuda", averages_state=True),
+    Choice("triton", "cuda", averages_state=True, masked=True),
+    Choice("sdpa", "cuda", averages_state=True, head_dim=128),
+    Choice("sdpa", "cuda", averages_state=True, head_dim=20, dtype=torch.float32),
+    Choice("triton", "cuda", averages_state=True, head_dim=20),
+    Choice("triton", "cuda", bias="distance"),
+    Choice("blocked", "cuda", bias="distance", head_dim=MIN_HEAD_DIM - 1, dtype=torch.float32),
+    Choice("blocked", "cuda", bias="pair", masked=True),
+    Choice("blocked", "cpu", averages_state=True, bias="pair", dtype=torch.float32, masked=True),
+    Choice("blocked", "cuda", averages_state=True, bias="pair"),
+    Choice("flex", "cuda", averages_state=True, bias="distance"),
+    Choice("triton", "cuda", bias="decay"),
+    Choice("triton", "cuda", averages_state=True, bias="decay", head_dim=128, dtype=torch.float32, masked=True),
+    Choice("blocked", "cpu", averages_state=True, bias="decay", dtype=torch.float32, masked=True),
+]
+# Choices if gradients must repeat bit for bit
+DETERMINISTIC_CHOICES = [
+    Choice("sdpa", "cpu", dtype=torch.float32),
+    Choice("triton", "cuda"),
+    Choice("triton", "cuda", averages_state=True, head_dim=128),
+    Choice("flex", "cuda", averages_state=True, head_dim=128, dtype=torch.float32),
+    Choice("triton", "cuda", bias="distance", dtype=torch.float32),
+    Choice("blocked", "cuda", bias="pair"),
+]
 
 
 def need(device_type: str, averages_state: bool, bias: BiasKind) -> AttentionRequirements:
     return AttentionRequirements(device_type, averages_state, bias, 64, torch.float32, masked=False)
 
 
-@pytest.mark.parametrize("requirements", CHOICES, ids=str)
-def test_automatic_choice(requirements: tuple[str, bool, BiasKind, int, torch.dtype, bool]) -> None:
-    assert select_backend(AttentionRequirements(*requirements)) == CHOICES[requirements]
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_automatic_choice(choice: Choice) -> None:
+    assert select_backend(choice.requirements()) == choice.backend
 
 
-@pytest.mark.parametrize("requirements", DETERMINISTIC_CHOICES, ids=str)
-def test_automatic_choice_of_deterministic_backends(
-    requirements: tuple[str, bool, BiasKind, int, torch.dtype, bool],
-) -> None:
+@pytest.mark.parametrize("choice", DETERMINISTIC_CHOICES, ids=str)
+def test_automatic_choice_of_deterministic_backends(choice: Choice) -> None:
     """If gradients must repeat, `auto` avoids PyTorch's kernels on a GPU, which add some gradients in any order."""
-    choice = select_backend(AttentionRequirements(*requirements, deterministic=True))
-    assert choice == DETERMINISTIC_CHOICES[requirements]
+    assert select_backend(choice.requirements(deterministic=True)) == choice.backend
 
 
 @pytest.mark.parametrize("bias", get_args(BiasKind))

@@ -1,14 +1,11 @@
 """Features applied to a model from outside: parameters keep names and order, and evaluation is plain."""
 
-import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-import megatape
 from megatape.accounting.memory.saved_tensors import saved_bytes
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import Axis
@@ -164,17 +161,6 @@ def test_chunks_change_nothing(name: str) -> None:
         assert_close(step.gradients[key], gradient, bounds.PACKED_GRADIENTS, what=key)
     for key, weight in expected.weights.items():
         assert_close(step.weights[key], weight, bounds.LOGITS, what=key)
-
-
-def test_every_model_is_built_here() -> None:
-    """A module calling the constructor directly would skip a step of build_model.
-
-    A learner of the suite has blocks for short sequences instead, and tests compare it with a run of `pretrain`.
-    """
-    package = Path(megatape.__file__).parent
-    call = re.compile(r"(?<!class )\bTransformer\(")
-    callers = [path.relative_to(package).as_posix() for path in package.rglob("*.py") if call.search(path.read_text())]
-    assert sorted(callers) == ["lab/study/execution/one_process/learner.py", "model/build.py"]
 
 
 class Wrappers(NamedTuple):

@@ -1,7 +1,5 @@
-"""Private names of torch used by the package exist, do what is expected, and are in one file."""
+"""Private names of torch used by the package exist and do what is expected."""
 
-import ast
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,12 +15,9 @@ from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.utils import torch_internals
-from tests.helpers.processes.workers import ROOT
 
 # torch version whose private names were read
 VERSION = "2.13.0"
-# Private attributes on tensors, storages and operators
-ATTRIBUTES = {"_backward_hooks", "_cdata", "_schema", "_type", "_version"}
 
 
 def test_version() -> None:
@@ -144,41 +139,6 @@ def test_compiler() -> None:
     assert len(graphs) == 2
     assert x.grad is not None
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
-
-
-def test_other_files_with_private_names_are_listed() -> None:
-    """The last table of tests/private_names.md has exactly these files. Others use megatape/utils/torch_internals.py."""
-    page = (ROOT / "tests/private_names.md").read_text()
-    table = page.partition("Names of torch in other files")[2]
-    listed = set(re.findall(r"`([\w/]+\.py)`", table))
-    using = {}
-    for path in (ROOT / "megatape").rglob("*.py"):
-        name = path.relative_to(ROOT / "megatape").as_posix()
-        # Exports carry hf/modeling/, so it cannot import torch_internals.py.
-        if name == "utils/torch_internals.py" or name.startswith("hf/modeling/"):
-            continue
-        code = path.read_text()
-        # Parsing all files takes seconds.
-        if not re.search(r"_cdata|_schema|_type|_version|torch[\w.]*\._|from torch[\w.]* import _", code):
-            continue
-        private = {text for node in ast.walk(ast.parse(code)) for text in private_names(node)}
-        if private:
-            using[name] = private
-    assert using.keys() == listed, using
-
-
-def private_names(node: ast.AST) -> list[str]:
-    """Return the private names of torch in a node of a syntax tree: attributes, imports, and names of modules as text."""
-    if isinstance(node, ast.Constant):
-        if isinstance(node.value, str) and re.fullmatch(r"torch(\.\w+)*\._\w+(\.\w+)*", node.value):
-            return [node.value]
-        return []
-    if not isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom):
-        return []
-    text = ast.unparse(node)
-    if isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES and not text.startswith("self."):
-        return [text]
-    return re.findall(r"\btorch\.(?:\w+\.)*_\w+|from torch[\w.]* import _\w+", text)
 
 
 def test_autograd_inside_an_operator() -> None:

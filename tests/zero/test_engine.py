@@ -34,8 +34,8 @@ STAGES: dict[str, dict[str, Any]] = {
     "3 offload": {"zero": {"stage": 3, "offload_optimizer": True}},
 }
 
+# A clean step, the steps with FAULTS, and a clean step
 NUM_STEPS = 5
-"""A clean step, the steps with FAULTS, and a clean step."""
 
 SHARED = "a gradient that every tensor-parallel rank must have is not finite on rank 3, but not on all"
 
@@ -48,12 +48,12 @@ class Fault(NamedTuple):
     message: str
 
 
+# Step -> fault in it
 FAULTS = {
     1: Fault("loss", 2, "the loss is nan"),
     2: Fault(SHARDED, 1, "the gradient norm is"),
     3: Fault(REPLICATED, 3, SHARED),
 }
-"""Step -> fault in it."""
 
 
 class Result(NamedTuple):

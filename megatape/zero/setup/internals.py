@@ -1,7 +1,7 @@
 """Changes to DeepSpeed's behavior through private names, read from version 0.19.8.
 
-tests/zero/setup/test_internals.py lists these names and those in zero/stages/, and checks them against a running engine. With
-another version of DeepSpeed, it fails naming what is missing.
+tests/helpers/checks/private_names.py lists these names and those in zero/stages/. tests/zero/setup/test_internals.py checks
+them against a running engine: with another version of DeepSpeed, it fails naming what is missing.
 """
 
 import importlib

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -270,27 +270,38 @@ def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert select_backend(TAPE) == "triton"
 
 
-# Changes to TAPE's requirements -> what `auto` chooses on a Hopper GPU
-CHOICES: list[tuple[dict[str, Any], str]] = [
-    ({}, "fa4"),
-    ({"head_dim": 128}, "fa4"),
-    ({"averages_state": False}, "fa4"),
-    ({"averages_state": False, "head_dim": 128}, "fa4"),
-    ({"head_dim": 32}, "triton"),
-    ({"dtype": torch.float32}, "sdpa"),
-    ({"masked": True}, "triton"),
-    ({"windowed": True}, "triton"),
-    ({"grouped": True}, "triton"),
-    ({"grouped": True, "head_dim": 128}, "sdpa"),
-    ({"deterministic": True}, "triton"),
-    ({"deterministic": True, "averages_state": False, "head_dim": 128}, "triton"),
+class Choice(NamedTuple):
+    """Backend chosen by `auto` on a Hopper GPU.
+
+    Attributes:
+        backend: Name of the backend.
+        changes: Changes to TAPE's requirements.
+    """
+
+    backend: str
+    changes: dict[str, Any]
+
+
+CHOICES = [
+    Choice("fa4", {}),
+    Choice("fa4", {"head_dim": 128}),
+    Choice("fa4", {"averages_state": False}),
+    Choice("fa4", {"averages_state": False, "head_dim": 128}),
+    Choice("triton", {"head_dim": 32}),
+    Choice("sdpa", {"dtype": torch.float32}),
+    Choice("triton", {"masked": True}),
+    Choice("triton", {"windowed": True}),
+    Choice("triton", {"grouped": True}),
+    Choice("sdpa", {"grouped": True, "head_dim": 128}),
+    Choice("triton", {"deterministic": True}),
+    Choice("triton", {"deterministic": True, "averages_state": False, "head_dim": 128}),
 ]
 
 
-@pytest.mark.parametrize(("changes", "choice"), CHOICES, ids=str)
-def test_auto_uses_it_where_it_was_faster(changes: dict[str, Any], choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_auto_uses_it_where_it_was_faster(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch, HOPPER)
-    assert select_backend(replace(TAPE, **changes)) == choice
+    assert select_backend(replace(TAPE, **choice.changes)) == choice.backend
 
 
 @pytest.mark.parametrize("capability", [(10, 0), (8, 0), None], ids=str)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Value of an entry to remove
 REMOVED = object()
-"""Value of an entry to remove."""
 
 
 def edit_json(path: Path, edit: Callable[[Any], object]) -> None:

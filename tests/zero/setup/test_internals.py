@@ -1,6 +1,5 @@
-"""All private names of DeepSpeed exist in the installed version, and only one file and one folder use them."""
+"""All private names of DeepSpeed exist in the installed version."""
 
-import ast
 import importlib
 from pathlib import Path
 from typing import Any
@@ -13,47 +12,11 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
-from tests.helpers.processes.workers import ROOT, run_workers
+from tests.helpers.checks.private_names import PRIVATE_NAMES
+from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 
 VERSION = "0.19.8"  # DeepSpeed version whose names were read
-ALLOWED = ("megatape/zero/setup/internals.py", "megatape/zero/stages/")  # File and folder with private names.
-
-# Owner -> its private names.
-PRIVATE_NAMES = {
-    "optimizer at stages 1 and 2": (
-        "_global_grad_norm",
-        "single_partition_of_fp32_groups",
-        "update_lp_params",
-        "cpu_offload",
-        "get_param_id",
-        "get_grad_norm_direct",
-        "model_parallel_rank",
-        "process_gradients",
-        "reduce_ipg_grads",
-        "bit16_groups",
-        "_use_compact_grad_partition_buffer",
-        "_get_compact_grad_partition_slice",
-    ),
-    "optimizer at stage 3": (
-        "_global_grad_norm",
-        "fp32_partitioned_groups_flat",
-        "grad_position",
-        "_get_param_partition_rank",
-        "get_grad_norm_direct",
-        "model_parallel_rank",
-    ),
-    "parameter at stages 1 and 2": ("_hp_mapping", "_index_in_param_group"),
-    "mapping at stages 1 and 2": ("get_lp_grad_fragment",),
-    "optimizer at stages 1 and 2, offloaded": ("norm_for_param_grads",),
-    "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor", "ds_secondary_tensor"),
-    "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),
-    "deepspeed.DeepSpeedEngine": ("_do_optimizer_sanity_check",),
-    "deepspeed.ops": ("__compatible_ops__",),
-    "deepspeed.utils.nvtx": ("enable_nvtx",),
-    "deepspeed.runtime.compiler": ("compile",),
-    "deepspeed.runtime.zero.muon": ("original_muon",),
-}
 
 
 def test_the_names_were_read_from_the_installed_version() -> None:
@@ -101,18 +64,3 @@ def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
                 if not hasattr(holder, name):
                     missing.append(f"{name} of the {kind} {suffix}")
     return missing
-
-
-def test_no_other_file_uses_private_names() -> None:
-    private: set[str] = set()
-    for names in PRIVATE_NAMES.values():
-        private.update(names)
-    # These names are public in other classes.
-    private -= {"compile", "original_muon", "enable_nvtx"}
-
-    for path in (ROOT / "megatape").rglob("*.py"):
-        if path.relative_to(ROOT).as_posix().startswith(ALLOWED):
-            continue
-        attributes = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
-        used = attributes & private
-        assert not used, f"{path}: {used} belong to megatape/zero/setup/internals.py or stages/"

@@ -21,8 +21,8 @@ from tests.helpers.runs.run_data import open_run_data
 SHARDED = "blocks.1.attention.query.weight"
 REPLICATED = "blocks.1.attention_norm.weight"
 
+# Interval of checks that is beyond the last step
 NEVER = 100
-"""Interval of checks that is beyond the last step."""
 
 LATER = "stage 0, after a check that found none"
 FIRST = "this first check points to gradients that are not summed over the ranks"

@@ -31,8 +31,8 @@ COLUMNS: dict[str, Any] = {
 NOT_UTF8 = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
 
 
+# Value of a column to remove
 REMOVED = None
-"""Value of a column to remove."""
 
 
 class ColumnCase(NamedTuple):

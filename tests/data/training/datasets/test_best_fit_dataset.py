@@ -20,8 +20,8 @@ from tests.helpers.runs.batches import interleaved, make_loader, mixture_of
 
 LENGTH = 24
 
+# Tokens of a document, or of a part of it, including the last target
 Piece = tuple[int, ...]
-"""Tokens of a document, or of a part of it, including the last target."""
 
 
 class DocumentPart(NamedTuple):

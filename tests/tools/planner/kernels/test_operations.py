@@ -1,6 +1,5 @@
 """FLOPs and bytes of single operations."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -101,23 +100,6 @@ def test_bytes_of_the_update_kernel() -> None:
     partial_sums = num_programs * num_weights * 4
     kernel = max(backward, key=lambda operation: operation.bytes)
     assert kernel.bytes == 10 * moved.numel() + angle_bytes + 2 * gate_bytes + 2 * num_weights + partial_sums
-
-
-def test_kernel_products_match_their_source() -> None:
-    pytest.importorskip("triton")
-    from megatape.attention.kernels import distances, head_launches
-    from megatape.encodings.kernels import update
-
-    counted = {kernel: products.content + products.state for kernel, products in head_launches.PRODUCTS.items()}
-    counted |= {kernel: products.weight + products.state for kernel, products in update.PRODUCTS.items()}
-    for kernel, num_products in counted.items():
-        functions = [kernel]
-        if kernel is head_launches.distances_kernel:
-            functions.append(distances._d_scores)
-        source = "".join(inspect.getsource(function.fn) for function in functions)
-        # scores_tile has one product.
-        num_in_source = source.count("tl.dot(") + source.count("scores_tile(")
-        assert num_in_source == num_products, kernel
 
 
 def test_products_of_float32_are_slower() -> None:
