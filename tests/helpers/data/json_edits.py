@@ -41,3 +41,8 @@ def set_entry(content: Any, entry: str, value: object) -> None:
 def set_file_entry(path: Path, entry: str, value: object) -> None:
     """Set or remove an entry in a JSON file, as `set_entry` does."""
     edit_json(path, lambda content: set_entry(content, entry, value))
+
+
+def change_fields(path: Path, **fields: Any) -> None:
+    """Set top-level fields in a JSON file."""
+    edit_json(path, lambda content: content.update(fields))
