@@ -1,4 +1,4 @@
-"""Damaging JSON files."""
+"""Changing and damaging JSON files."""
 
 import json
 from collections.abc import Callable

@@ -4,130 +4,25 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from megatape.data.shards.index import load_index
-from megatape.data.shards.stored_split import StoredSplit
-from megatape.data.tokenizers.files import stored_tokenizer
-from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel
-from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.perplexity.losses import Prediction
-from megatape.lab.tasks.perplexity.results import PerplexityScores
 from megatape.lab.tasks.perplexity.task import Perplexity
 from megatape.lab.tasks.perplexity.windows import AUTHORS_STRIDE
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
+from tests.helpers.models.known_losses import Ages, Diverged, Mode, Recorder, Uniform, known_loss, measure
 from tests.helpers.models.memory_checkpoint import memory_checkpoint
 from tests.helpers.processes.command import Command
 from tests.helpers.runs.small_run import VOCAB_SIZE
-
-Mode = Literal["disjoint", "sliding", "authors"]
-
-
-def measure(
-    loaded: LoadedModel,
-    data: Path,
-    lengths: tuple[int, ...],
-    mode: Mode = "disjoint",
-    stride: int | None = None,
-    max_tokens: int = 2**17,
-) -> PerplexityScores:
-    return evaluate(Perplexity(data, lengths, mode, stride, max_tokens), loaded)
-
-
-class Pieces:
-    """Tokenizer of the data, with the interface of transformers."""
-
-    def __init__(self, data: Path) -> None:
-        self.own = stored_tokenizer(data, load_index(data).tokenizer.files)
-
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        ids = self.own.encode(text)
-        if add_special_tokens:
-            ids = [*self.own.begin, *ids]
-        return {"input_ids": ids}
-
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        assert skip_special_tokens
-        special = (self.own.bos_id, self.own.eos_id)
-        return self.own.decode([token for token in ids if token not in special])
-
-
-def known_loss(position: int) -> float:
-    """Return the loss of `Ages` at a position in the window."""
-    return math.log(2 + position % 7)
-
-
-class Recorder:
-    """Base of models that record their inputs, [sequences, tokens] each."""
-
-    device = torch.device("cpu")
-    base_model = None
-
-    def __init__(self) -> None:
-        self.config = SimpleNamespace(vocab_size=VOCAB_SIZE)
-        self.inputs: list[Tensor] = []
-
-    def sequences(self) -> list[list[int]]:
-        """Return the sequences of all batches."""
-        return [sequence for batch in self.inputs for sequence in batch.tolist()]
-
-
-class Ages(Recorder):
-    """Model whose loss depends on the position in the window alone, see `known_loss`."""
-
-    def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-        # A uniform guess over n tokens of which the target is one costs log(n), whatever the target.
-        self.inputs.append(input_ids)
-        logits = torch.full((*input_ids.shape, VOCAB_SIZE), -math.inf)
-        for position in range(input_ids.shape[1]):
-            loss = known_loss(position)
-            targets = torch.roll(input_ids, -1, 1)[:, position]  # wrong at the last position, whose target is not in the input
-            logits[:, position] = math.log((1 - math.exp(-loss)) / (VOCAB_SIZE - 1))
-            logits[torch.arange(len(input_ids)), position, targets] = -loss
-        return SimpleNamespace(logits=logits)
-
-
-class Uniform(Recorder):
-    """Model that knows nothing."""
-
-    def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-        self.inputs.append(input_ids)
-        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, VOCAB_SIZE))
-
-
-class Diverged(Recorder):
-    """Model that is sure of token 0."""
-
-    def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-        logits = torch.zeros(*input_ids.shape, VOCAB_SIZE)
-        logits[..., 0] = 1000.0
-        return SimpleNamespace(logits=logits)
-
-
-@pytest.fixture
-def load(data_directory: Path) -> Callable[[Recorder], LoadedModel]:
-    """load(model): the model with the tokenizer of the data."""
-
-    def load_model(model: Recorder) -> LoadedModel:
-        return LoadedModel("a model", model, Pieces(data_directory))
-
-    return load_model
-
-
-@pytest.fixture
-def tokens(data_directory: Path) -> np.ndarray:
-    """First 1000 tokens of the validation split."""
-    return TokenDataset(StoredSplit(data_directory, "validation"), 999).tokens(0)
 
 
 @pytest.mark.numerics
@@ -282,32 +177,6 @@ def test_nats_per_byte_times_bytes_are_nats_per_token_times_tokens(
     assert_close([score.nats_per_byte * len(text.encode())], [math.log(VOCAB_SIZE) * 15 * 64], bounds.PERPLEXITY)
 
 
-def inputs_from(load: Callable[[Recorder], LoadedModel], data: Path) -> list[int]:
-    """Return the tokens that a model reads of a text, in windows of 32."""
-    model = Uniform()
-    measure(load(model), data, (32,), max_tokens=1000)
-    return torch.cat(model.inputs).flatten().tolist()
-
-
-def test_binary_file_equals_the_data_directory(
-    load: Callable[[Recorder], LoadedModel], data_directory: Path, tokens: np.ndarray, tmp_path: Path
-) -> None:
-    tokens.astype(np.uint16).tofile(tmp_path / "text.bin")
-    num_inputs = (tokens.size - 1) // 32 * 32
-
-    assert inputs_from(load, data_directory) == tokens[:num_inputs].tolist()
-    assert inputs_from(load, tmp_path / "text.bin") == tokens[:num_inputs].tolist()
-
-
-def test_text_file_is_tokenized(load: Callable[[Recorder], LoadedModel], data_directory: Path, tmp_path: Path) -> None:
-    text = "a text of a few words, again and again. " * 50
-    (tmp_path / "text.txt").write_text(text)
-    ids = Pieces(data_directory)(text)["input_ids"][:1000]
-    num_inputs = (len(ids) - 1) // 32 * 32
-
-    assert inputs_from(load, tmp_path / "text.txt") == ids[:num_inputs]
-
-
 def test_results_need_predictions_only(
     load: Callable[[Recorder], LoadedModel], data_directory: Path, tokens: np.ndarray, tmp_path: Path
 ) -> None:
@@ -347,32 +216,6 @@ def test_bad_settings_are_refused(load: Callable[[Recorder], LoadedModel], data_
     with pytest.raises(ValueError) as error:
         measure(load(Uniform()), data_directory, refusal.lengths, refusal.mode, refusal.stride)
     assert refusal.message in str(error.value)
-
-
-def test_short_text_is_refused(load: Callable[[Recorder], LoadedModel], tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("a few words")
-
-    with pytest.raises(ValueError, match="and one more than the longest length is needed"):
-        measure(load(Uniform()), tmp_path / "short.txt", (256,))
-
-
-def test_tokens_beyond_the_vocabulary_are_refused(load: Callable[[Recorder], LoadedModel], tmp_path: Path) -> None:
-    np.full(100, VOCAB_SIZE, np.uint16).tofile(tmp_path / "other.bin")
-
-    with pytest.raises(ValueError, match=f"has the token id {VOCAB_SIZE}, but a model has"):
-        measure(load(Uniform()), tmp_path / "other.bin", (32,))
-
-
-def test_text_that_is_not_utf8_is_refused(load: Callable[[Recorder], LoadedModel], tmp_path: Path) -> None:
-    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
-
-    with pytest.raises(ValueError, match="is not UTF-8 text"):
-        measure(load(Uniform()), tmp_path / "binary.txt", (32,))
-
-
-def test_missing_text_is_refused(load: Callable[[Recorder], LoadedModel], tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="data .*none.txt: no such file or folder"):
-        measure(load(Uniform()), tmp_path / "none.txt", (32,))
 
 
 @torch.no_grad()
