@@ -1,10 +1,12 @@
 """If a loss or gradient is not finite on one rank, no rank takes the step, and the run continues as without it."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
+from megatape.zero import engine
+from megatape.zero.passes.nonfinite import NonfiniteDetector
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 
@@ -154,7 +158,29 @@ def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) ->
         },
         stage,
     )
-    return build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(folder)).lease))
+    with patch.object(engine, "NonfiniteDetector", EarlyHooks):
+        return build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(folder)).lease))
+
+
+def _unchanged(gradient: Tensor) -> Tensor:
+    return gradient
+
+
+class EarlyHooks(NonfiniteDetector):
+    """Detector whose weights have another hook before its own, so that it sees a gradient spoiled by the test."""
+
+    # Weight -> function applied to its gradient. Tensors are hashed by identity.
+    functions: ClassVar[dict[Tensor, Callable[[Tensor], Tensor]]] = {}
+
+    def __init__(self, parameters: Iterable[Any], device: torch.device) -> None:
+        weights = list(parameters)
+        for weight in weights:
+            self.functions[weight] = _unchanged
+            weight.register_hook(partial(self._apply, weight))
+        super().__init__(weights, device)
+
+    def _apply(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        return self.functions[weight](gradient)
 
 
 @contextmanager
@@ -172,17 +198,15 @@ def _inject(run: Trainer, place: str | None) -> Iterator[None]:
     parameter = run.engine.state.parameters.get(place)
     if parameter is None:
         module = run.engine.deepspeed_engine.module
-        handle = module.register_forward_hook(lambda module, inputs, output: spoil(output))
-    else:
-        # The fault comes after the sum over tensor-parallel ranks, and before the engine's watch, which therefore moves to the
-        # end.
-        handle = parameter.register_hook(spoil)
-        hooks = parameter._backward_hooks
-        if len(hooks) > 1:
-            watch = list(hooks)[-2]
-            hooks[watch] = hooks.pop(watch)
-    with handle:
+        with module.register_forward_hook(lambda module, inputs, output: spoil(output)):
+            yield
+    elif parameter in EarlyHooks.functions:
+        EarlyHooks.functions[parameter] = spoil
         yield
+        EarlyHooks.functions[parameter] = _unchanged
+    else:
+        with parameter.register_hook(spoil):
+            yield
 
 
 def _multiply_first_of_two(factor: float) -> Callable[[Tensor], Tensor]:
