@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent
 
 
 class BuildWithProjectFiles(build_py):
-    """Puts configs/ and constraints.txt into the package, where megatape.utils.project_files.project_file finds them."""
+    """Puts configs/ and constraints.txt into the package, where megatape.utils.files.project_files.project_file finds them."""
 
     def run(self) -> None:
         super().run()

@@ -19,8 +19,8 @@ from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report.stages import plan_stages
 from megatape.tools.planner.step_time.links import sent_by_link
 from megatape.tools.planner.step_time.speed import plan_speed
-from megatape.utils.json_lines import read_lines
-from megatape.utils.units import format_bytes, format_range
+from megatape.utils.files.json_lines import read_lines
+from megatape.utils.text.units import format_bytes, format_range
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/results/planned.md"

@@ -20,8 +20,8 @@ from megatape.config.fields.annotations import by_kind_of, choices, resume_rule_
 from megatape.config.limits import Incompatibility, Limit, ValueOf
 from megatape.config.sections.model import model_limits
 from megatape.lab.tasks.registry import TASKS
-from megatape.utils.documented_model import split_docstring
-from megatape.utils.options import CommandOptions
+from megatape.utils.values.documented_model import split_docstring
+from megatape.utils.values.options import CommandOptions
 
 FOLDER = Path(__file__).parent
 

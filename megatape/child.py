@@ -3,7 +3,7 @@
     python -P PATH/child.py [--import MODULE]... [MODULE [WORD ...]]
 
 Imports the modules after --import, and calls `main` in MODULE with the words. Running this file by its path is enough to find
-the package (utils/python_process.py).
+the package (utils/processes/python_process.py).
 """
 
 import os

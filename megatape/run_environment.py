@@ -11,7 +11,7 @@ from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
-from megatape.utils.retries import Result, retry_transient_errors
+from megatape.utils.files.retries import Result, retry_transient_errors
 
 
 @dataclass(frozen=True)

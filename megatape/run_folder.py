@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_lines import read_lines
 
 # Suffix of checkpoints moved aside for failing verification.
 CORRUPTED = ".corrupted"

@@ -32,7 +32,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Runs receiving it from tests wou
 import pytest
 
 from megatape import imports, registry
-from megatape.utils.terminal import show_log
+from megatape.utils.text.terminal import show_log
 from tests.helpers.processes.command import Command, run_command
 from tests.helpers.processes.load import scaled
 from tests.helpers.processes.planted import plant

@@ -20,7 +20,8 @@ REQUIREMENTS = {
     for extra, lines in [("", PROJECT["dependencies"]), *PROJECT["optional-dependencies"].items()]
 }
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-# Their internals are read by utils/torch_internals.py, zero/setup/internals.py, hf/modeling/, nn/fp8.py and tests/kernels.
+# Their internals are read by utils/pytorch/torch_internals.py, zero/setup/internals.py, hf/modeling/, nn/fp8.py and
+# tests/kernels.
 BOUNDED = ("torch", "deepspeed", "transformers", "torchao", "triton")
 BROUGHT = {
     "aiohttp": "fsspec",

@@ -19,7 +19,7 @@ from megatape.config.fields.annotations import sections_in
 from megatape.errors import UserError
 from megatape.imports import import_given
 from megatape.registry import OPTIMIZERS, SCHEDULES
-from megatape.utils.options import read_options
+from megatape.utils.values.options import read_options
 from tests.helpers.checks.pages import COMMANDS, NEW_FILES, PAGES, ROOT, Command, code_in
 
 PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]

@@ -65,14 +65,14 @@ def test_suite_tasks_are_listed() -> None:
 def test_internals_lists_every_private_name() -> None:
     """tests/private_names.md lists every private name used from DeepSpeed and torch, with the versions read."""
     page = (ROOT / "tests/private_names.md").read_text()
-    files = ("zero/setup/internals.py", "utils/torch_internals.py")
+    files = ("zero/setup/internals.py", "utils/pytorch/torch_internals.py")
     internals = {name: (ROOT / "megatape" / name).read_text() for name in files}
     for text in internals.values():
         version = re.search(r"version (\d[\d.]*\d)", text)
         assert version
         assert version[1] in page
     deepspeed = {name for group in PRIVATE_NAMES.values() for name in group}
-    torch = set(re.findall(r"^def (\w+)", internals["utils/torch_internals.py"], re.MULTILINE))
+    torch = set(re.findall(r"^def (\w+)", internals["utils/pytorch/torch_internals.py"], re.MULTILINE))
     assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
 
 

@@ -18,10 +18,10 @@ from tests.helpers.processes.without_torch import assert_not_imported
 
 WITHOUT_TORCH = (
     "megatape.registry",
-    "megatape.utils.units",
+    "megatape.utils.text.units",
     "megatape.nn.targets",
     "megatape.run_folder",
-    "megatape.utils.files",
+    "megatape.utils.files.files",
     "megatape.config",
     "megatape.config.sections.distribution_limits",
     "megatape.config.sections.encoding_limits",

@@ -26,7 +26,7 @@ assert Axis is megatape.distributed.mesh.Axis
 assert [str(warning.message) for warning in found] == [
     "megatape.parallel.mesh has moved: import megatape.distributed.mesh instead",
     "megatape.runtime.topology has moved: import megatape.distributed.topology instead",
-    "megatape.units has moved: import megatape.utils.units instead",
+    "megatape.units has moved: import megatape.utils.text.units instead",
 ], found
 assert all(warning.filename == "<string>" for warning in found), "a warning names the line that imports"
 """

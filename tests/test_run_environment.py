@@ -12,7 +12,7 @@ from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
 from megatape.run_environment import RunEnvironment
 from megatape.run_folder import RunFolder
-from megatape.utils import retries
+from megatape.utils.files import retries
 
 TRANSIENT = OSError(errno.EIO, "away")
 PERMANENT = OSError(errno.ENOSPC, "full")

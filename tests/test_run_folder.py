@@ -10,7 +10,7 @@ from megatape.config import parse_config
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.json_lines import JsonLines
-from megatape.utils.json_lines import MAX_LINE_BYTES
+from megatape.utils.files.json_lines import MAX_LINE_BYTES
 from tests.helpers.runs.run_context import make_context
 
 

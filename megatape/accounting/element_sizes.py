@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from megatape.utils.rounding import round_up
+from megatape.utils.values.rounding import round_up
 
 # Bytes per element of gradients, which are summed over micro-batches and ranks in float32, whatever the precision.
 GRADIENT_BYTES = 4

@@ -7,8 +7,8 @@ from pydantic import Field
 from megatape.config import Section
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.errors.suggestions import choose_one
-from megatape.utils.json_files import read_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import read_json
+from megatape.utils.values.validation import as_type
 
 
 class Gpu(Section):

@@ -6,7 +6,7 @@ from typing import Any, Self
 from megatape.config import ActivationCheckpointing, Config, Fp8Recipe, ModelConfig, ParallelConfig
 from megatape.config.layers.layer_pattern import NO_ENCODING
 from megatape.config.sections.training import recomputes_blocks
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 
 @dataclass(frozen=True)

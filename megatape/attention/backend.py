@@ -109,5 +109,5 @@ class Backend(ABC):
 
         Arguments and results are those of attention/attend.py, with queries, keys and values of equal width. A backend without
         windows need not take `window`. Compiled blocks trace this function, so what torch.compile cannot trace in it must be an
-        operator (utils/operators.py).
+        operator (utils/pytorch/operators.py).
         """

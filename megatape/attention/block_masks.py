@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 # Number of tokens in a block.
 BLOCK = 128

@@ -6,7 +6,7 @@ from typing import Literal
 from megatape.commands.helpers.shared_options import FrozenBaseOptions
 from megatape.errors import UserError
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
-from megatape.utils.options import option
+from megatape.utils.values.options import option
 
 EXAMPLE = "megatape average runs/a/checkpoints/step-0000{80,90,100} --output runs/a/average"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from megatape.commands.helpers.shared_options import FrozenBaseOptions
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
-from megatape.utils.options import option
-from megatape.utils.url_secrets import is_masked
+from megatape.utils.text.url_secrets import is_masked
+from megatape.utils.values.options import option
 
 EXAMPLE = "megatape branch runs/stable/checkpoints/step-00000100 --decay-tokens 200000"
 

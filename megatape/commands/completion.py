@@ -4,7 +4,7 @@ import re
 from typing import Any, Literal
 
 from megatape.commands.cli.parser import Parser
-from megatape.utils.options import CommandOptions, option
+from megatape.utils.values.options import CommandOptions, option
 
 EXAMPLE = "megatape completion bash"
 

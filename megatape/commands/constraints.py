@@ -1,7 +1,7 @@
 """Prints the tested versions of all packages."""
 
-from megatape.utils.options import CommandOptions as Options
-from megatape.utils.project_files import project_file
+from megatape.utils.files.project_files import project_file
+from megatape.utils.values.options import CommandOptions as Options
 
 EXAMPLE = "megatape constraints"
 

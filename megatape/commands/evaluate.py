@@ -18,7 +18,7 @@ from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
 from megatape.imports import OPTION
 from megatape.lab.tasks.registry import TASKS
-from megatape.utils.options import Listed, option
+from megatape.utils.values.options import Listed, option
 
 EXAMPLE = "megatape evaluate perplexity,passkey exported --data data/c4 --lengths 1024,2048 --output evaluated"
 

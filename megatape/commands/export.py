@@ -7,8 +7,8 @@ from megatape.commands.helpers.shared_options import FrozenBaseOptions
 from megatape.config.sections.run import Dtype
 from megatape.errors import UserError, flag
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
-from megatape.utils.atomic import check_absent
-from megatape.utils.options import option
+from megatape.utils.files.atomic import check_absent
+from megatape.utils.values.options import option
 
 if TYPE_CHECKING:
     from megatape.checkpoint.load.reader import CheckpointReader

@@ -12,8 +12,8 @@ from megatape.commands.helpers.shared_options import ModelOptions
 from megatape.errors import UserError, flag, path_errors
 from megatape.errors.text_checks import check_text
 from megatape.hf.generation.sampling import CHAT_TOKENS, Sampling
-from megatape.utils.atomic import check_absent
-from megatape.utils.options import option
+from megatape.utils.files.atomic import check_absent
+from megatape.utils.values.options import option
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Message

@@ -6,8 +6,8 @@ from megatape.commands.helpers.shared_options import ImportOptions
 from megatape.config.sections.model import EncodingName
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.registry import ENCODINGS
-from megatape.utils.atomic import check_absent
-from megatape.utils.options import Count, option
+from megatape.utils.files.atomic import check_absent
+from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape import Llama-3.2-1B runs/llama --encoding tape"
 

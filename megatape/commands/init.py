@@ -5,9 +5,9 @@ from pathlib import Path
 
 from megatape.errors import UserError, path_errors
 from megatape.errors.suggestions import choose_one
-from megatape.utils.atomic import check_absent, write_atomically
-from megatape.utils.options import CommandOptions, option
-from megatape.utils.project_files import project_file
+from megatape.utils.files.atomic import check_absent, write_atomically
+from megatape.utils.files.project_files import project_file
+from megatape.utils.values.options import CommandOptions, option
 
 EXAMPLE = "megatape init tape_tiny --output tape.json"
 

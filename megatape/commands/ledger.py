@@ -7,7 +7,7 @@ from megatape.errors import UserError, path_errors
 from megatape.reliability.goodput.read import read_run_time
 from megatape.reliability.goodput.table import time_report
 from megatape.run_folder import RunFolder
-from megatape.utils.options import option
+from megatape.utils.values.options import option
 
 EXAMPLE = "megatape ledger runs/tape_155m"
 

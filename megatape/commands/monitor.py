@@ -9,7 +9,7 @@ from pathlib import Path
 from megatape.commands.helpers.shared_options import ImportOptions
 from megatape.errors import UserError, flag
 from megatape.reliability.signals import handled
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape monitor runs/tape_155m runs/rope_155m"
 

@@ -9,7 +9,7 @@ from megatape.accounting.gpus import GPUS
 from megatape.commands.helpers.shared_options import ConfigOptions
 from megatape.config import load_config
 from megatape.errors import UserError, flag
-from megatape.utils.options import option
+from megatape.utils.values.options import option
 
 if TYPE_CHECKING:
     from megatape.tools.planner.report.failure_rows import FailureOptions

@@ -8,7 +8,7 @@ from megatape.commands.helpers.shared_options import ConfigOptions, FrozenBaseOp
 from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.reliability.orphan import deepspeed_launcher, stop_with_launcher
 from megatape.reliability.standby import has_rank_pipe, wait_for_rank
-from megatape.utils.options import option
+from megatape.utils.values.options import option
 
 EXAMPLE = "deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json"
 

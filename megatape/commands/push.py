@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.hf.folder_name import check_model_folder
-from megatape.utils.options import CommandOptions, option
+from megatape.utils.values.options import CommandOptions, option
 
 EXAMPLE = "megatape push exported user/tape-155m"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.utils.options import CommandOptions, option
+from megatape.utils.values.options import CommandOptions, option
 
 EXAMPLE = "megatape scores predictions.json --scrolls scrolls --set qasper"
 
@@ -29,7 +29,7 @@ def run(options: Options) -> None:
     from megatape.lab.tasks.scrolls.predictions import check_coverage, read_predictions
     from megatape.lab.tasks.scrolls.questions import read_set
     from megatape.lab.tasks.scrolls.sets import parse_set
-    from megatape.utils.tables import columns
+    from megatape.utils.text.tables import columns
 
     chosen = parse_set(options.set)
     predictions = read_predictions(options.predictions)

@@ -7,7 +7,7 @@ from typing import Literal
 from megatape.commands.helpers.shared_options import ConfigOptions
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.job import Job
-from megatape.utils.options import option
+from megatape.utils.values.options import option
 
 EXAMPLE = "megatape submit --config configs/tape_155m.json --nodes 4 --gpus-per-node 8 --time 24:00:00"
 

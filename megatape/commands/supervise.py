@@ -11,7 +11,7 @@ from megatape.distributed.launch.launcher_logs import quiet_launcher
 from megatape.errors import UserError, flag
 from megatape.imports import arguments
 from megatape.search_path import PACKAGE_FOLDER
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable

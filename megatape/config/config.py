@@ -17,7 +17,7 @@ from megatape.config.sections.run import CheckpointConfig, EvaluationConfig, Exp
 from megatape.config.sections.training import TrainingConfig
 from megatape.errors import ConfigError
 from megatape.registry import LEGACY_SCHEDULES, LIMITS, OPTIMIZERS, SCHEDULES
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 OPTIMIZER_KINDS = ByKind(OPTIMIZERS, "adamw", OptimizerConfig)
 SCHEDULE_KINDS = ByKind(SCHEDULES, "linear", ScheduleConfig, LEGACY_SCHEDULES)

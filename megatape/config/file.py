@@ -13,10 +13,10 @@ from megatape.config.fields.explanation import explain
 from megatape.config.section import RECORDED, Section
 from megatape.config.sections.model import ModelConfig
 from megatape.errors import ConfigError, MissingPath, flag, path_errors
-from megatape.utils.atomic import write_atomically
-from megatape.utils.files import create_private
-from megatape.utils.json_files import json_content, parse_json, read_json
-from megatape.utils.url_secrets import mask_secrets_in_json
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.files import create_private
+from megatape.utils.files.json_files import json_content, parse_json, read_json
+from megatape.utils.text.url_secrets import mask_secrets_in_json
 
 Parsed = TypeVar("Parsed", bound=Section)
 

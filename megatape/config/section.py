@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
 
 from megatape.errors import ConfigError
 from megatape.errors.text_checks import check_word
-from megatape.utils.documented_model import DocumentedModel
+from megatape.utils.values.documented_model import DocumentedModel
 
 # Validation context for reading a run's recorded configuration without the user's own modules. The run checked it when
 # starting, so unregistered names belong to these modules, and checks against a registry are skipped.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatape.data.counts import Count
-from megatape.utils.paths import FileName
+from megatape.utils.files.paths import FileName
 
 INDEX_FILE = "index.json"
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
-from megatape.utils.torch_internals import fake_group
+from megatape.utils.pytorch.torch_internals import fake_group
 
 # Outermost first. Ranks along the last axis communicate most, so they are adjacent.
 #   data      ranks training on different samples

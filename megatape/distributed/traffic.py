@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from megatape.distributed.mesh import Axis
-from megatape.utils.torch_internals import OpOverload, TorchDispatchMode, tree_leaves
+from megatape.utils.pytorch.torch_internals import OpOverload, TorchDispatchMode, tree_leaves
 
 ALL_GATHER = "all-gather"
 REDUCE_SCATTER = "reduce-scatter"

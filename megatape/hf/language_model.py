@@ -12,7 +12,7 @@ from megatape.hf.generation.prompts import check_room, read_prompt
 from megatape.hf.generation.sampling import Sampling
 from megatape.hf.loading.load import load_trained
 from megatape.hf.loading.loaded_model import LoadedModel
-from megatape.utils.validation import as_type
+from megatape.utils.values.validation import as_type
 
 
 class LanguageModel:

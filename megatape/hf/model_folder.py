@@ -15,7 +15,7 @@ from megatape.hf.weights.checkpoint_weights import CheckpointWeights
 from megatape.hf.weights.model_weights import ModelWeights
 from megatape.registry import FAMILIES
 from megatape.run_folder import RunFolder
-from megatape.utils.json_files import read_json
+from megatape.utils.files.json_files import read_json
 
 
 class FolderKind(Enum):

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, Any
 
 from megatape.reliability.signals import handled
-from megatape.utils.python_process import child_environment
+from megatape.utils.processes.python_process import child_environment
 
 # Maximum size of a failure message.
 MAX_ERROR_LINES = 3

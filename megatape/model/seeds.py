@@ -3,7 +3,7 @@
 import hashlib
 from typing import Literal
 
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 
 def seed_of(text: str, bits: int, byte_order: Literal["little", "big"]) -> int:

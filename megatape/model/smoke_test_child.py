@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from megatape.attention.backend import AttentionRequirements
 from megatape.model.smoke_test import BackendTrial, smoke_test_backend
-from megatape.utils.python_process import child_environment, python_command
+from megatape.utils.processes.python_process import child_environment, python_command
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from megatape.errors import UserError
 from megatape.nn.linear_function import LinearFunction
 from megatape.nn.remat.remat import Remat
-from megatape.utils.project_files import install_command
+from megatape.utils.files.project_files import install_command
 
 # Lowest compute capability with FP8 matmuls (Ada); Hopper is (9, 0).
 CAPABILITY = (8, 9)

@@ -12,7 +12,7 @@ from megatape.nn.parameters import parameter
 from megatape.nn.remat.rebuilt import saves_memory
 from megatape.nn.remat.remat import Rebuild, Recipe, Remat, recipe_of
 from megatape.registry import NORMALIZATIONS
-from megatape.utils.torch_internals import fused_rms_norm, fused_rms_norm_backward
+from megatape.utils.pytorch.torch_internals import fused_rms_norm, fused_rms_norm_backward
 
 
 def normalization(config: ModelConfig, size: int, axis: Axis = SINGLE) -> nn.Module:

@@ -8,7 +8,7 @@ from torch import nn
 
 from megatape.distributed.mesh import Axis
 from megatape.errors import UserError
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 # How optimizers treat a weight. Matrices of position encodings have their own role: they are small, and it is unknown whether
 # whole-matrix updates (Muon) help them.

@@ -12,9 +12,9 @@ from megatape.reliability.goodput.read import earlier_run_time
 from megatape.reliability.goodput.run_time import RunTime
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.utils.files import sync
-from megatape.utils.json_lines import append_lines
-from megatape.utils.url_secrets import mask_secrets_in_json
+from megatape.utils.files.files import sync
+from megatape.utils.files.json_lines import append_lines
+from megatape.utils.text.url_secrets import mask_secrets_in_json
 
 LOG = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from megatape.distributed.topology import Topology
 from megatape.distributed.values.exchange import gather_values, on_each, on_main
 from megatape.errors import PathError, marked_message, path_error, path_errors
-from megatape.utils.files import create_private
-from megatape.utils.waiting import wait_until
+from megatape.utils.files.files import create_private
+from megatape.utils.processes.waiting import wait_until
 
 SECRET_BYTES = 32
 # Seconds to wait for a file written on another host. NFS clients cache for up to 60 s that a file does not exist.

@@ -19,8 +19,8 @@ from megatape.checkpoint.load.compatibility import IMMUTABLE
 from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import differences
 from megatape.errors import UserError, path_errors
-from megatape.utils.atomic import new_folder
-from megatape.utils.files import link_file, sync
+from megatape.utils.files.atomic import new_folder
+from megatape.utils.files.files import link_file, sync
 from megatape.zero.state.kinds import EMA, WEIGHT
 
 

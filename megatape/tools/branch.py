@@ -10,9 +10,9 @@ from megatape.errors import UserError, flag, path_errors
 from megatape.optim.learning_rate import LearningRate
 from megatape.optim.schedules import WsdOptions
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.utils.atomic import new_folder, write_atomically
-from megatape.utils.files import link_file, sync
-from megatape.utils.rounding import divide_up
+from megatape.utils.files.atomic import new_folder, write_atomically
+from megatape.utils.files.files import link_file, sync
+from megatape.utils.values.rounding import divide_up
 
 
 @path_errors()

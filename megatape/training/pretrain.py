@@ -31,9 +31,9 @@ from megatape.training.startup.memory.memory_check import check_memory
 from megatape.training.startup.memory.memory_errors import explained_memory_errors
 from megatape.training.startup.memory.memory_plan import MemoryPlan
 from megatape.training.startup.rank_agreement import open_together
-from megatape.utils.files import without_links
-from megatape.utils.terminal import show_log
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.files.files import without_links
+from megatape.utils.text.terminal import show_log
+from megatape.utils.text.url_secrets import mask_secrets
 from megatape.zero.setup.process_group import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)

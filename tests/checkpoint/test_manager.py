@@ -17,8 +17,8 @@ from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import Callback
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.utils.json_files import MAX_DEPTH
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.json_files import MAX_DEPTH
+from megatape.utils.files.json_lines import read_lines
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_data import open_run_data
 

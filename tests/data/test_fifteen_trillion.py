@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from megatape.utils.tables import markdown
+from megatape.utils.text.tables import markdown
 from tests.helpers.data.fifteen_trillion import forge_index
 
 # Part -> its name, and goals for a process: processor seconds and megabytes. A goal of None: the part runs once.

@@ -9,7 +9,7 @@ import pytest
 
 from megatape.config import load_config
 from megatape.run_folder import RunFolder, read_steps
-from megatape.utils.units import format_count
+from megatape.utils.text.units import format_count
 from tests.helpers.processes.command import Command
 from tests.helpers.runs.case_runs import assert_no_errors, run_cases
 from tests.helpers.runs.run_folders import KINDS, assert_identical, compare, step_tensors

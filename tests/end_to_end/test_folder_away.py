@@ -26,7 +26,7 @@ from megatape.training import pretrain as pretrain_module
 from megatape.training.pretrain import pretrain
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps.prefetch import Prefetcher
-from megatape.utils import retries
+from megatape.utils.files import retries
 from tests.helpers.processes.workers import Workers, run_workers
 from tests.helpers.runs.run_data import open_run_data
 from tests.helpers.runs.run_folders import read_entries, saved_steps

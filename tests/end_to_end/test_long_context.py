@@ -19,7 +19,7 @@ from megatape.config import ModelConfig, load_config
 from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
-from megatape.utils.torch_internals import FakeTensorMode
+from megatape.utils.pytorch.torch_internals import FakeTensorMode
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.small_models import SHAPE, model_with, random_model

@@ -15,7 +15,7 @@ from megatape.config import parse_config
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.json_lines import JsonLines
-from megatape.utils.atomic import write_atomically
+from megatape.utils.files.atomic import write_atomically
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_context import make_context
 from tests.helpers.runs.run_folders import flip_byte, read_entries

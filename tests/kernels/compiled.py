@@ -27,7 +27,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from megatape.nn.kernels import devices
-from megatape.utils.tables import markdown
+from megatape.utils.text.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", int: "i32", float: "fp32"}

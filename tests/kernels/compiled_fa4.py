@@ -26,8 +26,8 @@ from torch import Tensor
 from megatape.attention.fa4 import package
 from megatape.attention.fa4.package import Scope
 from megatape.attention.fa4.tiles import LONG, WIDE_HEAD_DIMS, backward_tile, forward_tile
-from megatape.utils.tables import markdown
-from megatape.utils.torch_internals import FakeTensorMode
+from megatape.utils.pytorch.torch_internals import FakeTensorMode
+from megatape.utils.text.tables import markdown
 from tests.kernels.compiled import SPILL, TENSOR_CORES, disassemble
 
 BATCH = 2

@@ -9,7 +9,7 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.json_lines import read_lines
 
 
 @pytest.mark.parametrize("letter", ["x", "\U0001f600"])

@@ -25,7 +25,7 @@ from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.training.trainer import Trainer
-from megatape.utils.tables import markdown
+from megatape.utils.text.tables import markdown
 from megatape.zero.passes.pass_result import GradientSums
 from megatape.zero.state.kinds import WEIGHT
 from tests.helpers.processes.workers import run_workers

@@ -7,7 +7,7 @@ from typing import Any
 from megatape.checkpoint.save.partial_folder import PARTIAL
 from megatape.reliability.lease.holder import read_holder
 from megatape.run_folder import RunFolder, named_step, read_metrics
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.json_lines import read_lines
 from tests.soak.launch import Start
 
 

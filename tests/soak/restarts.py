@@ -22,8 +22,8 @@ import psutil
 from megatape.reliability.goodput.parts import RESTART_PARTS
 from megatape.reliability.goodput.process_clock import ClockReading, seconds_since_boot
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.utils.json_lines import read_lines
-from megatape.utils.tables import markdown
+from megatape.utils.files.json_lines import read_lines
+from megatape.utils.text.tables import markdown
 from tests.helpers.processes.local_ranks import running_ranks, standby_processes
 from tests.helpers.processes.waiting import wait_until
 from tests.helpers.processes.workers import ROOT, free_port

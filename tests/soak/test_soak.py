@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from megatape.run_folder import RunFolder
-from megatape.utils.atomic import write_atomically
+from megatape.utils.files.atomic import write_atomically
 from tests.helpers.runs.case_runs import assert_no_errors, run_cases
 from tests.helpers.runs.run_folders import flip_byte, read_entries
 from tests.helpers.runs.small_run import small_config

@@ -18,8 +18,8 @@ from typing import Any
 from megatape.reliability.goodput.process_clock import ClockReading
 from megatape.reliability.goodput.read import read_run_time
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import read_lines
-from megatape.utils.tables import markdown
+from megatape.utils.files.json_lines import read_lines
+from megatape.utils.text.tables import markdown
 from tests.helpers.runs.small_run import prepare_words, small_config
 from tests.soak.disk import small_disk
 from tests.soak.journal import Journal

@@ -8,7 +8,7 @@ from megatape.accounting.shapes.rank_model import requirements_on_gpu
 from megatape.accounting.workload import Workload
 from megatape.attention.attend import check_forced_backend
 from megatape.nn.loss import chunk_logits
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 FLOAT32_BYTES = 4
 # Bytes per number while torchao rounds to FP8: scaled and clamped in float32, then rounded.

@@ -12,7 +12,7 @@ from megatape.accounting.shapes.extrapolation import depths, extrapolate
 from megatape.accounting.shapes.meta_device import in_precision
 from megatape.accounting.shapes.rank_model import build_rank_model
 from megatape.accounting.workload import Workload
-from megatape.utils.torch_internals import FakeTensorMode, fused_on_shapes
+from megatape.utils.pytorch.torch_internals import FakeTensorMode, fused_on_shapes
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from megatape.utils.torch_internals import tree_map_only
+from megatape.utils.pytorch.torch_internals import tree_map_only
 
 
 class EventKind(Enum):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from megatape.accounting.shapes.module_events import Event, EventKind
-from megatape.utils.rounding import round_up
+from megatape.utils.values.rounding import round_up
 from megatape.zero.deepspeed_config import Stage3Limits
 
 

@@ -14,7 +14,7 @@ from megatape.config import OptimizerConfig
 from megatape.nn.parameters import is_sharded, spec_of
 from megatape.optim.optimizer import is_whole, parameter_groups
 from megatape.registry import OPTIMIZERS
-from megatape.utils.rounding import divide_up, round_up
+from megatape.utils.values.rounding import divide_up, round_up
 from megatape.zero.state.matrix_state import assign_owners
 
 # Bytes per element of exchanged gradients and updates, which are in float32, whatever the precision.

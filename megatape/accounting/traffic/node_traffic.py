@@ -3,7 +3,7 @@
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.traffic.model_traffic import model_traffic
 from megatape.distributed.traffic import ALL_TO_ALL, Sent
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 
 def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str | None:

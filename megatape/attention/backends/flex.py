@@ -19,7 +19,7 @@ from megatape.attention.rotating_backend import RotatingBackend, rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import attend_v_and_e
 from megatape.attention.windows import num_pairs_in_window
-from megatape.utils.torch_internals import limit_recompilations
+from megatape.utils.pytorch.torch_internals import limit_recompilations
 
 # The compiler does not support smaller heads.
 MIN_HEAD_DIM = 16

@@ -15,7 +15,7 @@ from megatape.attention.bias import ScoreBias
 from megatape.attention.rotating_backend import RotatingBackend, rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import MAX_VALUE_WIDTH, attend_v_and_e
-from megatape.utils.torch_internals import attention_kernel, prefer_attention_kernels
+from megatape.utils.pytorch.torch_internals import attention_kernel, prefer_attention_kernels
 
 # Size of the pieces in which GPU kernels load heads.
 ALIGNMENT_BYTES = 16

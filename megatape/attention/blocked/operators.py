@@ -15,8 +15,8 @@ from megatape.attention.bias import ScoreBias
 from megatape.attention.blocked.passes import Gradients, Inputs, Outputs, backward_pass, forward_pass
 from megatape.attention.blocked.row_blocks import RowBlocks
 from megatape.distributed.mesh import Axis
-from megatape.utils.operators import drop_nones, empty_copies, operator, restore_nones
-from megatape.utils.torch_internals import named_group
+from megatape.utils.pytorch.operators import drop_nones, empty_copies, operator, restore_nones
+from megatape.utils.pytorch.torch_internals import named_group
 
 
 def forward_in_graph(inputs: Inputs, row_blocks: RowBlocks, bias: ScoreBias | None) -> Outputs:

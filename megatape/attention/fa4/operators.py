@@ -18,7 +18,7 @@ from megatape.attention.fa4.tiles import backward_tile, forward_tile
 from megatape.attention.rotating_backend import gradients_with_values, rotated_with_values, rotation_gradients
 from megatape.attention.rotation import PositionState
 from megatape.attention.windows import num_pairs_in_window
-from megatape.utils.operators import drop_nones, empty_copies, operator, restore_nones
+from megatape.utils.pytorch.operators import drop_nones, empty_copies, operator, restore_nones
 
 
 class Options(NamedTuple):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.fa4.tiles import BackwardTile, ForwardTile
-from megatape.utils.project_files import install_command
+from megatape.utils.files.project_files import install_command
 
 PACKAGE = "flash-attn-4"
 # The only version that was tried. Others may choose or pass tiles in another way.

@@ -14,7 +14,7 @@ from megatape.attention.kernels.forward import forward_kernel
 from megatape.attention.kernels.head_launches import HeadLaunches
 from megatape.attention.kernels.rotation import rotated, rotated_with_state
 from megatape.attention.kernels.scores import LOG2_E
-from megatape.utils.operators import drop_nones, empty_copies, operator, restore_nones
+from megatape.utils.pytorch.operators import drop_nones, empty_copies, operator, restore_nones
 
 
 class Inputs(NamedTuple):

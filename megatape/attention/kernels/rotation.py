@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from megatape.attention.kernels.rotation_kernels import rotate_backward_kernel, rotate_kernel
 from megatape.attention.kernels.tiles import width
 from megatape.nn.kernels.launch import launch
-from megatape.utils.operators import drop_nones, empty_copies, operator, restore_nones
+from megatape.utils.pytorch.operators import drop_nones, empty_copies, operator, restore_nones
 
 # Tokens and warps per program.
 ROWS = 64

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from megatape.checkpoint.format.records import FileRecord
-from megatape.utils.files import create_file, open_regular
-from megatape.utils.full_disk import named_if_full
-from megatape.utils.json_files import json_content
+from megatape.utils.files.files import create_file, open_regular
+from megatape.utils.files.full_disk import named_if_full
+from megatape.utils.files.json_files import json_content
 
 
 def hash_file(path: Path) -> FileRecord:

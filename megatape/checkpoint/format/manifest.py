@@ -32,10 +32,10 @@ from megatape.config.section import JsonList
 from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from megatape.errors import MissingPath, UserError, content_errors
 from megatape.run_folder import RunFolder
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_files import read_json
-from megatape.utils.paths import FileName
-from megatape.utils.validation import as_type
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_files import read_json
+from megatape.utils.files.paths import FileName
+from megatape.utils.values.validation import as_type
 from megatape.zero.state.kinds import EMA
 
 MANIFEST = "manifest.json"

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from megatape.config import Section
 from megatape.errors import UserError
-from megatape.utils.paths import FileName
+from megatape.utils.files.paths import FileName
 from megatape.zero.state.kinds import WEIGHT
 
 

@@ -10,8 +10,8 @@ from megatape.config.sections.batches import MAX_STEP_SAMPLES
 from megatape.data.counts import Count
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import UserError, content_errors
-from megatape.utils.json_files import read_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import read_json
+from megatape.utils.values.validation import as_type
 
 
 class SpikeState(BaseModel, extra="allow", frozen=True, populate_by_name=True):

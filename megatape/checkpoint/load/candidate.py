@@ -11,7 +11,7 @@ from megatape.distributed.values.exchange import gather_values, on_each
 from megatape.errors import CheckpointError, PathError, marked_message, path_error
 from megatape.reliability.shared_folder import wait_until_visible
 from megatape.run_environment import RunEnvironment
-from megatape.utils.retries import retry_transient_errors
+from megatape.utils.files.retries import retry_transient_errors
 
 LOG = logging.getLogger(__name__)
 

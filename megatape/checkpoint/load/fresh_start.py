@@ -4,11 +4,11 @@ from pathlib import Path
 
 from megatape.errors import UserError, flag
 from megatape.run_folder import CORRUPTED, RunFolder, read_metrics
-from megatape.utils.atomic import rename
-from megatape.utils.files import read_regular
-from megatape.utils.json_files import read_json
-from megatape.utils.json_lines import read_lines
-from megatape.utils.units import plural
+from megatape.utils.files.atomic import rename
+from megatape.utils.files.files import read_regular
+from megatape.utils.files.json_files import read_json
+from megatape.utils.files.json_lines import read_lines
+from megatape.utils.text.units import plural
 
 # Suffix of corrupted checkpoints in earlier versions.
 EARLIER_CORRUPTED = ".damaged"

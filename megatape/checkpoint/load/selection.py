@@ -9,8 +9,8 @@ from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.errors import UserError, flag
 from megatape.run_environment import RunEnvironment
 from megatape.run_folder import CORRUPTED, ROLLED_BACK, named_step
-from megatape.utils.atomic import rename
-from megatape.utils.files import sync
+from megatape.utils.files.atomic import rename
+from megatape.utils.files.files import sync
 
 LOG = logging.getLogger(__name__)
 

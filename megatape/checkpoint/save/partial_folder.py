@@ -9,7 +9,7 @@ from pathlib import Path
 from megatape.reliability.lease import Lease
 from megatape.reliability.lease.holder import NONCE_DIGITS
 from megatape.run_environment import RunEnvironment
-from megatape.utils.atomic import rename
+from megatape.utils.files.atomic import rename
 
 # Suffix of partial folders.
 PARTIAL = ".tmp"

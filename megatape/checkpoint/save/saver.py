@@ -11,7 +11,7 @@ from megatape.checkpoint.save.background import Background, SaveInFlight
 from megatape.checkpoint.save.run_writer import RunWriter
 from megatape.reliability.watch.pace import PhaseKind
 from megatape.run_environment import RunEnvironment
-from megatape.utils.retries import retry_transient_errors
+from megatape.utils.files.retries import retry_transient_errors
 from megatape.zero.engine import Engine
 
 

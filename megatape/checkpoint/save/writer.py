@@ -23,9 +23,9 @@ from megatape.distributed.values.exchange import gather_values, on_all, on_main
 from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, flag, marked_message, path_error
 from megatape.reliability.shared_folder import wait_until_visible
 from megatape.run_environment import RunEnvironment
-from megatape.utils.atomic import rename
-from megatape.utils.files import sync
-from megatape.utils.units import plural
+from megatape.utils.files.atomic import rename
+from megatape.utils.files.files import sync
+from megatape.utils.text.units import plural
 
 # Errors that are raised on every rank, in training and in saves.
 COLLECTIVE_ERRORS = (OSError, UserError)

@@ -1,7 +1,7 @@
 """Compares the speed of finding duplicates with sorting their hashes."""
 
 from megatape.commands.cli.output import print_paragraphs
-from megatape.utils.options import CommandOptions, Count, option
+from megatape.utils.values.options import CommandOptions, Count, option
 
 EXAMPLE = "megatape benchmark duplicates --hashes 100000000 --workers 2"
 

@@ -7,7 +7,7 @@ from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.lab.paper import COST_LENGTH
 from megatape.registry import ENCODINGS
-from megatape.utils.options import CommandOptions, Count, option
+from megatape.utils.values.options import CommandOptions, Count, option
 
 EXAMPLE = "megatape benchmark efficiency --encodings rope,tape,fire --layers 4 --length 512"
 

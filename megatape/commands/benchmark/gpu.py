@@ -7,7 +7,7 @@ from typing import Literal
 from megatape.errors import UserError, flag
 from megatape.lab.benchmark.gpu.registry import PARTS
 from megatape.lab.names import parse_names
-from megatape.utils.options import CommandOptions, Count, option
+from megatape.utils.values.options import CommandOptions, Count, option
 
 EXAMPLE = "megatape benchmark gpu --output measured --budget 570"
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.cli.output import print_paragraphs
-from megatape.utils.options import CommandOptions, option
+from megatape.utils.values.options import CommandOptions, option
 
 EXAMPLE = "megatape benchmark loader --data data/c4"
 

@@ -1,7 +1,7 @@
 """Measures host memory per rank, by ZeRO stage and tensor-parallel ranks."""
 
 from megatape.commands.cli.output import ParagraphPrinter
-from megatape.utils.options import CommandOptions as Options
+from megatape.utils.values.options import CommandOptions as Options
 
 EXAMPLE = "megatape benchmark memory"
 

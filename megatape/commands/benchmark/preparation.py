@@ -5,7 +5,7 @@ from pathlib import Path
 from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.helpers.data_messages import read_tokenizer
 from megatape.commands.helpers.data_options import SourceOptions
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape benchmark preparation --source python"
 

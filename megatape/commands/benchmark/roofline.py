@@ -4,7 +4,7 @@ from pathlib import Path
 
 from megatape.accounting.gpus import GPUS
 from megatape.commands.cli.output import ParagraphPrinter
-from megatape.utils.options import CommandOptions, option
+from megatape.utils.values.options import CommandOptions, option
 
 EXAMPLE = "megatape benchmark roofline --gpu h200 --measured measured/results.jsonl"
 

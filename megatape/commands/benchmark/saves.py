@@ -1,7 +1,7 @@
 """Measures how long training waits for saves, and restoring on other ranks."""
 
 from megatape.commands.cli.output import ParagraphPrinter
-from megatape.utils.options import CommandOptions, Count, option
+from megatape.utils.values.options import CommandOptions, Count, option
 
 EXAMPLE = "megatape benchmark saves --layers 2"
 

@@ -8,7 +8,7 @@ from megatape.commands.cli.output import ParagraphPrinter
 from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.registry import ENCODINGS
-from megatape.utils.options import CommandOptions, Count, Listed, option
+from megatape.utils.values.options import CommandOptions, Count, Listed, option
 
 EXAMPLE = "megatape benchmark serving --lengths 128,1024,3000 --batches 1,8"
 

@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from megatape.commands.cli.parser import Parser
 from megatape.config.fields.annotations import choices, unwrapped
-from megatape.utils.options import CommandOptions, form_of
+from megatape.utils.values.options import CommandOptions, form_of
 
 
 def add_options(parser: Parser, kind: type[CommandOptions]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from megatape.utils.options import CommandOptions
+from megatape.utils.values.options import CommandOptions
 
 
 @dataclass(frozen=True)

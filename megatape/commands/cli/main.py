@@ -9,7 +9,7 @@ from contextlib import suppress
 from megatape.commands.cli.command_line import command_line
 from megatape.commands.cli.running import fail
 from megatape.errors import ExitStatus, UserError
-from megatape.utils.terminal import show_log
+from megatape.utils.text.terminal import show_log
 
 
 def main(words: list[str] | None = None) -> int:

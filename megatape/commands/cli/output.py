@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from megatape.utils.paragraphs import Line
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.text.paragraphs import Line
+from megatape.utils.text.url_secrets import mask_secrets
 
 
 class ParagraphPrinter:

@@ -23,10 +23,10 @@ from megatape.distributed.launch.launchers import launcher_of_environment
 from megatape.errors import ExitStatus, UserError, marked_message
 from megatape.errors.flags import show_options
 from megatape.imports import import_given
-from megatape.utils.options import CommandOptions, Options, read_options
-from megatape.utils.project_files import install_command
-from megatape.utils.terminal import RED, RESET, has_color
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.files.project_files import install_command
+from megatape.utils.text.terminal import RED, RESET, has_color
+from megatape.utils.text.url_secrets import mask_secrets
+from megatape.utils.values.options import CommandOptions, Options, read_options
 
 LOG = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from megatape.commands.helpers.data_messages import token_bar
 from megatape.commands.helpers.data_options import DataDirectoryOptions, TokenFormatOptions
-from megatape.utils.options import option
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
+from megatape.utils.values.options import option
 
 EXAMPLE = "megatape data export data/c4 --format megatron --output FOLDER"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from megatape.commands.helpers.data_messages import read_tokenizer, report_written, token_bar
 from megatape.commands.helpers.data_options import HeldOutOptions, NewDataOptions, TokenFormatOptions
-from megatape.utils.options import option
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
+from megatape.utils.values.options import option
 
 EXAMPLE = "megatape data import --format megatron --input PREFIX --tokenizer PATH --output FOLDER"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatape.commands.helpers.data_options import DataDirectoryOptions
-from megatape.utils.options import option
-from megatape.utils.tables import columns
+from megatape.utils.text.tables import columns
+from megatape.utils.values.options import option
 
 if TYPE_CHECKING:
     from megatape.data.shards.entries import Index

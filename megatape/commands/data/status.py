@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.utils.options import CommandOptions, option
-from megatape.utils.units import format_bytes, format_duration
+from megatape.utils.text.units import format_bytes, format_duration
+from megatape.utils.values.options import CommandOptions, option
 
 if TYPE_CHECKING:
     from megatape.data.prepare.status import PassStatus

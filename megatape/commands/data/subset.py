@@ -6,7 +6,7 @@ from pydantic import Field
 
 from megatape.commands.helpers.data_messages import report_written, token_bar
 from megatape.commands.helpers.data_options import DataDirectoryOptions, NewDataOptions
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape data subset data/c4 --output data/c4_long --min-tokens 8192"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from megatape.errors import UserError, flag
 from megatape.errors.suggestions import choose_one
-from megatape.utils.options import CommandOptions, option
+from megatape.utils.values.options import CommandOptions, option
 
 EXAMPLE = "megatape data tiktoken cl100k_base.tiktoken --output cl100k"
 
@@ -27,7 +27,7 @@ def run(options: Options) -> None:
     """Convert the file, and write the tokenizer folder."""
     from megatape.data.shards.index import store_tokenizer
     from megatape.data.tokenizers.tiktoken import ENCODINGS, END, convert
-    from megatape.utils.atomic import new_folder
+    from megatape.utils.files.atomic import new_folder
 
     name = options.encoding or options.file.stem
     if name not in ENCODINGS:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from megatape.commands.helpers.data_options import SourceOptions
 from megatape.errors import MissingPath, flag, path_errors
-from megatape.utils.atomic import check_absent, write_atomically
-from megatape.utils.options import Count, option
+from megatape.utils.files.atomic import check_absent, write_atomically
+from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape data tokenizer --source python --output tokenizer.model --vocab-size 4096"
 

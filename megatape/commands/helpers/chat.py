@@ -10,7 +10,7 @@ from megatape.commands.cli.terminal import note, show, take_lines
 from megatape.commands.helpers.prompts import conversation_with, with_system
 from megatape.errors import UserError, path_errors
 from megatape.errors.text_checks import check_text
-from megatape.utils.atomic import write_atomically
+from megatape.utils.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from megatape.errors import UserError
-from megatape.utils.units import plural
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.text.units import plural
+from megatape.utils.text.url_secrets import mask_secrets
 
 if TYPE_CHECKING:
     from tqdm import tqdm

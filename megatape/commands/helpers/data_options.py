@@ -10,7 +10,7 @@ from megatape.commands.helpers.shared_options import ImportOptions, descriptions
 from megatape.config.kinds import Registered
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.registry import SOURCES, TOKEN_FORMATS
-from megatape.utils.options import CommandOptions, Count, option
+from megatape.utils.values.options import CommandOptions, Count, option
 
 if TYPE_CHECKING:
     from megatape.data.sources.source import Source

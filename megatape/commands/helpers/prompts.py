@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from megatape.errors import MissingPath, UserError, content_errors, flag, path_errors
 from megatape.errors.text_checks import check_text
-from megatape.utils.json_files import parse_json, read_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import parse_json, read_json
+from megatape.utils.values.validation import as_type
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message

@@ -7,7 +7,7 @@ from megatape.config import Config, load_config
 from megatape.hf.folder_name import ADAPTER, check_model_folder
 from megatape.imports import OPTION
 from megatape.registry import Entry
-from megatape.utils.options import CommandOptions, option
+from megatape.utils.values.options import CommandOptions, option
 
 
 def descriptions(entries: Mapping[str, Entry]) -> dict[str, str]:

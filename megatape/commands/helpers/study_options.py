@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatape.commands.helpers.shared_options import ImportOptions
-from megatape.utils.options import CommandOptions, Count, Words, option
+from megatape.utils.values.options import CommandOptions, Count, Words, option
 
 if TYPE_CHECKING:
     from megatape.lab.study.attention.examined_model import ExaminedModel

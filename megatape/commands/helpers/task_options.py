@@ -9,8 +9,8 @@ from pydantic import create_model
 
 from megatape.commands.helpers.shared_options import ModelOptions
 from megatape.lab.tasks.registry import TASKS
-from megatape.utils.documented_model import split_docstring
-from megatape.utils.options import Count, option
+from megatape.utils.values.documented_model import split_docstring
+from megatape.utils.values.options import Count, option
 
 
 class EvaluationOptions(ModelOptions):

@@ -2,8 +2,8 @@
 
 from megatape.commands.helpers.data_messages import token_bar
 from megatape.commands.helpers.data_options import NewDataOptions
-from megatape.utils.options import option, settings_from
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
+from megatape.utils.values.options import option, settings_from
 
 EXAMPLE = "megatape prepare addition --digits 5 --output runs/data/addition_5"
 

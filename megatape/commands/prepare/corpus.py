@@ -13,9 +13,9 @@ from megatape.commands.helpers.data_options import HeldOutOptions, SourceOptions
 from megatape.commands.helpers.shared_options import descriptions
 from megatape.errors import UserError, flag
 from megatape.registry import RULES
-from megatape.utils.options import Count, option
-from megatape.utils.units import plural
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.text.units import plural
+from megatape.utils.text.url_secrets import mask_secrets
+from megatape.utils.values.options import Count, option
 
 if TYPE_CHECKING:
     from tqdm import tqdm

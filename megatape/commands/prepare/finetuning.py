@@ -12,7 +12,7 @@ from megatape.commands.helpers.shared_options import descriptions
 from megatape.config.kinds import Registered
 from megatape.errors import UserError, flag
 from megatape.registry import FORMATS
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource

@@ -4,7 +4,7 @@ from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.helpers.shared_options import ConfigOptions
 from megatape.commands.helpers.study_options import RunsOptions
 from megatape.registry import ENCODINGS
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape study compare --config configs/tape_tiny.json --encodings rope,tape --output runs/compare"
 

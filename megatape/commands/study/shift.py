@@ -2,7 +2,7 @@
 
 from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.helpers.study_options import ExaminedModelOptions
-from megatape.utils.options import option
+from megatape.utils.values.options import option
 
 EXAMPLE = "megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500"
 

@@ -12,7 +12,7 @@ from megatape.commands.helpers.study_options import RunsOptions
 from megatape.errors import UserError, flag
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
-from megatape.utils.options import Count, Listed, Words, option
+from megatape.utils.values.options import Count, Listed, Words, option
 
 if TYPE_CHECKING:
     from megatape.lab.study.suite.plan import Plan

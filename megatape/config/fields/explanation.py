@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from megatape.config.fields.annotations import by_kind_of, sections_in
 from megatape.config.kinds import ByKind
 from megatape.errors.suggestions import did_you_mean, most_similar
-from megatape.utils.validation import describe_mismatch
+from megatape.utils.values.validation import describe_mismatch
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 # Maximum number of samples in a step. A sum of that many digests of 32 bits is below 2^21 * 2^32 = 2^53, so it is exact in
 # float64. Checkpoints store the sum for the last step, and resuming computes it again.

@@ -20,7 +20,7 @@ from megatape.config.section import (
 from megatape.config.sections.batches import MAX_STEP_SAMPLES, BatchSizes
 from megatape.errors import ConfigError
 from megatape.registry import AUTO, BACKENDS, Entry
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 _AUTO_ENTRY = {AUTO: Entry("", "the first that supports the model and works")}
 

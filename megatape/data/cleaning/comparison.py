@@ -17,7 +17,7 @@ from megatape.data.cleaning.near_duplicates.stored_shingles import StoredShingle
 from megatape.data.cleaning.stored.sorted_keys import NUM_BUCKETS, BucketRange, SortedKeys
 from megatape.data.cleaning.stored.unit_items import PAIR, ROW, pack_items, split_by_unit
 from megatape.errors import UserError, flag
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 # Number of bits of a row.
 ROW_BITS = 8 * ROW.itemsize

@@ -18,7 +18,7 @@ from megatape.data.sources.document import Document
 from megatape.errors import MissingPath, UserError, flag, marked_message, path_errors
 from megatape.errors.suggestions import choose_one
 from megatape.registry import RULES
-from megatape.utils.validation import describe_mismatch
+from megatape.utils.values.validation import describe_mismatch
 
 
 class DocumentDropped(Exception):

@@ -17,11 +17,11 @@ from megatape.data.shards.hashes import file_sha256
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.reading.reader import OnTokens
 from megatape.errors import UserError, content_errors, path_errors
-from megatape.utils.atomic import write_atomically
-from megatape.utils.files import sync
-from megatape.utils.full_disk import name_path
-from megatape.utils.json_files import read_json
-from megatape.utils.locks import locked
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.files import sync
+from megatape.utils.files.full_disk import name_path
+from megatape.utils.files.json_files import read_json
+from megatape.utils.files.locks import locked
 
 # Names in the directory while appending.
 LOCK = "append.lock"

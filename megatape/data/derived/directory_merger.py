@@ -19,7 +19,7 @@ from megatape.data.shards.entries import SPLITS, Index, Shard
 from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.reading.reader import OnTokens, SplitReader
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
-from megatape.utils.files import link_file
+from megatape.utils.files.files import link_file
 
 KIND = "merge"
 # Index entry for a single file.

@@ -12,8 +12,8 @@ from megatape.data.shards.index import save_index
 from megatape.data.shards.reading.reader import OnTokens
 from megatape.data.shards.writer import SplitWriter
 from megatape.errors import path_errors
-from megatape.utils.atomic import new_folder
-from megatape.utils.files import link_file
+from megatape.utils.files.atomic import new_folder
+from megatape.utils.files.files import link_file
 
 
 @path_errors()

@@ -18,8 +18,8 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.tables.table_writer import ROWS
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.errors import path_errors
-from megatape.utils.atomic import new_folder
-from megatape.utils.files import create_file
+from megatape.utils.files.atomic import new_folder
+from megatape.utils.files.files import create_file
 
 KIND = "subset"
 # Maximum number of tokens to read at a time.

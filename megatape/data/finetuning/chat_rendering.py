@@ -20,7 +20,7 @@ from megatape.data.finetuning.conversation import Conversation, Message
 from megatape.data.finetuning.rendered_conversation import RenderedConversation, Spans
 from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.errors import RecordError, UserError
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 # CPU seconds per conversation. Templates of pretrained models take milliseconds.
 MAX_SECONDS = 60

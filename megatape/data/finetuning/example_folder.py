@@ -13,7 +13,7 @@ from megatape.data.shards.entries import SPLITS, Answers, Index, Split
 from megatape.data.shards.index import build_index
 from megatape.data.shards.writer import SplitWriter, entropy
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.utils.files import create_file
+from megatape.utils.files.files import create_file
 
 
 class ExampleFolder:

@@ -15,8 +15,8 @@ from megatape.data.shards.hashes import are_held_out, document_hash, table_hashe
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, flag, marked_message, path_errors
 from megatape.registry import FORMATS
-from megatape.utils.atomic import new_folder
-from megatape.utils.units import plural
+from megatape.utils.files.atomic import new_folder
+from megatape.utils.text.units import plural
 
 # Name of this count in the index.
 SKIPPED_FILES = "files skipped because of their names"

@@ -9,7 +9,7 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.datasets.example_dataset import ExampleDataset
 from megatape.nn.targets import target_mask
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 LEGEND = "+ learned; each token as: id 'text'"
 # Maximum number of tokens on a line.

@@ -10,7 +10,7 @@ from megatape.data.shards.reading.reader import OnTokens, SplitReader
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.registry import TOKEN_FORMATS
-from megatape.utils.atomic import new_folder
+from megatape.utils.files.atomic import new_folder
 
 
 @path_errors()

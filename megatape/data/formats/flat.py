@@ -7,7 +7,7 @@ import numpy as np
 
 from megatape.data.formats.token_format import TokenFormat
 from megatape.errors import UserError
-from megatape.utils.files import create_file, open_regular
+from megatape.utils.files.files import create_file, open_regular
 
 # Number of ids to read at a time.
 BLOCK_IDS = 2**20

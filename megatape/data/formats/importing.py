@@ -18,7 +18,7 @@ from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, flag, path_errors
 from megatape.registry import TOKEN_FORMATS
-from megatape.utils.atomic import new_folder
+from megatape.utils.files.atomic import new_folder
 
 KIND = "import"
 

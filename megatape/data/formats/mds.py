@@ -26,10 +26,10 @@ from megatape.data.counts import Count
 from megatape.data.formats.token_format import TokenFormat
 from megatape.data.io.compression import CORRUPTED, decompressed
 from megatape.errors import MissingPath, UserError, content_errors
-from megatape.utils.files import create_file
-from megatape.utils.json_files import read_json
-from megatape.utils.paths import FileName
-from megatape.utils.validation import as_type
+from megatape.utils.files.files import create_file
+from megatape.utils.files.json_files import read_json
+from megatape.utils.files.paths import FileName
+from megatape.utils.values.validation import as_type
 
 INDEX = "index.json"
 VERSION = 2

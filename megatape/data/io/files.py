@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from megatape.data.io.remote_file import RemoteFile
 from megatape.errors import PathError
-from megatape.utils.files import create_file
+from megatape.utils.files.files import create_file
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from megatape.utils.python_process import safe_start
+from megatape.utils.processes.python_process import safe_start
 
 
 class ProcessEnded(Exception):

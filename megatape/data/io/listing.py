@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from megatape.data.printable import printable
 from megatape.errors import UserError, flag
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 # Maximum number of names to show for an input.
 NUM_NAMES = 10

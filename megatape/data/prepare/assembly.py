@@ -16,7 +16,7 @@ from megatape.data.sources.kept_documents import SUFFIX
 from megatape.data.sources.reading import check_bad, check_not_empty
 from megatape.data.sources.source import Source
 from megatape.errors import UserError, flag
-from megatape.utils.atomic import check_absent, rename
+from megatape.utils.files.atomic import check_absent, rename
 
 
 class Prepared(NamedTuple):

@@ -23,8 +23,8 @@ from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import UserError, flag, path_errors
 from megatape.imports import given
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.utils.atomic import check_absent
-from megatape.utils.full_disk import name_path
+from megatape.utils.files.atomic import check_absent
+from megatape.utils.files.full_disk import name_path
 
 # The command gives up after this many worker deaths in a row without a finished unit.
 MAX_DEATHS = 4

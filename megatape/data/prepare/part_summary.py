@@ -11,8 +11,8 @@ from megatape.data.document_entries import DocumentFile, DocumentTable
 from megatape.data.shards.entries import SPLITS, Shard, Split
 from megatape.data.shards.writer import entropy
 from megatape.errors import UserError
-from megatape.utils.json_files import read_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import read_json
+from megatape.utils.values.validation import as_type
 
 SUMMARY = "summary.json"
 TOKEN_COUNTS = "token_counts.npz"

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 SECONDS_PER_HOUR = 3600
 # Names in the report.

@@ -21,7 +21,7 @@ from megatape.data.prepare.shared_folder.plan import Plan
 from megatape.data.prepare.shared_folder.unit_lease import DEFAULT_TIMEOUTS
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.reliability.lease.holder import read_holder
-from megatape.utils.files import file_system_time
+from megatape.utils.files.files import file_system_time
 
 # Seconds over which the rate is measured.
 WINDOW = 600.0

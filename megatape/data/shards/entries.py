@@ -12,7 +12,7 @@ from megatape.data.document_entries import DocumentFile, DocumentTable, MergedFo
 from megatape.data.shards.hashes import content_hash
 from megatape.data.tokenizers.tokenizer import Tokenizer, check_file_name
 from megatape.errors import UserError
-from megatape.utils.paths import FileName
+from megatape.utils.files.paths import FileName
 
 SPLITS = ("train", "validation")
 # Largest vocabulary whose ids fit into two bytes.

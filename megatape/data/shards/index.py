@@ -15,9 +15,9 @@ from megatape.data.shards.layout import covered_bytes, shard_bytes
 from megatape.data.shards.ledger import check_ledger
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_files import json_content, read_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_files import json_content, read_json
+from megatape.utils.values.validation import as_type
 
 FORMAT = "megatape-shards"
 VERSION = 4

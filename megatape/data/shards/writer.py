@@ -14,7 +14,7 @@ import numpy as np
 from megatape.data.shards.entries import Shard, Split, token_dtype
 from megatape.data.shards.layout import CHECKSUMS, NPY_HEADER_BYTES, TAR_BLOCK_BYTES, checksums
 from megatape.errors import UserError
-from megatape.utils.files import create_file
+from megatape.utils.files.files import create_file
 
 MEMBER_TOKENS = 524_288
 # 128 MiB at two bytes per token.

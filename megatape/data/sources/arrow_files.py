@@ -19,7 +19,7 @@ from megatape.data.sources.source import Source
 from megatape.data.sources.text_columns import check_text_column, documents_of_rows
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 # Start of a file with a footer. Others are streams.
 MAGIC = b"ARROW1"

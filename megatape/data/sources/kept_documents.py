@@ -18,7 +18,7 @@ import orjson
 from megatape.data.document_entries import INDEX_FILE, DocumentFile, DocumentTable, MergedFolder
 from megatape.data.io.files import file_states, open_file
 from megatape.errors import UserError, content_errors
-from megatape.utils.validation import as_type
+from megatape.utils.values.validation import as_type
 
 LOG = logging.getLogger(__name__)
 

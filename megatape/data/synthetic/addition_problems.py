@@ -21,8 +21,8 @@ from megatape.data.shards.reading.reader import OnTokens
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.errors import UserError, path_errors
-from megatape.utils.atomic import new_folder
-from megatape.utils.validation import as_type
+from megatape.utils.files.atomic import new_folder
+from megatape.utils.values.validation import as_type
 
 KIND = "addition"
 EQUALS = "="

@@ -15,7 +15,7 @@ from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.datasets.example_dataset import HIDES_ANSWERS
 from megatape.errors import UserError
-from megatape.utils.atomic import new_folder
+from megatape.utils.files.atomic import new_folder
 
 KIND = "synthetic"
 

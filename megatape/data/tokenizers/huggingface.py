@@ -18,8 +18,8 @@ from tokenizers.decoders import Decoder
 from megatape.data.tokenizers.byte_tokens import REPLACEMENT, split_decoder
 from megatape.data.tokenizers.tokenizer import CONFIG_FILE, GENERATION_FILE, JSON_FILE, MAP_FILE, TEMPLATE_FILE, Tokenizer
 from megatape.errors import UserError, content_errors
-from megatape.utils.json_files import parse_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import parse_json
+from megatape.utils.values.validation import as_type
 
 
 class JsonTokenizer(Tokenizer):

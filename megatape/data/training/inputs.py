@@ -12,7 +12,7 @@ from megatape.data.io.inputs import relative
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.datasets.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.text.url_secrets import mask_secrets
 
 # With more inputs, each would have too few samples for a meaningful loss.
 MAX_INPUTS = 16

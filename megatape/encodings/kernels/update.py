@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from megatape.encodings.kernels.update_kernels import update_backward_kernel, update_kernel
 from megatape.encodings.kernels.update_settings import num_programs, num_tiles, select_settings
 from megatape.nn.kernels.launch import Kernel, launch
-from megatape.utils.operators import drop_nones, empty_copies, operator, restore_nones
+from megatape.utils.pytorch.operators import drop_nones, empty_copies, operator, restore_nones
 
 # Smallest size in a matrix product.
 MIN_SIZE = 16

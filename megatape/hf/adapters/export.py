@@ -22,7 +22,7 @@ from megatape.hf.families.family import Family
 from megatape.hf.weights.weight_files import checked
 from megatape.model.lora import TARGETS, in_adapter
 from megatape.model.trainable import freeze
-from megatape.utils.atomic import new_folder
+from megatape.utils.files.atomic import new_folder
 
 
 @path_errors()

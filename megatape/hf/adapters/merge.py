@@ -21,7 +21,7 @@ from megatape.hf.pretrained import read_pretrained
 from megatape.hf.weights.folder_weights import FolderWeights
 from megatape.hf.weights.tensor_headers import read_object
 from megatape.hf.weights.weight_files import write_weights
-from megatape.utils.atomic import new_folder
+from megatape.utils.files.atomic import new_folder
 
 ADVICE = "export the adapter again"
 

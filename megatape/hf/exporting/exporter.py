@@ -19,7 +19,7 @@ from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.special_tokens import special_tokens
 from megatape.hf.weights.model_weights import parameter_shapes
 from megatape.hf.weights.weight_files import SHARD_BYTES, write_weights
-from megatape.utils.atomic import new_folder
+from megatape.utils.files.atomic import new_folder
 
 
 @path_errors()

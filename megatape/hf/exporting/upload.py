@@ -11,7 +11,7 @@ from megatape.hf.adapters.files import SETTINGS, WEIGHTS
 from megatape.hf.folder_name import HUB_ID, check_model_folder
 from megatape.hf.model_folder import FolderKind, open_model_folder
 from megatape.hf.weights.tensor_headers import INDEX, tensor_headers
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.text.url_secrets import mask_secrets
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from megatape.errors import UserError
 from megatape.errors.text_checks import check_text
-from megatape.utils.options import CommandOptions, Count, option
+from megatape.utils.values.options import CommandOptions, Count, option
 
 # Default maximum number of new tokens: for a text, and for an answer in a chat.
 NEW_TOKENS = 64

@@ -6,7 +6,7 @@ from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError
 from megatape.hf.folder_name import HUB_ID
 from megatape.hf.weights.tensor_headers import INDEX
-from megatape.utils.atomic import check_absent, rename
+from megatape.utils.files.atomic import check_absent, rename
 
 # Files that an import needs. README.md states the license. Other formats of the same weights are not downloaded.
 PATTERNS = ["config.json", "model*.safetensors", INDEX, *FILES, "README.md"]

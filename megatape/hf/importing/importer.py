@@ -14,7 +14,7 @@ from megatape.hf.importing.config import starting_config
 from megatape.hf.importing.record import IMPORT, ImportRecord
 from megatape.hf.pretrained import PretrainedModel, read_pretrained
 from megatape.hf.weights.tensor_headers import INDEX
-from megatape.utils.atomic import new_folder
+from megatape.utils.files.atomic import new_folder
 
 LOG = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from megatape.config.sections.run import Dtype
 from megatape.errors import MissingPath, content_errors
 from megatape.hf.dtypes import dtype_named
 from megatape.hf.weights.folder_weights import FolderWeights
-from megatape.utils.json_files import read_json
-from megatape.utils.paths import FileName
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import read_json
+from megatape.utils.files.paths import FileName
+from megatape.utils.values.validation import as_type
 
 IMPORT = "import.json"
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from megatape.errors import MissingPath, UserError, content_errors
-from megatape.utils.json_files import read_json
-from megatape.utils.paths import FileName
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import read_json
+from megatape.utils.files.paths import FileName
+from megatape.utils.values.validation import as_type
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

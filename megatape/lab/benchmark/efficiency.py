@@ -17,9 +17,9 @@ from megatape.lab.benchmark.models.measured_parts import ATTENTION_LAYER, PARTS,
 from megatape.lab.benchmark.models.shapes import ModelShape, compute_precision, paper_config
 from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
-from megatape.utils.paragraphs import Show
-from megatape.utils.tables import markdown
-from megatape.utils.units import plural
+from megatape.utils.text.paragraphs import Show
+from megatape.utils.text.tables import markdown
+from megatape.utils.text.units import plural
 
 
 def report(

@@ -18,9 +18,9 @@ from megatape.lab.benchmark.models.sessions import (
     read,
     times_beside_llama,
 )
-from megatape.utils.paragraphs import Show
-from megatape.utils.tables import markdown
-from megatape.utils.units import plural
+from megatape.utils.text.paragraphs import Show
+from megatape.utils.text.tables import markdown
+from megatape.utils.text.units import plural
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from megatape.data.printable import printable
 from megatape.data.shards.contents import Bin, Contents
 from megatape.errors import path_errors
 from megatape.lab.report.template import PAGE, fill
-from megatape.utils.atomic import new_folder
-from megatape.utils.rounding import divide_up
-from megatape.utils.tables import Table
-from megatape.utils.units import format_bytes
+from megatape.utils.files.atomic import new_folder
+from megatape.utils.text.tables import Table
+from megatape.utils.text.units import format_bytes
+from megatape.utils.values.rounding import divide_up
 
 # Length of the longest bar in a histogram, in characters.
 BAR_CHARACTERS = 30

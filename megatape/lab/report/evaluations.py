@@ -10,10 +10,10 @@ from typing import Any, Literal
 from megatape.errors import MissingPath
 from megatape.lab.pictures import dark_version
 from megatape.lab.tasks.engine.result import Measure, PublishedRows
-from megatape.utils.files import read_regular
-from megatape.utils.json_files import read_json
-from megatape.utils.units import format_bytes
-from megatape.utils.validation import as_type
+from megatape.utils.files.files import read_regular
+from megatape.utils.files.json_files import read_json
+from megatape.utils.text.units import format_bytes
+from megatape.utils.values.validation import as_type
 
 RESULTS = "results.json"
 MAX_PICTURE_BYTES = 2**20

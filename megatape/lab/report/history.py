@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from megatape.lab.report.run import Event, Run
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 # Event kinds collapsed into one line if several follow each other.
 COLLAPSED = ("checkpoint",)

@@ -17,8 +17,8 @@ from megatape.lab.names import real_paths
 from megatape.lab.report.run import Event, Run
 from megatape.reliability.goodput.read import read_run_time
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import read_lines
-from megatape.utils.url_secrets import mask_secrets_in_json
+from megatape.utils.files.json_lines import read_lines
+from megatape.utils.text.url_secrets import mask_secrets_in_json
 
 # Columns of metrics shown in reports.
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")

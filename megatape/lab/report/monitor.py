@@ -20,7 +20,7 @@ from megatape.lab.report.progress import Progress, progress
 from megatape.lab.report.run import STARTS, Run
 from megatape.lab.report.run_state import RunState, describe_age
 from megatape.lab.report.setup_tables import describe_ranks
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 # Minimum panel width in characters. As many panels as fit are side by side.
 PANEL_WIDTH = 52

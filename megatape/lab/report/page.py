@@ -17,8 +17,8 @@ from megatape.lab.report.progress import progress
 from megatape.lab.report.run_state import RunState
 from megatape.lab.report.template import CHART_SCRIPTS, GENERATOR, PAGE, fill
 from megatape.lab.report.time_table import time_table
-from megatape.utils.atomic import new_folder, write_atomically
-from megatape.utils.files import open_regular
+from megatape.utils.files.atomic import new_folder, write_atomically
+from megatape.utils.files.files import open_regular
 
 # Maximum share of time spent rendering the page.
 MAX_RENDER_SHARE = 0.1

@@ -12,7 +12,7 @@ from megatape.lab.perplexity import perplexity
 from megatape.lab.report.run import Run
 from megatape.lab.report.run_state import RunState, describe_state, state_of
 from megatape.reliability.goodput.table import format_goodput, summary
-from megatape.utils.units import format_count, format_duration, format_number, plural
+from megatape.utils.text.units import format_count, format_duration, format_number, plural
 
 # Number of recent steps for measuring speed and mean loss.
 RECENT = 50

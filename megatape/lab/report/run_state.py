@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from megatape.lab.report.load import last_written
 from megatape.lab.report.run import STARTS, Run
-from megatape.utils.units import format_duration
+from megatape.utils.text.units import format_duration
 
 # Clock differences between hosts are ignored up to this number of seconds.
 CLOCK_TOLERANCE = 10.0

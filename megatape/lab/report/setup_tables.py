@@ -10,8 +10,8 @@ from megatape.config.fields.differences import fields, plain
 from megatape.data.shards.entries import Index
 from megatape.imports import options_for
 from megatape.lab.report.run import Run, entropy
-from megatape.utils.tables import Table
-from megatape.utils.units import format_bytes, plural
+from megatape.utils.text.tables import Table
+from megatape.utils.text.units import format_bytes, plural
 
 # Selection of validation samples -> description of the samples.
 SELECTED = {"first": "the first {}", "spread": "{}, evenly spaced"}

@@ -9,8 +9,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from megatape.lab import pictures
-from megatape.utils.units import format_number
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.text.units import format_number
+from megatape.utils.text.url_secrets import mask_secrets
 
 ASSETS = files("megatape.lab.report") / "assets"
 PAGE = "index.html"

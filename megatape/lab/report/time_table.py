@@ -3,7 +3,7 @@
 from megatape.lab.report.run import Run
 from megatape.reliability.goodput.parts import LABELS
 from megatape.reliability.goodput.table import part_rows
-from megatape.utils.tables import Table
+from megatape.utils.text.tables import Table
 
 
 def time_table(runs: list[Run]) -> Table:

@@ -17,7 +17,7 @@ from megatape.lab.pictures import Grid, heat_map
 from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 from megatape.lab.tasks.engine.result import Measure, wilson
 from megatape.lab.tasks.engine.task import Task
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from megatape.model.block import Block, Streams
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.nn.kernels.launch import has_kernels
 from megatape.nn.linear_function import linear
-from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
+from megatape.utils.pytorch.torch_internals import has_cpp_compiler, limit_recompilations
 
 
 def prepare_compiler(backend: str) -> None:
@@ -45,9 +45,9 @@ def reason_for_parts(options: ModelOptions) -> str | None:
 class CompiledBlock(Block):
     """Block that torch.compile turns into one graph in training, during its first step.
 
-    Attention, rotation and position update by kernels are operators of the graph (utils/operators.py), and so are exchanges
-    between ranks. Everything else is fused between them and the matrix products. Blocks with the same shapes share the compiled
-    code.
+    Attention, rotation and position update by kernels are operators of the graph (utils/pytorch/operators.py), and so are
+    exchanges between ranks. Everything else is fused between them and the matrix products. Blocks with the same shapes share
+    the compiled code.
     """
 
     def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from megatape.reliability.goodput.parts import TimeParts, as_seconds
-from megatape.utils.process_table import boot_id, read_process
+from megatape.utils.processes.process_table import boot_id, read_process
 
 # Steps after the newest checkpoint whose seconds are remembered, more than any interval between saves.
 MAX_REMEMBERED_STEPS = 100_000

@@ -3,7 +3,7 @@
 from megatape.reliability.goodput.parts import as_seconds
 from megatape.reliability.goodput.run_time import RunTime
 from megatape.run_folder import RunFolder, read_steps
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.json_lines import read_lines
 
 
 def read_run_time(folder: RunFolder) -> RunTime:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from megatape.reliability.goodput.parts import LABELS, RESTART_PARTS
 from megatape.reliability.goodput.run_costs import run_costs
 from megatape.reliability.goodput.run_time import RunTime
-from megatape.utils.tables import columns
-from megatape.utils.units import format_duration, plural
+from megatape.utils.text.tables import columns
+from megatape.utils.text.units import format_duration, plural
 
 
 class PartRow(NamedTuple):

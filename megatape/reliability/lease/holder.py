@@ -13,10 +13,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from megatape.utils.json_files import parse_json
-from megatape.utils.process_table import boot_id, read_process
-from megatape.utils.units import format_time
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import parse_json
+from megatape.utils.processes.process_table import boot_id, read_process
+from megatape.utils.text.units import format_time
+from megatape.utils.values.validation import as_type
 
 # Hexadecimal digits of a holder's unique name.
 NONCE_DIGITS = 16

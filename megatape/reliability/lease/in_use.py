@@ -6,8 +6,8 @@ from megatape.errors import UserError
 from megatape.reliability.lease.holder import Holder
 from megatape.reliability.lease.lease_file import read_lease
 from megatape.reliability.lease.timeouts import DEFAULT_TIMEOUTS, LeaseTimeouts
-from megatape.utils.files import file_system_time
-from megatape.utils.units import format_time
+from megatape.utils.files.files import file_system_time
+from megatape.utils.text.units import format_time
 
 # Names a holder whose file is unfinished or corrupted.
 UNKNOWN = "an unknown process"

@@ -22,7 +22,7 @@ from megatape.reliability.lease.holder import Holder, read_holder, this_process
 from megatape.reliability.lease.lease_file import create_lease, renew_lease
 from megatape.reliability.lease.takeover import Takeover
 from megatape.reliability.lease.timeouts import DEFAULT_TIMEOUTS, LeaseTimeouts
-from megatape.utils.files import read_regular
+from megatape.utils.files.files import read_regular
 
 
 def boot_time() -> float:

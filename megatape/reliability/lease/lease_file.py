@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.reliability.lease.holder import Holder, read_holder
-from megatape.utils.files import open_regular
+from megatape.utils.files.files import open_regular
 
 
 @dataclass(frozen=True)

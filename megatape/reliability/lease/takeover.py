@@ -9,8 +9,8 @@ from megatape.reliability.lease.holder import Holder
 from megatape.reliability.lease.in_use import UNKNOWN, in_use_error
 from megatape.reliability.lease.lease_file import LeaseContent, create_lease, read_lease, write_lease
 from megatape.reliability.lease.timeouts import LeaseTimeouts
-from megatape.utils.atomic import rename
-from megatape.utils.waiting import wait_until
+from megatape.utils.files.atomic import rename
+from megatape.utils.processes.waiting import wait_until
 
 LOG = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from megatape.reliability.watch.timeouts import WatchTimeouts
-from megatape.utils.validation import as_type
+from megatape.utils.values.validation import as_type
 
 # group_desc of process groups used by the background thread, at its own pace.
 BACKGROUND_GROUP = "background"

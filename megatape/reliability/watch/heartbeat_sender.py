@@ -3,7 +3,7 @@
 from megatape.reliability.watch.heartbeat import BACKGROUND_GROUP, Heartbeat, ThreadProgress
 from megatape.reliability.watch.messages import WatchMessages
 from megatape.reliability.watch.pace import Pace
-from megatape.utils.torch_internals import count_collectives
+from megatape.utils.pytorch.torch_internals import count_collectives
 
 
 class HeartbeatSender:

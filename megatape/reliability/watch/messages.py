@@ -9,7 +9,7 @@ import torch.distributed as dist
 from megatape.distributed.values.messages import Messages, StoreEnded
 from megatape.reliability.watch.heartbeat import Heartbeat, parse_heartbeat
 from megatape.reliability.watch.verdict import Verdict
-from megatape.utils.validation import as_type
+from megatape.utils.values.validation import as_type
 
 Content = TypeVar("Content")
 

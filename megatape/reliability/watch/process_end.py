@@ -10,7 +10,7 @@ from megatape.reliability.watch.heartbeat import RankThread
 from megatape.reliability.watch.pace import Pace
 from megatape.reliability.watch.stacks import append_stacks, format_stacks
 from megatape.reliability.watch.verdict import Verdict
-from megatape.utils.terminal import print_at_once
+from megatape.utils.text.terminal import print_at_once
 
 # Thread name of the watch.
 THREAD_NAME = "watch"

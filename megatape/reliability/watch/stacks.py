@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.utils.files import without_links
-from megatape.utils.units import format_time
+from megatape.utils.files.files import without_links
+from megatape.utils.text.units import format_time
 
 
 def append_stacks(path: Path, title: str, timeout: float) -> None:

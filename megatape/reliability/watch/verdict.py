@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 from megatape.errors import ExitStatus, UserError
 from megatape.reliability.watch.heartbeat import RankThread
-from megatape.utils.url_secrets import mask_secrets
+from megatape.utils.text.url_secrets import mask_secrets
 
 # Exit statuses allowed in a verdict. Others, such as 0, mean that the run is complete or should be resumed.
 FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})

@@ -36,8 +36,8 @@ from megatape.reliability.watch.rank_errors import RankFailed, is_collective_err
 from megatape.reliability.watch.store_guard import StoreGuard
 from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.reliability.watch.verdict import FaultKind, Verdict, describe_error
-from megatape.utils.torch_internals import clone_default_store
-from megatape.utils.waiting import wait_until
+from megatape.utils.processes.waiting import wait_until
+from megatape.utils.pytorch.torch_internals import clone_default_store
 
 LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from megatape.run_folder import RunFolder
-from megatape.utils.files import file_system_time
+from megatape.utils.files.files import file_system_time
 
 # Maximum seconds without a new line in metrics.jsonl.
 MAX_STEP_SECONDS = 600.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from megatape.errors import ExitStatus
-from megatape.utils.python_process import KILLED_BY
+from megatape.utils.processes.python_process import KILLED_BY
 
 # Slurm sends SIGUSR1 before the time limit. The signal kills a rank that is still starting and has no handler yet.
 KILLED_BY_USR1 = KILLED_BY + signal.SIGUSR1.value

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from megatape.accounting.memory.memory_parts import Memory
 from megatape.accounting.memory.rank_memory import MARGIN
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 # Bytes of device memory for driver and library contexts, and the share that the allocator cannot use. Both are assumptions,
 # not measurements: they differ by driver, library and run.

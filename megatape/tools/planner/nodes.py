@@ -2,7 +2,7 @@
 
 from megatape.config import ParallelConfig
 from megatape.errors import UserError
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 
 def check_nodes(parallel: ParallelConfig, gpus_per_node: int) -> None:

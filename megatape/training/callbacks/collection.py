@@ -10,7 +10,7 @@ from megatape.errors import LeaseLost, UserError
 from megatape.reliability.run_log import RunLog
 from megatape.training.callbacks.callback import Callback
 from megatape.training.reporting.step_metrics import StepMetrics
-from megatape.utils.json_files import MAX_DEPTH, MAX_JSON_BYTES, check_depth, json_content
+from megatape.utils.files.json_files import MAX_DEPTH, MAX_JSON_BYTES, check_depth, json_content
 
 # In state.json, callback states are nested two levels deep and may take half of the size.
 MAX_STATE_BYTES = MAX_JSON_BYTES // 2

@@ -10,7 +10,7 @@ from megatape.registry import UPLOAD_CHECK
 from megatape.run_folder import named_step
 from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.training.reporting.step_metrics import StepMetrics
-from megatape.utils.python_process import child_environment, python_command
+from megatape.utils.processes.python_process import child_environment, python_command
 
 # An export uses no GPU, and one thread, so that training keeps the others. Nobody watches the progress of its upload.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}

@@ -13,8 +13,8 @@ from megatape.model.attention import Attention
 from megatape.model.mlp import MLP
 from megatape.nn.vocabulary import VocabularyEmbedding, VocabularyHead
 from megatape.training.callbacks.callback import Callback, RunContext
-from megatape.utils.tables import columns
-from megatape.utils.units import format_bytes, plural
+from megatape.utils.text.tables import columns
+from megatape.utils.text.units import format_bytes, plural
 
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",

@@ -11,8 +11,8 @@ from safetensors.numpy import save
 
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
-from megatape.utils.atomic import write_atomically
-from megatape.utils.files import open_regular
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.files import open_regular
 
 # Maximum number of selected tokens, whose dot products are stored.
 MAX_TOKENS = 64

@@ -10,7 +10,7 @@ from megatape.data.training.batches.batch import Batch
 from megatape.distributed.layout import local_tokens
 from megatape.model.recorded_streams import local_state, recorded_streams
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 from megatape.zero.engine import Engine
 from megatape.zero.passes.recorded_passes import Inputs
 from megatape.zero.state.kinds import WEIGHT

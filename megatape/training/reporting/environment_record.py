@@ -8,8 +8,8 @@ from typing import Any
 
 from megatape.distributed.topology import Topology
 from megatape.training.reporting.hardware import device_name
-from megatape.utils.rounding import divide_up
-from megatape.utils.software import package_version, versions
+from megatape.utils.processes.software import package_version, versions
+from megatape.utils.values.rounding import divide_up
 
 
 @dataclass(frozen=True)

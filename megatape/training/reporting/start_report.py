@@ -9,7 +9,7 @@ from megatape.reliability.run_log import Event
 from megatape.run_environment import RunEnvironment
 from megatape.training.reporting.environment_record import EnvironmentRecord
 from megatape.training.reporting.recorded_steps import recorded_steps
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 
 class StartReport:

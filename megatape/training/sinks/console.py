@@ -4,7 +4,7 @@ import logging
 
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.sink import Sink
-from megatape.utils.units import format_count, format_duration
+from megatape.utils.text.units import format_count, format_duration
 
 LOG = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from megatape.run_folder import read_metrics
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.sink import Sink
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_lines import json_line
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_lines import json_line
 
 
 class JsonLines(Sink):

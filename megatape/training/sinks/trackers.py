@@ -9,9 +9,9 @@ from megatape.errors import UserError
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.sink import Sink
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_files import json_content, read_json
-from megatape.utils.url_secrets import mask_secrets_in_json
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_files import json_content, read_json
+from megatape.utils.text.url_secrets import mask_secrets_in_json
 
 
 class Tracker(Sink):

@@ -6,7 +6,7 @@ from megatape.data.training.batches.loader import Loader
 from megatape.data.training.mixing.mixture import Mixture
 from megatape.distributed.mesh import Axis
 from megatape.encodings import encoding_of
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 
 def build_loader(

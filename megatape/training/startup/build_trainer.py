@@ -44,8 +44,8 @@ from megatape.training.steps.spike_policy import SpikePolicy
 from megatape.training.steps.status import Requests
 from megatape.training.steps.stepper import Stepper
 from megatape.training.trainer import Trainer
-from megatape.utils.recorder import Recorder
-from megatape.utils.url_secrets import mask_secrets_in_json
+from megatape.utils.pytorch.recorder import Recorder
+from megatape.utils.text.url_secrets import mask_secrets_in_json
 
 # Callbacks of every run.
 BUILT_IN = ("metrics", "position_views", "profile", "exports")

@@ -7,7 +7,7 @@ from megatape.config import Config, DataConfig, ModelConfig, TrainingConfig, Zer
 from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import AXES
 from megatape.training.startup.engine.attention_choice import AttentionChoice
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 from megatape.zero.engine import Engine
 
 

@@ -7,7 +7,7 @@ from megatape.errors import DataError, TrainingDiverged, flag
 from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
 from megatape.training.steps.output import SkipReason, StepOutput
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 
 class DivergenceCheck:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from megatape.utils.recorder import WARM_UP_RUNS, Recorder, held_copy, refill
-from megatape.utils.torch_internals import has_gradient_hooks
+from megatape.utils.pytorch.recorder import WARM_UP_RUNS, Recorder, held_copy, refill
+from megatape.utils.pytorch.torch_internals import has_gradient_hooks
 
 # Keyword arguments for the module's forward pass on one micro-batch, on this rank's device.
 Inputs = dict[str, Tensor | None]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from megatape.distributed.topology import Topology, name_ranks
 from megatape.distributed.values.exchange import gather_values
 from megatape.errors import OutOfMemory, UserError
-from megatape.utils.recorder import Recorder
+from megatape.utils.pytorch.recorder import Recorder
 from megatape.utils.replaced_attribute import replaced_attribute
 from megatape.zero.passes.recorded_passes import Inputs, RecordedPasses
 

@@ -9,8 +9,8 @@ from deepspeed.accelerator import get_accelerator
 
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.utils.private_folder import private_folder
-from megatape.utils.units import plural
+from megatape.utils.files.private_folder import private_folder
+from megatape.utils.text.units import plural
 
 LOG = logging.getLogger(__name__)
 

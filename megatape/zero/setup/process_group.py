@@ -15,7 +15,7 @@ from megatape.distributed.launch.launchers import is_on_one_host
 from megatape.distributed.launch.network import NAME_TIMEOUT, check_rendezvous, export_interface, export_loopback
 from megatape.distributed.launch.store import open_store
 from megatape.distributed.topology import Topology
-from megatape.utils.torch_internals import set_default_timeout
+from megatape.utils.pytorch.torch_internals import set_default_timeout
 from megatape.zero.setup.device import local_device, prepare_device
 from megatape.zero.setup.internals import disable_compiled_ops, version_warning
 

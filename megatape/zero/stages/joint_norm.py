@@ -10,7 +10,7 @@ import torch
 from deepspeed.runtime.utils import is_model_parallel_parameter
 from torch import Tensor
 
-from megatape.utils.torch_internals import norms
+from megatape.utils.pytorch.torch_internals import norms
 
 
 def compute_norms_jointly(optimizer: Any) -> None:

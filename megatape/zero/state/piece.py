@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.nn.parameters import Shard, matrix_shape
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from megatape.distributed.topology import name_ranks
 from megatape.distributed.values.exchange import gather_values
 from megatape.errors import TrainingDiverged, flag
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 from megatape.zero.state.checksums import checksum
 from megatape.zero.state.kinds import WEIGHT, TensorKey
 from megatape.zero.state.zero_state import ZeroState

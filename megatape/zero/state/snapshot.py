@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatape.utils.rounding import round_up
+from megatape.utils.values.rounding import round_up
 from megatape.zero.state.kinds import WEIGHT, TensorKey
 from megatape.zero.state.piece import Piece
 from megatape.zero.state.zero_state import ZeroState

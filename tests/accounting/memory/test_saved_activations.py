@@ -15,7 +15,7 @@ from megatape.accounting.workload import Workload
 from megatape.config import ActivationCheckpointing
 from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
-from megatape.utils.torch_internals import fused_on_shapes
+from megatape.utils.pytorch.torch_internals import fused_on_shapes
 from tests.helpers.checks.slow import slow_but
 from tests.helpers.models.small_models import model_with
 from tests.helpers.planner.plan_cases import configure

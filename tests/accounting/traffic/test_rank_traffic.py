@@ -11,7 +11,7 @@ from megatape.accounting.traffic.node_traffic import leaving_node, spanning_warn
 from megatape.accounting.traffic.rank_traffic import RankGroup, plan_traffic
 from megatape.accounting.workload import Workload
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 from tests.helpers.planner.plan_cases import configure
 from tests.helpers.processes.workers import run_workers
 

@@ -7,7 +7,7 @@ import pytest
 
 from megatape.commands.cli.arguments import add_options
 from megatape.commands.cli.parser import Parser
-from megatape.utils.options import CommandOptions, read_options
+from megatape.utils.values.options import CommandOptions, read_options
 from tests.helpers.checks.command_options import Options
 
 

@@ -16,7 +16,7 @@ from megatape.commands.cli.command import load_command
 from megatape.commands.cli.command_line import command_line
 from megatape.commands.cli.table import COMMANDS, is_group
 from megatape.registry import RULES, SOURCES
-from megatape.utils import software
+from megatape.utils.processes import software
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.workers import ROOT
 

@@ -3,7 +3,7 @@
 import pytest
 
 from megatape.commands.cli.output import print_paragraphs
-from megatape.utils.paragraphs import Line
+from megatape.utils.text.paragraphs import Line
 
 
 def test_lines_of_a_list_have_no_empty_lines_between_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from megatape.data.counts import CorpusCounts
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
-from megatape.utils.options import read_options
+from megatape.utils.values.options import read_options
 from tests.helpers.data.sources import json_lines, read
 
 

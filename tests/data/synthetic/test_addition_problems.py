@@ -18,7 +18,7 @@ from megatape.data.synthetic.addition_problems import (
 )
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.training.datasets.document_dataset import DocumentDataset
-from megatape.utils.validation import as_type
+from megatape.utils.values.validation import as_type
 from tests.helpers.processes.command import Command
 
 ROOT = Path(__file__).parents[3]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from megatape.utils.options import CommandOptions, Count, Listed, option
+from megatape.utils.values.options import CommandOptions, Count, Listed, option
 
 
 class Options(CommandOptions):

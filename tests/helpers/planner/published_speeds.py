@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.config import ClusterConfig, Config, parse_config
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.json_lines import read_lines
 from tests.helpers.processes.workers import ROOT
 
 RESULTS = ROOT / "docs/results"

@@ -227,7 +227,7 @@ def main() -> None:
     os.dup2(2, 1)  # Standard output has replies only. Imported modules print to standard error.
     for module in IMPORTED_BY_TRAINING:
         importlib.import_module(module)
-    importlib.import_module("megatape.utils.terminal").show_log()
+    importlib.import_module("megatape.utils.text.terminal").show_log()
     gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they write their status to a file

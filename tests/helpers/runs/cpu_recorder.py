@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from megatape.utils.recorder import Replay, Work
+from megatape.utils.pytorch.recorder import Replay, Work
 
 # Tags of operations for which a GPU sends values to the host
 NEEDS_HOST = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}

@@ -13,7 +13,7 @@ from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
 from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.validation.result import Validation
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 from tests.helpers.runs.position_views import some_view
 from tests.helpers.runs.run_context import make_callbacks, make_context
 from tests.helpers.runs.small_run import small_config

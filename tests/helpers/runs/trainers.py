@@ -10,7 +10,7 @@ from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
-from megatape.utils.recorder import Recorder
+from megatape.utils.pytorch.recorder import Recorder
 from tests.helpers.runs.run_data import open_run_data
 
 

@@ -24,7 +24,7 @@ from megatape.run_folder import RunFolder
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
-from megatape.utils import retries
+from megatape.utils.files import retries
 from tests.helpers.runs.cpu_recorder import CpuRecorder
 from tests.helpers.runs.run_data import open_run_data
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from megatape.lab.report.monitor import Monitor
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 from tests.helpers.checks.slow import slow_but
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.workers import Workers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from megatape.lab.report.page import watch_report
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 from tests.helpers.lab.report_pages import curve, page_of, row_cells
 from tests.helpers.processes.command import Command
 from tests.helpers.runs.report_folders import HOSTILE, make_run

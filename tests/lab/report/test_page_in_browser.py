@@ -18,7 +18,7 @@ from megatape.lab.study.suite.page import write_page
 from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.tasks.engine.result import Measure
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 from tests.helpers.checks.contrast import contrast
 from tests.helpers.lab.suite_records import make_records, make_suite
 from tests.helpers.runs.report_folders import HOSTILE, make_results, make_run

@@ -14,7 +14,7 @@ from megatape.lab.report.load import load_runs
 from megatape.lab.report.progress import Progress, progress
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 from tests.helpers.runs.report_folders import cut, make_run
 
 

@@ -10,7 +10,7 @@ import pytest
 from megatape.lab.report.load import load_runs
 from megatape.lab.report.progress import progress
 from megatape.reliability.run_log import Event, event_entry
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 from tests.helpers.runs.report_folders import cut, make_run
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from megatape.data.shards.index import load_index
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 from tests.helpers.lab.report_pages import page_of, row_cells
 from tests.helpers.processes.command import Command
 from tests.helpers.runs.report_folders import HOSTILE, make_run

@@ -14,7 +14,7 @@ from megatape.model.options import ModelOptions, TrainingOptions
 from megatape.model.transformer import Transformer
 from megatape.model.wrappers.compilation import CompiledBlock, PartlyCompiledBlock, prepare_compiler, reason_for_parts
 from megatape.registry import ENCODINGS
-from megatape.utils.torch_internals import aot_backend
+from megatape.utils.pytorch.torch_internals import aot_backend
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
 from tests.helpers.checks.slow import slow_but

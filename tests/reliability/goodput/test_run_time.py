@@ -14,7 +14,7 @@ from megatape.reliability.goodput.read import read_run_time
 from megatape.reliability.goodput.run_costs import run_costs
 from megatape.reliability.goodput.run_time import RunTime
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 
 
 class History:

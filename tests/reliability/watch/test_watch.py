@@ -21,7 +21,7 @@ from megatape.reliability.watch.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
 from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.reliability.watch.timeouts import WatchTimeouts, timeouts_of_environment
 from megatape.reliability.watch.watch import Watch, watch_ranks
-from megatape.utils import torch_internals
+from megatape.utils.pytorch import torch_internals
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.strangers import pretend_success
 from tests.helpers.processes.waiting import wait_until

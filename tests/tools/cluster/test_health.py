@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatape.tools.cluster.health import MAX_STEP_SECONDS, main
-from megatape.utils.files import file_system_time
+from megatape.utils.files.files import file_system_time
 
 
 def test_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

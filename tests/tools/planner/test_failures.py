@@ -11,7 +11,7 @@ import pytest
 from megatape.run_folder import RunFolder
 from megatape.tools.planner.failures.model import FailureCosts, best_interval, daly_seconds, expected_goodput, young_seconds
 from megatape.tools.planner.failures.simulation import simulate
-from megatape.utils.json_lines import append_lines
+from megatape.utils.files.json_lines import append_lines
 from tests.helpers.processes.command import Command, assert_refused
 
 HOUR = 3600.0

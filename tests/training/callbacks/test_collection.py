@@ -8,7 +8,7 @@ import pytest
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import Callback
 from megatape.training.callbacks.collection import MAX_STATE_BYTES, MAX_STATE_DEPTH, Callbacks
-from megatape.utils.json_files import json_content, read_json
+from megatape.utils.files.json_files import json_content, read_json
 from tests.helpers.runs.raw_config import parse
 from tests.helpers.runs.run_context import make_context
 

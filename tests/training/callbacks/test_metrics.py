@@ -27,8 +27,8 @@ from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.validation.result import Validation
-from megatape.utils.json_lines import read_lines
-from megatape.utils.software import package_version, versions
+from megatape.utils.files.json_lines import read_lines
+from megatape.utils.processes.software import package_version, versions
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.position_views import some_view
 from tests.helpers.runs.run_context import make_callbacks, make_context

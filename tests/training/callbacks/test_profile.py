@@ -12,7 +12,7 @@ from megatape.config import parse_config
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks import profile as profile_module
 from megatape.training.callbacks.profile import WARM_UP, Profile
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.run_context import make_context
 from tests.helpers.runs.training_cases import TRAIN_CASES

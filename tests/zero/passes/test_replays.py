@@ -17,7 +17,7 @@ from megatape.distributed.topology import SINGLE_PROCESS, Topology
 from megatape.errors import OutOfMemory, UserError
 from megatape.registry import ENCODINGS
 from megatape.training.trainer import Trainer
-from megatape.utils.recorder import Replay, Work
+from megatape.utils.pytorch.recorder import Replay, Work
 from megatape.zero.passes.replays import Recording, Replays
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.cpu_recorder import CpuRecorder

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.utils.torch_internals import is_view
+from megatape.utils.pytorch.torch_internals import is_view
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.trainers import trainer_without_lease
 

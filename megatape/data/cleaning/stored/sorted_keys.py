@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from megatape.data.cleaning.stored.corruption import corrupted_first_pass
-from megatape.utils.files import open_regular
+from megatape.utils.files.files import open_regular
 
 # Enough to compare 1.3 * 10^10 documents with 2 GiB of memory in each process, at BYTES_PER_HASH of comparison.py.
 BUCKET_BITS = 9

@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from megatape.errors import UserError
-from megatape.utils.files import open_regular
+from megatape.utils.files.files import open_regular
 
 NUMBER = np.dtype("<u8")
 # Item: the row of a document in its unit.

@@ -15,7 +15,7 @@ import xxhash
 from megatape.data.cleaning.stored.corruption import corrupted_first_pass
 from megatape.data.io.columns import pack_rows, unpack_rows
 from megatape.data.prepare.passes.document_batch import DocumentBatch
-from megatape.utils.files import open_regular
+from megatape.utils.files.files import open_regular
 
 HEADER = struct.Struct("<QQ")
 

@@ -12,9 +12,9 @@ import xxhash
 
 from megatape.data.cleaning.stored.corruption import corrupted_first_pass
 from megatape.errors import content_errors
-from megatape.utils.files import open_regular
-from megatape.utils.json_files import read_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.files import open_regular
+from megatape.utils.files.json_files import read_json
+from megatape.utils.values.validation import as_type
 
 # Lists the XXH3 of each file, 32 hexadecimal digits.
 CHECKSUMS = "checksums.json"

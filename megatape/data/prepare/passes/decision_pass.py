@@ -30,8 +30,8 @@ from megatape.data.prepare.shared_folder.folder import PartialFolder
 from megatape.data.prepare.shared_folder.folder_leases import COLLECTION, COMPARISON, DIVISION, NEAR_DECISION
 from megatape.data.prepare.shared_folder.unit_lease import UnitLease
 from megatape.errors import UserError
-from megatape.utils.atomic import write_atomically
-from megatape.utils.rounding import divide_up
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.values.rounding import divide_up
 
 DIVISION_FILE = "ranges.npz"
 # Units whose decisions are in one file. Collecting them takes a few bytes for each of their duplicates.

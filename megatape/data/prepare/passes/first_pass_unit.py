@@ -24,8 +24,8 @@ from megatape.data.prepare.passes.checksummed_files import ChecksummedFiles, che
 from megatape.data.prepare.passes.document_batch import DocumentBatch
 from megatape.data.prepare.progress import OnProgress, Progress
 from megatape.errors import UserError
-from megatape.utils.json_files import json_content, read_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import json_content, read_json
+from megatape.utils.values.validation import as_type
 
 DOCUMENTS = "documents.arrow"
 COUNTS = "counts.json"

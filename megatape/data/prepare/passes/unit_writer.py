@@ -18,7 +18,7 @@ from megatape.data.shards.entries import SPLITS
 from megatape.data.shards.tables.table_writer import TableWriter
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.utils.json_files import json_content
+from megatape.utils.files.json_files import json_content
 
 
 class UnitWriter:

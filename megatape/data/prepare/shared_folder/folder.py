@@ -36,11 +36,11 @@ from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors, flag
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.utils.atomic import rename, write_atomically
-from megatape.utils.files import sync
-from megatape.utils.json_files import json_content, read_json
-from megatape.utils.paths import temporary_name
-from megatape.utils.validation import as_type
+from megatape.utils.files.atomic import rename, write_atomically
+from megatape.utils.files.files import sync
+from megatape.utils.files.json_files import json_content, read_json
+from megatape.utils.files.paths import temporary_name
+from megatape.utils.values.validation import as_type
 
 PLAN = "plan.json"
 UnitsChecksum = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]

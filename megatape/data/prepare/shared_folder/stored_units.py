@@ -9,9 +9,9 @@ import xxhash
 
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
-from megatape.utils.files import open_regular
-from megatape.utils.lazy_sequence import LazySequence
-from megatape.utils.validation import as_type
+from megatape.utils.files.files import open_regular
+from megatape.utils.values.lazy_sequence import LazySequence
+from megatape.utils.values.validation import as_type
 
 CHUNK_BYTES = 2**22
 NEWLINE = ord("\n")

@@ -17,7 +17,7 @@ from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import PathError, UserError, flag, marked_message
 from megatape.imports import import_given
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.utils.full_disk import name_path
+from megatape.utils.files.full_disk import name_path
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self
 
-from megatape.utils.python_process import end_with_parent, safe_start
+from megatape.utils.processes.python_process import end_with_parent, safe_start
 
 
 class Death(NamedTuple):

@@ -25,9 +25,9 @@ import xxhash
 from megatape.data.document_entries import INDEX_FILE, DocumentTable
 from megatape.data.shards.entries import Index, Shard, Split
 from megatape.errors import UserError
-from megatape.utils.atomic import write_atomically
-from megatape.utils.lazy_sequence import LazySequence
-from megatape.utils.validation import as_type
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.values.lazy_sequence import LazySequence
+from megatape.utils.values.validation import as_type
 
 INDEX_COLUMNS = "index.columns"
 # A smaller index is parsed in less than 0.1 s.

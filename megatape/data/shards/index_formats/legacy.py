@@ -7,7 +7,7 @@ from typing import Any
 from megatape.data.counts import Count
 from megatape.data.shards.layout import NPY_HEADER_BYTES, first_id
 from megatape.errors import UserError
-from megatape.utils.validation import as_type
+from megatape.utils.values.validation import as_type
 
 
 @dataclass(frozen=True)

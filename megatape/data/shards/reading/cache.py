@@ -12,8 +12,8 @@ from megatape.data.io.files import copy_file
 from megatape.data.shards.entries import Index, Shard
 from megatape.data.shards.hashes import content_hash
 from megatape.errors import PathError
-from megatape.utils.atomic import rename
-from megatape.utils.locks import locked
+from megatape.utils.files.atomic import rename
+from megatape.utils.files.locks import locked
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from megatape.data.io.files import copy_file, is_url
 from megatape.data.shards.hashes import file_sha256
 from megatape.data.shards.reading.cache import CacheFolder
 from megatape.errors import UserError
-from megatape.utils.atomic import rename
-from megatape.utils.url_secrets import is_masked
+from megatape.utils.files.atomic import rename
+from megatape.utils.text.url_secrets import is_masked
 
 
 @dataclass(frozen=True)

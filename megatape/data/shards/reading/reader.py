@@ -21,7 +21,7 @@ from megatape.data.shards.reading.cache import CacheFolder, ShardCache
 from megatape.data.shards.reading.shard_file import ShardFile, max_open_shards
 from megatape.data.shards.reading.verifier import MEMBER_CACHE_SIZE, Corrupted, MemberRange, MemberVerifier, Verifier
 from megatape.errors import MissingPath, UserError
-from megatape.utils.retries import retry_transient_errors
+from megatape.utils.files.retries import retry_transient_errors
 
 LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ import numpy as np
 from megatape.data.document_entries import DocumentTable
 from megatape.data.io.columns import number_column, numbers_of, text_column
 from megatape.data.shards.hashes import file_sha256
-from megatape.utils.files import create_file
+from megatape.utils.files.files import create_file
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Table

@@ -13,7 +13,7 @@ from megatape.data.training.packing.arrangement_writer import store_arrangement
 from megatape.data.training.packing.best_fit import pack
 from megatape.data.training.packing.stored_arrangement import StoredArrangement
 from megatape.errors import UserError
-from megatape.utils.locks import locked
+from megatape.utils.files.locks import locked
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from megatape.data.training.packing.arrangement import ArrangementInMemory, Pack
 from megatape.data.training.packing.best_fit import alone, pack
 from megatape.errors import UserError, content_errors, flag
 from megatape.nn.targets import IGNORE_INDEX, target_mask
-from megatape.utils.retries import retry_transient_errors
+from megatape.utils.files.retries import retry_transient_errors
 
 # Key in a data directory's `source`. If true, models read an end token instead of each answer.
 HIDES_ANSWERS = "hides_answers"

@@ -9,7 +9,7 @@ import numpy as np
 from megatape.config.sections.data import DataConfig
 from megatape.data.training.mixing.schedule import Phase
 from megatape.errors import UserError
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 # Maximum number of samples after which a schedule repeats. Starting a run builds a table of this size.
 MAX_CYCLE = 100_000

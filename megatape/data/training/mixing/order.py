@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 # Indices permuted at a time, which bounds memory.
 INDICES_AT_ONCE = 2**16

@@ -15,8 +15,8 @@ import xxhash
 from megatape.data.shards.layout import CHUNK_BYTES, checksums
 from megatape.data.training.packing.arrangement import PackedPart, span_array
 from megatape.data.training.packing.arrangement_layout import END, FORMAT, SAMPLE, ArrangementSummary
-from megatape.utils.files import create_file
-from megatape.utils.paths import temporary_name
+from megatape.utils.files.files import create_file
+from megatape.utils.files.paths import temporary_name
 
 # Copying buffer in bytes, a multiple of CHUNK_BYTES.
 WRITE_BYTES = 2**20

@@ -15,9 +15,9 @@ from megatape.data.shards.reading.shard_file import ShardFile
 from megatape.data.training.packing.arrangement import SPAN, Arrangement, Span
 from megatape.data.training.packing.arrangement_layout import END, FORMAT, SAMPLE, ArrangementSummary
 from megatape.errors import UserError
-from megatape.utils.json_files import parse_json
-from megatape.utils.retries import retry_transient_errors
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import parse_json
+from megatape.utils.files.retries import retry_transient_errors
+from megatape.utils.values.validation import as_type
 
 # Maximum size of the summary, which lists one number per shard.
 MAX_SUMMARY_BYTES = 2**30

@@ -21,9 +21,9 @@ from megatape.data.prepare.queue.task import WHOLE
 from megatape.data.prepare.queue.work_queue import WorkQueue
 from megatape.data.prepare.shared_folder.folder import PartialFolder
 from megatape.data.prepare.shared_folder.unit_lease import DEFAULT_TIMEOUTS
-from megatape.utils.rounding import divide_up
-from megatape.utils.tables import markdown
-from megatape.utils.units import format_bytes
+from megatape.utils.text.tables import markdown
+from megatape.utils.text.units import format_bytes
+from megatape.utils.values.rounding import divide_up
 
 # Documents in a unit of 64 MiB of web text.
 UNIT_HASHES = 20_000

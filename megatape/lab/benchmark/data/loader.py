@@ -29,7 +29,7 @@ from megatape.data.training.mixing.mixture import Mixture
 from megatape.errors import UserError, flag
 from megatape.lab.benchmark.figures.cells import ratio_cell
 from megatape.lab.benchmark.figures.timing import Timer
-from megatape.utils.tables import markdown
+from megatape.utils.text.tables import markdown
 
 # Samples per batch.
 BATCH = 32

@@ -32,8 +32,8 @@ from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentenceP
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.lab.benchmark.figures.cells import ratio_cell
 from megatape.lab.benchmark.figures.timing import Spread, Timer, ratio, spread
-from megatape.utils.python_process import child_environment, python_command
-from megatape.utils.tables import markdown
+from megatape.utils.processes.python_process import child_environment, python_command
+from megatape.utils.text.tables import markdown
 
 # Number of files with lines of JSON. Each is a unit. Several units take two passes: one finds duplicates, one writes.
 FILES = 2

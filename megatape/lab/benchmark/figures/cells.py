@@ -1,7 +1,7 @@
 """Table cells for ratios, times and sizes."""
 
 from megatape.lab.benchmark.figures.timing import Spread
-from megatape.utils.units import format_bytes, format_milliseconds
+from megatape.utils.text.units import format_bytes, format_milliseconds
 
 
 def ratio_cell(ratio: float | Spread, digits: int = 2) -> str:

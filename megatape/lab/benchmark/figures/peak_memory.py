@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from megatape.utils.torch_internals import TorchDispatchMode, tree_leaves
+from megatape.utils.pytorch.torch_internals import TorchDispatchMode, tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from megatape.utils.recorder import WARM_UP_RUNS, CudaRecorder, Replay
+from megatape.utils.pytorch.recorder import WARM_UP_RUNS, CudaRecorder, Replay
 
 Name = TypeVar("Name", bound=Hashable)
 

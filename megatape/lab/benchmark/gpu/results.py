@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from megatape.errors import ExistingPath, MissingPath, UserError, flag
-from megatape.utils.json_lines import append_lines, read_lines
+from megatape.utils.files.json_lines import append_lines, read_lines
 
 RESULTS = "results.jsonl"
 

@@ -24,9 +24,9 @@ from megatape.lab.benchmark.gpu.results import (
 )
 from megatape.lab.benchmark.gpu.worker import FULL, TINY
 from megatape.lab.processes import child, ending, interruptible
-from megatape.utils.atomic import write_atomically
-from megatape.utils.paragraphs import Show
-from megatape.utils.python_process import python_command
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.processes.python_process import python_command
+from megatape.utils.text.paragraphs import Show
 
 LOGS = "logs"
 

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 from megatape.lab.benchmark.figures.measurement import Measurement
 from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.encodings import BASELINE
-from megatape.utils.tables import markdown
+from megatape.utils.text.tables import markdown
 
 
 class Encoded(Protocol):

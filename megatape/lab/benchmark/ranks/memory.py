@@ -23,8 +23,8 @@ from megatape.lab.benchmark.ranks.rank_processes import (
     send_result,
 )
 from megatape.training.reporting.hardware import peak_memory
-from megatape.utils.paragraphs import Show
-from megatape.utils.tables import markdown
+from megatape.utils.text.paragraphs import Show
+from megatape.utils.text.tables import markdown
 from megatape.zero.passes.pass_result import GradientSums
 from megatape.zero.passes.recorded_passes import Inputs
 from megatape.zero.setup.process_group import shut_down

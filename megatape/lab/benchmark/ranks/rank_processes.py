@@ -18,7 +18,7 @@ from megatape.model.build import build_model
 from megatape.model.layout import Layout
 from megatape.model.transformer import Transformer
 from megatape.training.startup.state.new_run_state import fresh_state
-from megatape.utils.python_process import python_command
+from megatape.utils.processes.python_process import python_command
 from megatape.zero.engine import Engine
 from megatape.zero.engine_options import engine_options
 from megatape.zero.setup.compiler_import import import_compiler_on_use

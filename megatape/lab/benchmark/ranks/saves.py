@@ -34,8 +34,8 @@ from megatape.training.callbacks.collection import Callbacks
 from megatape.training.progress import Progress
 from megatape.training.run_state import RunFacts, RunState
 from megatape.training.steps.spike_policy import SpikePolicy
-from megatape.utils.paragraphs import Show
-from megatape.utils.tables import markdown
+from megatape.utils.text.paragraphs import Show
+from megatape.utils.text.tables import markdown
 from megatape.zero.engine import Engine
 from megatape.zero.setup.process_group import shut_down
 

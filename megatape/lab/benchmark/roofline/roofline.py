@@ -34,8 +34,8 @@ from megatape.lab.benchmark.roofline.estimates import (
 from megatape.lab.encodings import BASELINE
 from megatape.tools.planner.step_time.efficiency import middle
 from megatape.tools.planner.step_time.rates import ASSUMPTIONS
-from megatape.utils.paragraphs import Show
-from megatape.utils.tables import markdown
+from megatape.utils.text.paragraphs import Show
+from megatape.utils.text.tables import markdown
 
 
 def report(

@@ -17,8 +17,8 @@ from megatape.errors import UserError, flag
 from megatape.lab.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.lab.study.attention.examined_model import ExaminedModel
 from megatape.lab.study.attention.layer_inputs import ForwardPass, dot_products, probabilities, run
-from megatape.utils.paragraphs import Show
-from megatape.utils.tables import markdown
+from megatape.utils.text.paragraphs import Show
+from megatape.utils.text.tables import markdown
 
 ADDED = "added tokens"
 SHIFTED = "shifted ids"

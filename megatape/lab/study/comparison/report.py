@@ -16,8 +16,8 @@ from megatape.lab.study.results.report import (
     write_report,
 )
 from megatape.lab.study.results.text_result import TextResult
-from megatape.utils.tables import markdown
-from megatape.utils.units import format_number
+from megatape.utils.text.tables import markdown
+from megatape.utils.text.units import format_number
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from megatape.errors import UserError, path_errors
-from megatape.utils.locks import locked
+from megatape.utils.files.locks import locked
 
 LOG = logging.getLogger(__name__)
 

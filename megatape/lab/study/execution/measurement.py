@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from megatape.errors import UserError
 from megatape.lab.study.results.result import RunResult
-from megatape.utils.python_process import python_command
+from megatape.utils.processes.python_process import python_command
 
 LOG = logging.getLogger(__name__)
 

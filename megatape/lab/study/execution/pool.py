@@ -19,8 +19,8 @@ from megatape.lab.study.execution.children import Children, Environment
 from megatape.lab.study.execution.engines import EngineChoice
 from megatape.lab.study.execution.one_process.group import RunGroup, finish_alone, make_groups, reason_against
 from megatape.lab.study.execution.run import Run
-from megatape.utils.paragraphs import Line, Show
-from megatape.utils.units import plural
+from megatape.utils.text.paragraphs import Line, Show
+from megatape.utils.text.units import plural
 
 # Launchers start scripts, not modules.
 SCRIPT = Path(__file__).parents[3] / "__main__.py"

@@ -16,7 +16,7 @@ from megatape.lab.study.execution.children import Children, Environment
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.results.result import RunResult
 from megatape.run_folder import RunFolder
-from megatape.utils.files import read_regular
+from megatape.utils.files.files import read_regular
 
 # Marks a run whose weights diverged. It is not repeated, because it would diverge again.
 DIVERGED = "diverged.txt"

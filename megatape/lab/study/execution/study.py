@@ -10,8 +10,8 @@ from megatape.lab.processes import interruptible
 from megatape.lab.study.execution.lock import locked_study
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import Run, RunsFailed
-from megatape.utils.paragraphs import Show
-from megatape.utils.units import plural
+from megatape.utils.text.paragraphs import Show
+from megatape.utils.text.units import plural
 
 
 class Execution:

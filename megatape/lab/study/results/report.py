@@ -10,7 +10,7 @@ from megatape.data.training.selection import Selection
 from megatape.lab.pictures import save
 from megatape.lab.study.results.figures import Columns
 from megatape.lab.study.results.text_result import TextResult
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 SELECTION_NOTES: dict[Selection, str] = {
     "first": " (the first samples)",

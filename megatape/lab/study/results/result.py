@@ -9,9 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from megatape.config import Config
 from megatape.errors import UserError
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_files import json_content, read_json
-from megatape.utils.validation import first_mismatch
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_files import json_content, read_json
+from megatape.utils.values.validation import first_mismatch
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.lab.study.results.figures import Columns, Figures
 from megatape.lab.study.results.result import RunResult
-from megatape.utils.validation import as_type
+from megatape.utils.values.validation import as_type
 
 
 class Axes(NamedTuple):

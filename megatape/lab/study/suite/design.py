@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from megatape.errors import UserError, flag, path_errors
 from megatape.lab.study.suite.plan import Plan, PlanFile
 from megatape.lab.study.suite.scores.task_result import SCORES
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_files import json_content, read_json
-from megatape.utils.units import plural
-from megatape.utils.validation import as_type
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_files import json_content, read_json
+from megatape.utils.text.units import plural
+from megatape.utils.values.validation import as_type
 
 DESIGN = "design.json"
 # Hexadecimal digits of a design's hash in the results.

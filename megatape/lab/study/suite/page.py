@@ -25,8 +25,8 @@ from megatape.lab.study.suite.tables.sections import sections
 from megatape.lab.study.suite.tables.suite_results import SuiteResults
 from megatape.lab.study.variants import parse_variants
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS, EncodingEntry
-from megatape.utils.atomic import write_atomically
-from megatape.utils.units import format_count
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.text.units import format_count
 
 # Maximum number of points per curve. If there are more lengths, neighbors are pooled.
 MAX_POINTS = 20

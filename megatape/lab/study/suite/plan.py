@@ -20,11 +20,11 @@ from megatape.lab.study.suite.runs.rate_search import RateGrid
 from megatape.lab.study.suite.sizes import ALL, SIZES
 from megatape.lab.study.variants import EncodingVariant, parse_variants
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_files import json_content, read_json
-from megatape.utils.options import Count
-from megatape.utils.units import plural
-from megatape.utils.validation import as_type
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_files import json_content, read_json
+from megatape.utils.text.units import plural
+from megatape.utils.values.options import Count
+from megatape.utils.values.validation import as_type
 
 # Default number of runs for each rate of a search.
 TUNING_SEEDS = 2

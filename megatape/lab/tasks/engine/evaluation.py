@@ -17,7 +17,7 @@ from megatape.lab.tasks.engine.ranks import SINGLE_RANK, EvaluationRanks
 from megatape.lab.tasks.engine.record import EvaluationResults, EvaluationSettings, Examples, ModelOrigin, Outcome
 from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.task import Task
-from megatape.utils.atomic import write_atomically
+from megatape.utils.files.atomic import write_atomically
 
 
 class TaskExamples:

@@ -18,10 +18,10 @@ from typing import Any, Generic, TypeVar
 
 from megatape.errors import ExistingPath, UserError, flag
 from megatape.lab.tasks.engine.record import EvaluationResults, EvaluationSettings
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_files import json_content, parse_json, read_json
-from megatape.utils.json_lines import append_lines, read_lines
-from megatape.utils.validation import as_type
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_files import json_content, parse_json, read_json
+from megatape.utils.files.json_lines import append_lines, read_lines
+from megatape.utils.values.validation import as_type
 
 # Key of a line's hash.
 HASH = "sha256"

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field
 
 from megatape.errors import UserError
-from megatape.utils.options import Count, Listed
+from megatape.utils.values.options import Count, Listed
 
 # Maximum text length. Longer texts would take too long.
 MAX_LENGTH = 2**24

@@ -8,7 +8,7 @@ from megatape.distributed.launch.launchers import set_up_ranks
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import SINGLE_PROCESS, Topology
 from megatape.errors import UserError, flag
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 
 @dataclass(frozen=True)

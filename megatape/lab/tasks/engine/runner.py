@@ -22,8 +22,8 @@ from megatape.lab.tasks.engine.record import ModelOrigin
 from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.table import table
 from megatape.lab.tasks.engine.task import ScoresT, Task
-from megatape.utils.atomic import write_atomically
-from megatape.utils.paragraphs import Line, Show
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.text.paragraphs import Line, Show
 
 MeasuresByModel = dict[str, list[Measure]]
 

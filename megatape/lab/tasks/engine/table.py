@@ -1,8 +1,8 @@
 """The table comparing models on one task."""
 
 from megatape.lab.tasks.engine.result import Measure, PublishedRows
-from megatape.utils.tables import markdown
-from megatape.utils.units import format_number
+from megatape.utils.text.tables import markdown
+from megatape.utils.text.units import format_number
 
 
 def table(measures_by_model: dict[str, list[Measure]], paper: PublishedRows) -> str:

@@ -16,7 +16,7 @@ from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.lm_eval.loading import LoadedTasks, Selection, load_tasks, reason_of, seed_prompts
 from megatape.lab.tasks.lm_eval.names import check_names
 from megatape.lab.tasks.lm_eval.results import LmEvalScores
-from megatape.utils.options import Count, Listed, option
+from megatape.utils.values.options import Count, Listed, option
 
 if TYPE_CHECKING:
     from megatape.lab.tasks.lm_eval.lengths import Length

@@ -13,7 +13,7 @@ from megatape.lab.tasks.engine.result import PublishedRows
 from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.passkey.questions import DEFAULT_TRIALS, PROTOCOLS, Protocol, Question, count_tokens
 from megatape.lab.tasks.passkey.results import PasskeyScores, Score, measure_name, pool_scores
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from megatape.lab.tasks.perplexity.losses import NUM_POSITIONS, Prediction, wind
 from megatape.lab.tasks.perplexity.results import PerplexityScores, measure_name, score_length
 from megatape.lab.tasks.perplexity.text import read_tokens
 from megatape.lab.tasks.perplexity.windows import AUTHORS_STRIDE, Window, batched, count_scored_bytes, cut_windows
-from megatape.utils.options import Count, option
+from megatape.utils.values.options import Count, option
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.lab.tasks.scrolls.questions import Question, describe_ids
-from megatape.utils.json_files import read_json
-from megatape.utils.validation import as_type
+from megatape.utils.files.json_files import read_json
+from megatape.utils.values.validation import as_type
 
 
 @path_errors()

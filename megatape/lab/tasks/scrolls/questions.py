@@ -14,7 +14,7 @@ import orjson
 
 from megatape.data.finetuning.fields import text_of
 from megatape.errors import MissingPath, UserError, flag, path_errors
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 # Number of ids shown in an error.
 NUM_SHOWN = 3

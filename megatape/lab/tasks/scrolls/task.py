@@ -21,8 +21,8 @@ from megatape.lab.tasks.scrolls.prompt_tokenizer import PromptTokenizer
 from megatape.lab.tasks.scrolls.questions import Question, read_set
 from megatape.lab.tasks.scrolls.results import ScrollsScores, SetScores
 from megatape.lab.tasks.scrolls.sets import SETS, TextSet, parse_set
-from megatape.utils.options import Count, Listed, option
-from megatape.utils.tables import markdown
+from megatape.utils.text.tables import markdown
+from megatape.utils.values.options import Count, Listed, option
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from megatape.tools.cluster.preflight.bandwidth import Rate, measure
 from megatape.tools.cluster.preflight.rank_report import RankReport, format_report, reasons_to_fix
 from megatape.tools.cluster.preflight.rendezvous import Rendezvous
 from megatape.tools.cluster.preflight.timeouts import DEFAULT_TIMEOUTS, Timeouts
-from megatape.utils.software import source_hash, versions
+from megatape.utils.processes.software import source_hash, versions
 from megatape.zero.setup.process_group import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)

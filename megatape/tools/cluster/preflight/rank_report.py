@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from megatape.distributed.values.rank_differences import describe_ranks, differing_values
 from megatape.tools.cluster.preflight.bandwidth import Rate
-from megatape.utils.tables import columns
-from megatape.utils.units import format_bytes
+from megatape.utils.text.tables import columns
+from megatape.utils.text.units import format_bytes
 
 # Maximum seconds by which a clock may differ from rank 0's.
 MAX_CLOCK_OFFSET = 1.0

@@ -13,7 +13,7 @@ from megatape.distributed.launch.store import open_store
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.tools.cluster.preflight.timeouts import Timeouts
-from megatape.utils.waiting import wait_until
+from megatape.utils.processes.waiting import wait_until
 
 
 class Rendezvous:

@@ -1,6 +1,6 @@
 """Resources of a Slurm job, which are options of `megatape submit`."""
 
-from megatape.utils.options import CommandOptions, Count, option
+from megatape.utils.values.options import CommandOptions, Count, option
 
 # Default number of cores per rank with a GPU. Slurm's default is a single core, which prefetching, checkpoints and NCCL's
 # threads would share.

@@ -12,7 +12,7 @@ from megatape.config import Config, save_config
 from megatape.errors import UserError, path_errors
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.batch_script import IMPORTS
-from megatape.utils.project_files import PACKAGE
+from megatape.utils.files.project_files import PACKAGE
 
 
 @dataclass(frozen=True)

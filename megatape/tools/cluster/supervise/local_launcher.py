@@ -18,7 +18,7 @@ from megatape.run_folder import RunFolder
 from megatape.tools.cluster.supervise.first_step import FirstStep
 from megatape.tools.cluster.supervise.local_ranks import LocalRanks
 from megatape.tools.cluster.supervise.rank_process import RankProcess
-from megatape.utils.software import source_hash, versions
+from megatape.utils.processes.software import source_hash, versions
 
 LOG = logging.getLogger(__name__)
 

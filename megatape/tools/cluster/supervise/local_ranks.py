@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from megatape.errors import ExitStatus
 from megatape.tools.cluster.supervise.ended_command import EndedCommand
 from megatape.tools.cluster.supervise.rank_process import RankProcess
-from megatape.utils.python_process import shell_status
+from megatape.utils.processes.python_process import shell_status
 
 LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from megatape.distributed.launch.launchers import LAUNCHERS
 from megatape.reliability.goodput.process_clock import seconds_since_boot
 from megatape.reliability.standby import PIPE_VARIABLE, assignment
-from megatape.utils.python_process import child_environment, end_with_parent
+from megatape.utils.processes.python_process import child_environment, end_with_parent
 
 
 class RankProcess:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from megatape.checkpoint.format.manifest import MANIFEST, load_manifest
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
-from megatape.utils.json_lines import read_lines
-from megatape.utils.retries import retry_transient_errors
+from megatape.utils.files.json_lines import read_lines
+from megatape.utils.files.retries import retry_transient_errors
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import psutil
 
 from megatape.errors import UserError
 from megatape.tools.cluster.supervise.ended_command import EndedCommand
-from megatape.utils.python_process import end_with_parent, launcher_environment, shell_status
+from megatape.utils.processes.python_process import end_with_parent, launcher_environment, shell_status
 
 LOG = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from megatape.tools.cluster.restarts import SUPERVISOR_POLICY, Action, Decision,
 from megatape.tools.cluster.supervise.ended_command import EndedCommand, RunningCommand
 from megatape.tools.cluster.supervise.run_progress import RecordedEvent, RunProgress
 from megatape.tools.cluster.supervise.stop import StopRequest, status_of_stop
-from megatape.utils.units import plural
-from megatape.utils.waiting import wait_until
+from megatape.utils.processes.waiting import wait_until
+from megatape.utils.text.units import plural
 
 LOG = logging.getLogger(__name__)
 

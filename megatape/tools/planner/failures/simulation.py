@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatape.tools.planner.failures.model import FailureCosts
-from megatape.utils.rounding import divide_up
+from megatape.utils.values.rounding import divide_up
 
 # Number of simulated runs, and limits of the interval that holds 90% of them.
 NUM_RUNS = 2000

@@ -26,7 +26,7 @@ from megatape.registry import AUTO
 from megatape.tools.planner.kernels.counting import count, run_backward
 from megatape.tools.planner.kernels.fusion import compiled_work
 from megatape.tools.planner.kernels.operations import Work
-from megatape.utils.torch_internals import FakeTensorMode
+from megatape.utils.pytorch.torch_internals import FakeTensorMode
 
 
 class CompiledPart(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from megatape.tools.planner.kernels.operations import Work, operation, tensors_of
-from megatape.utils.torch_internals import TorchDispatchMode, fused_on_shapes
+from megatape.utils.pytorch.torch_internals import TorchDispatchMode, fused_on_shapes
 
 # Namespaces of the counted operators: those of PyTorch, and launches of our kernels.
 COUNTED_NAMESPACES = ("aten", "megatape")

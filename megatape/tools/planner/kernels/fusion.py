@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 
 from megatape.tools.planner.kernels.counting import run_backward
 from megatape.tools.planner.kernels.operations import Kernel, Operation, Work, count_flops, operation, touched_bytes
-from megatape.utils.torch_internals import aot_backend, is_view
+from megatape.utils.pytorch.torch_internals import aot_backend, is_view
 
 
 def compiled_work(function: Callable[..., Any], weights: nn.Module, args: list[Any]) -> tuple[Work, Work]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from megatape.utils.torch_internals import ATTENTION_OPERATORS, is_view, tree_leaves
+from megatape.utils.pytorch.torch_internals import ATTENTION_OPERATORS, is_view, tree_leaves
 
 # Time of plain float32 products divided by that of bfloat16 products: 16 on A100 (312 / 19.5 TFLOP/s), 15 on H100 (989 / 67).
 FLOAT32_SLOWDOWN = 16

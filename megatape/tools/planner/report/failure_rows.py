@@ -13,7 +13,7 @@ from megatape.run_folder import RunFolder
 from megatape.tools.planner.failures.model import FailureCosts, best_interval, daly_seconds, expected_goodput, young_seconds
 from megatape.tools.planner.failures.simulation import simulate
 from megatape.tools.planner.report.resource_rows import Row
-from megatape.utils.units import format_duration, plural
+from megatape.utils.text.units import format_duration, plural
 
 # Seconds of a restart: detection, launcher, imports, rendezvous, and reading a checkpoint. The goal for large runs.
 DEFAULT_RESTART_SECONDS = 120.0

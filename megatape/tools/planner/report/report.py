@@ -22,8 +22,8 @@ from megatape.tools.planner.step_time.measured import MeasuredStep, nearest_step
 from megatape.tools.planner.step_time.offload import OFFLOAD_ASSUMPTION
 from megatape.tools.planner.step_time.rates import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.tools.planner.step_time.speed import RUN_ASSUMPTIONS
-from megatape.utils.tables import columns
-from megatape.utils.units import format_bytes, plural
+from megatape.utils.text.tables import columns
+from megatape.utils.text.units import format_bytes, plural
 
 NO_CLUSTER = (
     "The file names no cluster: --nodes, --gpus-per-node and --gpu of `megatape plan` add memory, traffic and time on one."

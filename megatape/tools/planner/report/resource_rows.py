@@ -11,7 +11,7 @@ from megatape.config import Config, ParallelConfig
 from megatape.tools.planner.step_time.cases import Case
 from megatape.tools.planner.step_time.links import sent_by_link
 from megatape.tools.planner.step_time.offload import plan_offload
-from megatape.utils.units import format_bytes, format_count, format_range, plural
+from megatape.utils.text.units import format_bytes, format_count, format_range, plural
 
 # Name and value of a row.
 Row = tuple[str, str]

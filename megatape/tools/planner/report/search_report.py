@@ -14,8 +14,8 @@ from megatape.tools.planner.search.search_space import SearchSpace
 from megatape.tools.planner.search.value_grids import SettingIndex, Settings
 from megatape.tools.planner.step_time.measured import nearest_step
 from megatape.tools.planner.step_time.speed import TOLERANCE
-from megatape.utils.tables import columns
-from megatape.utils.units import format_bytes, format_range
+from megatape.utils.text.tables import columns
+from megatape.utils.text.units import format_bytes, format_range
 
 # Maximum number of settings in the table.
 MAX_SHOWN = 5

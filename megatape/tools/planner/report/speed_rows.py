@@ -11,7 +11,7 @@ from megatape.tools.planner.report.resource_rows import Row, format_flops
 from megatape.tools.planner.step_time.cases import Range
 from megatape.tools.planner.step_time.measured import MeasuredStep
 from megatape.tools.planner.step_time.speed import Speed, plan_speed
-from megatape.utils.units import format_count, format_range
+from megatape.utils.text.units import format_count, format_range
 
 SECONDS_PER_HOUR = 3600
 # Number of hours above which a duration is printed in days.

@@ -6,8 +6,8 @@ from megatape.config import Config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.utils.tables import columns
-from megatape.utils.units import format_bytes, format_range
+from megatape.utils.text.tables import columns
+from megatape.utils.text.units import format_bytes, format_range
 
 STAGES = (0, 1, 2, 3)
 # Another stage is advised if its steps take at most this share of the time.

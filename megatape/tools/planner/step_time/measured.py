@@ -13,7 +13,7 @@ from megatape.config import Config, ModelConfig, parse_config
 from megatape.errors import MissingPath, UserError
 from megatape.tools.planner.step_time.device import device_seconds
 from megatape.tools.planner.step_time.efficiency import middle
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.json_lines import read_lines
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from megatape.training.startup.engine.attention_choice import AttentionChoice
 from megatape.training.startup.engine.graph_recording import graph_recording
 from megatape.training.startup.engine.split_sequence_check import check_split_sequences
 from megatape.training.startup.engine.working_kernels import KernelTests, working_linear_function
-from megatape.utils.recorder import Recorder
+from megatape.utils.pytorch.recorder import Recorder
 from megatape.zero.engine import Engine
 from megatape.zero.engine_options import engine_options
 from megatape.zero.setup.compiler_import import import_compiler_on_use

@@ -6,7 +6,7 @@ import torch
 
 from megatape.config import Config
 from megatape.errors import UserError
-from megatape.utils.recorder import CudaRecorder, Recorder
+from megatape.utils.pytorch.recorder import CudaRecorder, Recorder
 from megatape.zero.graph_limits import records_passes
 from megatape.zero.passes.replays import Recording
 

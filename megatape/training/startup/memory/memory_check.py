@@ -8,7 +8,7 @@ from megatape.distributed.values.exchange import gather_values
 from megatape.errors import InsufficientMemory
 from megatape.training.startup.memory.available_memory import available_memory, memory_capacity
 from megatape.training.startup.memory.memory_plan import MemoryPlan
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 # Plan the run only if a rough upper bound of its memory reaches this share of the available memory.
 SMALL = 0.25

@@ -11,7 +11,7 @@ from megatape.errors import OutOfMemory, OutOfMemoryInStep
 from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.training.startup.memory.available_memory import memory_capacity
 from megatape.training.startup.memory.memory_plan import MemoryPlan
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 # Errors of torch and its libraries that have no type of their own.
 MESSAGES = re.compile(r"can't allocate memory|out of memory|not enough memory|bad_alloc|std::bad_array_new_length")

@@ -11,7 +11,7 @@ from megatape.accounting.memory.memory_parts import Memory, MemoryPart
 from megatape.accounting.memory.rank_memory import plan_memory
 from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.distributed.topology import Topology
-from megatape.utils.units import format_bytes
+from megatape.utils.text.units import format_bytes
 
 # Share of the planned activations that is certainly needed. Measured peaks are 0.80 to 0.97 of the plan
 # (docs/benchmarks.md).

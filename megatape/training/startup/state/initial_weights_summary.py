@@ -10,7 +10,7 @@ from megatape.config import ModelConfig, differences
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 
 def summarize_initial_weights(

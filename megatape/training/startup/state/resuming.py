@@ -18,7 +18,7 @@ from megatape.config import Config, differences
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import NEW_SELECTION
 from megatape.run_environment import RunEnvironment
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 
 def check_continues(

@@ -20,7 +20,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.lease.holder import this_process
-from megatape.utils.atomic import write_atomically
+from megatape.utils.files.atomic import write_atomically
 from tests.helpers.processes.clock import Clock
 from tests.helpers.processes.leases import elsewhere
 from tests.helpers.processes.load import scaled

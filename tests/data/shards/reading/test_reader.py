@@ -17,7 +17,7 @@ import pytest
 from megatape.data.shards.index import load_index
 from megatape.data.shards.reading.reader import SplitReader
 from megatape.data.shards.reading.shard_file import MAX_DESCRIPTORS, ShardFile
-from megatape.utils import retries
+from megatape.utils.files import retries
 from tests.helpers.data.data_directory import (
     Documents,
     MakeDirectory,

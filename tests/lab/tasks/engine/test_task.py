@@ -14,7 +14,7 @@ from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.registry import TASKS
-from megatape.utils.options import Listed
+from megatape.utils.values.options import Listed
 from tests.helpers.lab.evaluations import both_tasks
 from tests.helpers.processes.command import Command
 

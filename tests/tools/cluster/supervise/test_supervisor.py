@@ -20,7 +20,7 @@ from megatape.run_folder import RunFolder, read_metrics
 from megatape.tools.cluster.restarts import SUPERVISOR_POLICY
 from megatape.tools.cluster.supervise.supervised_command import SupervisedCommand
 from megatape.tools.cluster.supervise.supervisor import supervise
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.json_lines import read_lines
 from tests.helpers.cluster.restarted_runs import CASES, launched, leave_invalid_checkpoints, prepare_run, starts, trainer
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.waiting import wait_until

@@ -9,7 +9,7 @@ from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.step_time.device import device_seconds
 from megatape.tools.planner.step_time.efficiency import middle
 from megatape.tools.planner.step_time.speed import plan_speed
-from megatape.utils.json_lines import read_lines
+from megatape.utils.files.json_lines import read_lines
 from tests.helpers.checks.slow import slow_but
 from tests.helpers.planner.published_speeds import RESULTS, PublishedSpeed, published_speeds
 

@@ -28,7 +28,7 @@ from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import measurements, over_rope, titled
 from megatape.lab.benchmark.models.shapes import ModelShape, compute_dtype, shapes
 from megatape.registry import BACKENDS
-from megatape.utils.units import format_milliseconds
+from megatape.utils.text.units import format_milliseconds
 
 # SDPA's kernels, also measured one by one. The table's ratios are to the fastest one for rotary attention.
 KERNELS = {

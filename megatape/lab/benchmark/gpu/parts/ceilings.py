@@ -15,7 +15,7 @@ from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import label, measurements, titled
 from megatape.lab.benchmark.models.shapes import ModelShape, compute_dtype, compute_precision, shapes
-from megatape.utils.torch_internals import scaled_product
+from megatape.utils.pytorch.torch_internals import scaled_product
 
 # Bytes of the copied tensor, which is much larger than caches.
 COPIED_BYTES = 2**32

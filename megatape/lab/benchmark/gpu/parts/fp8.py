@@ -20,7 +20,7 @@ from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import measurements, titled
 from megatape.lab.benchmark.models.shapes import ModelShape, shapes
 from megatape.lab.encodings import BASELINE
-from megatape.utils.units import format_milliseconds
+from megatape.utils.text.units import format_milliseconds
 
 
 class Fp8Case(NamedTuple):

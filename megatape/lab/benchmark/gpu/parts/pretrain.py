@@ -34,8 +34,8 @@ from megatape.lab.benchmark.models.shapes import compute_precision, shapes
 from megatape.lab.processes import child, finish
 from megatape.run_folder import RunFolder, read_steps
 from megatape.training.reporting.hardware import peak_flops
-from megatape.utils.python_process import python_command
-from megatape.utils.units import format_bytes, format_milliseconds
+from megatape.utils.processes.python_process import python_command
+from megatape.utils.text.units import format_bytes, format_milliseconds
 
 # Number of steps per run, and of those at its beginning that are not timed.
 STEPS = 30

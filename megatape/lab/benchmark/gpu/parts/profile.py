@@ -17,7 +17,7 @@ from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import label, measurements, titled
 from megatape.lab.benchmark.models.shapes import ModelShape, compute_precision, shapes
 from megatape.lab.encodings import BASELINE
-from megatape.utils.units import format_milliseconds
+from megatape.utils.text.units import format_milliseconds
 
 WARM_UP_STEPS = 3
 PROFILED_STEPS = 3

@@ -14,7 +14,7 @@ from megatape.model.options import Kernels, TrainingOptions
 from megatape.model.requirements import attention_requirements
 from megatape.nn.fp8 import fp8_linear_function
 from megatape.nn.linear_function import LinearFunction, linear
-from megatape.utils.torch_internals import copy_all, fail_beyond_recompile_limit, zero_all
+from megatape.utils.pytorch.torch_internals import copy_all, fail_beyond_recompile_limit, zero_all
 
 LEARNING_RATE = 3e-4
 

@@ -14,7 +14,7 @@ from megatape.lab.benchmark.gpu.tables import label, measurements, titled
 from megatape.lab.benchmark.models.exported import LLAMA, build
 from megatape.lab.benchmark.models.sessions import PromptBatch, ServingResult, StaticSession, times_beside_llama
 from megatape.lab.benchmark.models.shapes import compute_dtype, shapes
-from megatape.utils.units import format_milliseconds
+from megatape.utils.text.units import format_milliseconds
 
 # Shape -> batches and prompt lengths. torch.compile makes four graphs for each.
 PROMPT_BATCHES = {"155m": [(1, 128), (32, 1024)], "1b": [(1, 2048)]}

@@ -18,7 +18,7 @@ from megatape.lab.benchmark.figures.targets import (
 )
 from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import measurements, over_rope, titled
-from megatape.utils.units import format_milliseconds
+from megatape.utils.text.units import format_milliseconds
 
 # Training step modes. Steps with selective activation checkpointing are eager, too.
 SELECTIVE = "selective"

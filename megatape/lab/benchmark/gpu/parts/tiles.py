@@ -16,7 +16,7 @@ from megatape.lab.benchmark.gpu.parts.attention_problem import BASELINE, Attenti
 from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import measurements, titled
 from megatape.lab.benchmark.models.shapes import SHAPES, shapes
-from megatape.utils.units import format_milliseconds
+from megatape.utils.text.units import format_milliseconds
 
 # (kernel, head size) -> tiles to try: queries, keys, warps and pipeline stages. They are the runners-up on an H200, and large
 # tiles with few register spills.

@@ -22,7 +22,7 @@ from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Results
 from megatape.lab.benchmark.gpu.tables import measurements, titled
 from megatape.lab.benchmark.models.shapes import UP_STD, ModelShape, compute_dtype, position_state, shapes
-from megatape.utils.units import format_bytes, format_milliseconds
+from megatape.utils.text.units import format_bytes, format_milliseconds
 
 # Draws a tensor [B, N, *sizes].
 Draw = Callable[..., Tensor]

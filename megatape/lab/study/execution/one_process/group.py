@@ -11,9 +11,9 @@ from megatape.lab.study.execution.children import Children, Environment
 from megatape.lab.study.execution.one_process.unsupported import unsupported_reason
 from megatape.lab.study.execution.one_process.worker import DISAGREES, Assignment
 from megatape.lab.study.execution.run import Run, RunsFailed, last_error
-from megatape.utils.files import read_regular
-from megatape.utils.python_process import python_command
-from megatape.utils.rounding import divide_up
+from megatape.utils.files.files import read_regular
+from megatape.utils.processes.python_process import python_command
+from megatape.utils.values.rounding import divide_up
 
 # Maximum number of runs in a group. More runs would save little, as starting a process takes seconds.
 MAX_RUNS = 8

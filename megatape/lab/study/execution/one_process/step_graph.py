@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from megatape.data.training.batches.batch import Batch
-from megatape.utils.recorder import WARM_UP_RUNS, CudaRecorder, Recorder, Replay, held_copy, refill
+from megatape.utils.pytorch.recorder import WARM_UP_RUNS, CudaRecorder, Recorder, Replay, held_copy, refill
 
 Step = Callable[[], None]
 

@@ -21,7 +21,7 @@ from megatape.lab.study.execution.one_process.training import TrainedModel, trai
 from megatape.lab.study.execution.run import DIVERGED
 from megatape.lab.study.results.result import RunResult
 from megatape.run_folder import RunFolder
-from megatape.utils.json_files import json_content
+from megatape.utils.files.json_files import json_content
 
 LOG = logging.getLogger(__name__)
 

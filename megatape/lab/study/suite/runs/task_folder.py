@@ -10,8 +10,8 @@ from megatape.lab.study.suite.scores.baselines import baseline_records
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.scores.record_files import read_records, write_records
 from megatape.lab.study.suite.sizes import Sizing
-from megatape.utils.atomic import write_atomically
-from megatape.utils.json_files import json_content
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.json_files import json_content
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from megatape.errors import UserError
 from megatape.lab.study.suite.scores.record import Identity, Record
-from megatape.utils.atomic import write_atomically
-from megatape.utils.files import read_regular
-from megatape.utils.validation import first_mismatch
+from megatape.utils.files.atomic import write_atomically
+from megatape.utils.files.files import read_regular
+from megatape.utils.values.validation import first_mismatch
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:

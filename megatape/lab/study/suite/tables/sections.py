@@ -22,8 +22,8 @@ from megatape.lab.study.suite.tables.cell_text import (
     needed_text,
     points,
 )
-from megatape.utils.tables import Table, markdown
-from megatape.utils.units import plural
+from megatape.utils.text.tables import Table, markdown
+from megatape.utils.text.units import plural
 
 NOT_RUN = "not run"
 NOT_APPLICABLE = "n/a"

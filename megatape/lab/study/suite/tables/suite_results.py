@@ -12,7 +12,7 @@ from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.runs.experiment import Experiment
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.scores.task_result import TaskResult
-from megatape.utils.units import plural
+from megatape.utils.text.units import plural
 
 
 @dataclass(frozen=True)
