@@ -27,7 +27,9 @@ os.environ["HF_MODULES_CACHE"] = modules
 # Objects made while collecting tests live until the end, so the garbage collector never has to visit them.
 gc.disable()
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Runs receiving it from tests would inherit nohup's choice.
+# Runs receiving these signals from tests would inherit that nohup, or a shell running tests in the background, ignores them.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 
