@@ -25,6 +25,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.json"))
 # Size in a file's name -> number of parameters
 SIZES = {
+    "124m": 124e6,
     "155m": 155 * 2**20,
     "350m": 350e6,
     "1b": 1.3e9,
@@ -67,6 +68,9 @@ def expected_stage(name: str) -> int:
         return 1
     if name.endswith("_7b_8k"):
         return 2  # the paper's recipe
+    if name == "rope_124m":
+        # A single GPU, as many of which run side by side as there are models.
+        return 2
     return 3
 
 

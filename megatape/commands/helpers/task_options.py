@@ -7,10 +7,20 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import create_model
 
+from megatape.commands.cli.arguments import add_options
+from megatape.commands.cli.parser import Parser
+from megatape.commands.cli.running import show_flags
 from megatape.commands.helpers.shared_options import ModelOptions
+from megatape.errors import UserError, flag, marked_message
+from megatape.errors.suggestions import choose_one
+from megatape.lab.study.execution.task_evaluation import TaskCommand
 from megatape.lab.tasks.registry import TASKS
 from megatape.utils.values.documented_model import split_docstring
-from megatape.utils.values.options import Count, option
+from megatape.utils.values.options import Count, option, read_options
+
+# Stand for the model and the folder that a study gives.
+MODEL = "MODEL"
+OUTPUT = "OUTPUT"
 
 
 class EvaluationOptions(ModelOptions):
@@ -92,3 +102,35 @@ def _name_for_one(task: str, shared: str) -> str:
     """Return the option name that sets a shared option for one task."""
     prefix = task.replace("-", "_")
     return f"{prefix}_{shared}"
+
+
+def parse_task(text: str) -> TaskCommand:
+    """Parse a task with its options, given to a study that evaluates its models, and check them as `megatape evaluate` does.
+
+    Args:
+        text: Words as in a shell, such as "passkey --lengths 1024,2048".
+
+    Raises:
+        UserError: The task is unknown, an option is wrong, or the words name a model or a folder, which the study does.
+    """
+    given = f"{flag('evaluate')} {text!r}"
+    try:
+        command = TaskCommand.parse(text)
+    except UserError as error:
+        raise UserError(f"{given}: {marked_message(error)}") from None
+    if command.task not in TASKS:
+        raise UserError(f"{given}: {command.task!r} is not a task: {choose_one(command.task, TASKS)}")
+    kind = options_of([command.task])
+    parser = Parser(prog=f"megatape evaluate {command.task}")
+    add_options(parser, kind)
+    try:
+        parsed = parser.parse_args([MODEL, "--output", OUTPUT, *command.options])
+        options = read_options(kind, vars(parsed))
+        build_task(command.task, options).check()
+    except UserError as error:
+        raise UserError(f"{given}: {show_flags(kind, error)}") from None
+    if options.models != (Path(MODEL),) or options.output != Path(OUTPUT):
+        raise UserError(f"{given}: leave out models and --output, because the study evaluates its own models in its folder")
+    if options.tp > 1:
+        raise UserError(f"{given}: leave out --tp, because a study evaluates each model in one process")
+    return command

@@ -1,8 +1,14 @@
 """Trains encodings with several seeds, and compares them in a table and a plot."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.helpers.shared_options import ConfigOptions
 from megatape.commands.helpers.study_options import RunsOptions
+from megatape.commands.helpers.task_options import parse_task
+from megatape.errors import UserError, flag
 from megatape.registry import ENCODINGS
 from megatape.utils.values.options import Count, option
 
@@ -16,24 +22,50 @@ class Options(RunsOptions, ConfigOptions):
         encodings: encodings to compare, such as rope,tape,tape+yarn,tape:position_size=12
             (docs/compare_encodings.md)
         seeds: runs per encoding
+        evaluate: task of `megatape evaluate` with its options, such as "passkey --lengths 1024",
+            for every trained model; repeatable
+        dry_run: print the runs with their memory, GPU-hours and price on the cluster of the
+            configuration, and train nothing
+        price: price of a GPU-hour in any currency, for --dry-run
     """
 
     encodings: str = option(metavar="A,B", completions=tuple(ENCODINGS))
     seeds: Count = option(3, metavar="S")
+    evaluate: tuple[str, ...] = option((), metavar="TASK", repeatable=True)
+    dry_run: bool = False
+    price: Annotated[float, Field(ge=0)] | None = option(None, metavar="PRICE")
 
 
 def run(options: Options) -> None:
-    """Train and evaluate the models, and print the table."""
+    """Train and evaluate the models and print the table, or print the plan."""
     # Report errors before importing torch.
     options.load()
+    if options.price is not None and not options.dry_run:
+        raise UserError(f"{flag('price')} needs {flag('dry_run')}, which prints the cost")
+    if options.dry_run:
+        _print_plan(options)
+        return
     from megatape.lab.study.comparison.compare import compare
     from megatape.lab.study.execution.pool import RunPool
     from megatape.lab.study.execution.study import Study
 
+    tasks = [parse_task(text) for text in options.evaluate]
     compare(
         file=options.config,
         overrides=options.set,
         encodings=options.encodings,
         seeds=options.seeds,
         study=Study(options.output, RunPool(options.jobs, options.launcher), options.typed, ParagraphPrinter().print),
+        tasks=tasks,
     )
+
+
+def _print_plan(options: Options) -> None:
+    """Print what the runs need on their cluster."""
+    from megatape.lab.study.comparison.compare import configs_by_label
+    from megatape.tools.planner.report.study_report import study_report
+
+    for text in options.evaluate:
+        parse_task(text)
+    configs = configs_by_label(options.config, options.set, options.encodings)
+    print(study_report(configs, options.seeds, options.price))

@@ -5,37 +5,16 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from megatape.errors import MissingPath
 from megatape.lab.pictures import dark_version
+from megatape.lab.tasks.engine.recorded import RESULTS, RecordedResults, read_results
 from megatape.lab.tasks.engine.result import Measure, PublishedRows
 from megatape.utils.files.files import read_regular
-from megatape.utils.files.json_files import read_json
 from megatape.utils.text.units import format_bytes
-from megatape.utils.values.validation import as_type
 
-RESULTS = "results.json"
 MAX_PICTURE_BYTES = 2**20
-
-
-@dataclass(frozen=True)
-class Model:
-    """The evaluated model in a results.json."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Results:
-    """The part of a results.json (megatape/lab/tasks/engine/record.py) shown in reports."""
-
-    format: Literal[1]
-    task: str
-    model: Model
-    settings: dict[str, Any]
-    measures: list[Measure]
-    paper: PublishedRows
 
 
 @dataclass(frozen=True)
@@ -114,7 +93,7 @@ def compare_results(paths: list[Path], notes: list[str]) -> list[Comparison]:
     """
     comparisons: dict[tuple[str, str], Comparison] = {}
     for path in paths:
-        results = _read_results(path, notes)
+        results = _read_or_note(path, notes)
         if results is None:
             continue
         key = (results.task, json.dumps(results.settings, sort_keys=True))
@@ -132,10 +111,10 @@ def compare_results(paths: list[Path], notes: list[str]) -> list[Comparison]:
     return sorted(comparisons.values(), key=lambda comparison: comparison.task)
 
 
-def _read_results(path: Path, notes: list[str]) -> Results | None:
+def _read_or_note(path: Path, notes: list[str]) -> RecordedResults | None:
     """Read a results.json. If MegaTAPE did not write it, add a note and return None."""
     try:
-        return as_type(read_json(path), Results)
+        return read_results(path)
     except (OSError, ValueError) as error:
         notes.append(f"{path} is not shown: it holds no results of an evaluation ({error})")
         return None

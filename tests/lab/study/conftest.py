@@ -15,7 +15,7 @@ def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Children.run
 
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
-        if "pretrain" in words:
+        if "pretrain" in words or "evaluate" in words:
             return start(self, words, environment, log)
         module = words[3]  # python -P PROGRAM MODULE ARGUMENT ...
         arguments = words[4:]
@@ -27,13 +27,14 @@ def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_children(measured_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure in this process, training in forks of the test server."""
+    """Measure in this process, training and evaluating in forks of the test server."""
     measure = Children.run
 
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
-        if "pretrain" not in words:
+        commands = [word for word in words if word in ("pretrain", "evaluate")]
+        if not commands:
             return measure(self, words, environment, log)
-        arguments = words[words.index("pretrain") :]
+        arguments = words[words.index(commands[0]) :]
         with Workers(arguments, 1, log.parent / "workers") as workers:
             (status,) = workers.statuses()
             log.write_text(workers.logs())

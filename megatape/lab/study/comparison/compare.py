@@ -2,6 +2,7 @@
 
 OUT/tape/seed-1234/             a run of `megatape pretrain`, with its log.txt
     outcome.json                its result; outcome+yarn.json: its result with scaled frequencies
+    evaluations/                results of `megatape evaluate`, a folder for each task with its options
 OUT/comparison.md, comparison.png
 """
 
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from megatape.config import Config, load_config
 from megatape.errors import UserError, flag
 from megatape.lab.study.comparison.measure import check_measurable, measure
-from megatape.lab.study.comparison.report import report
+from megatape.lab.study.comparison.report import ScoredVariant, report
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
 from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.execution.study import Study
+from megatape.lab.study.execution.task_evaluation import TaskCommand, TaskEvaluation
 from megatape.lab.study.results.plots import Row
 from megatape.lab.study.results.text_result import TextResult
 from megatape.lab.study.variants import EncodingVariant, folder_name, parse_variants
@@ -33,6 +35,7 @@ class Comparison:
         seeds: Values of training.seed. Variants with the same seed see the same samples in the same order, and weights with
             the same name start with the same values.
         study: Folder and resources.
+        tasks: Tasks to evaluate every trained model on, without scaling.
     """
 
     file: str
@@ -40,6 +43,7 @@ class Comparison:
     variants: list[EncodingVariant]
     seeds: range
     study: Study
+    tasks: tuple[TaskCommand, ...] = ()
 
     def runs(self) -> list[Run[TextResult]]:
         """Return all runs, ordered by seed, so that every variant has results early.
@@ -66,6 +70,22 @@ class Comparison:
                 results.append(TextResult.read(path))
         return results
 
+    def read_scores(self, task: TaskCommand) -> list[ScoredVariant]:
+        """Read the existing results of a task, for each variant that has some."""
+        scored = []
+        for variant in self.variants:
+            if variant.scaling is not None:
+                # Tasks evaluate models as they were trained.
+                continue
+            columns_by_seed = {}
+            for seed in self.seeds:
+                evaluation = self._evaluation(task, self._folder(variant.trained, seed), self._config_of(variant))
+                if evaluation.is_done():
+                    columns_by_seed[seed] = evaluation.read_columns()
+            if columns_by_seed:
+                scored.append(ScoredVariant(variant.label, columns_by_seed))
+        return scored
+
     def report(self) -> None:
         """Write the table and the plot of the existing results, and show the table. Without results, do nothing."""
         rows = []
@@ -76,8 +96,9 @@ class Comparison:
                 rows.append(Row(variant.label, results))
             if variant.control:
                 notes.append(variant.describe_control(self._config_of(variant)))
+        scores = {task.title: self.read_scores(task) for task in self.tasks}
         if rows:
-            self.study.show(report(rows, notes, self.study.command, self.study.output))
+            self.study.show(report(rows, scores, notes, self.study.command, self.study.output))
 
     def _run(self, variants: list[EncodingVariant], seed: int) -> Run[TextResult]:
         """Return the run of a seed, shared by variants that differ only in their scaling."""
@@ -99,7 +120,15 @@ class Comparison:
             train=self.study.pool.pretrain_command(self.file, overrides),
             measurements=tuple(measurements),
             result=TextResult,
+            evaluations=tuple(self._evaluation(task, folder, config) for task in self.tasks),
         )
+
+    def _evaluation(self, task: TaskCommand, folder: RunFolder, config: Config) -> TaskEvaluation:
+        """Return the evaluation of a run's last checkpoint."""
+        checkpoint = folder.checkpoint(config.training.steps)
+        output = folder.directory / "evaluations" / task.folder_name
+        words = self.study.pool.evaluate_command(task, checkpoint, output)
+        return TaskEvaluation.of(task, checkpoint, output, words)
 
     def _config_of(self, variant: EncodingVariant) -> Config:
         """Load the configuration of a variant, without the width of a control and the settings that differ between runs."""
@@ -109,7 +138,14 @@ class Comparison:
         return RunFolder(self.study.output / folder_name(trained) / f"seed-{seed}")
 
 
-def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, study: Study) -> None:
+def compare(
+    file: str,
+    overrides: Sequence[str],
+    encodings: str,
+    seeds: int,
+    study: Study,
+    tasks: Sequence[TaskCommand] = (),
+) -> None:
     """Execute the missing runs, then write table and plot, and show the table.
 
     Args:
@@ -118,17 +154,14 @@ def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, stu
         encodings: Variant labels, separated by commas.
         seeds: Number of seeds, counting up from training.seed.
         study: Folder and resources.
+        tasks: Tasks to evaluate every trained model on.
 
     Raises:
         UserError: An argument or a run in the folder does not fit. No run has started.
         OSError: A file cannot be read or written.
         RunsFailed: Some runs failed; the others are complete.
     """
-    base = load_config(file, overrides)
-    if base.model.scaling is not None:
-        raise UserError(
-            "model.scaling is set, but encodings are trained without it: remove it, and compare, for example, tape+yarn"
-        )
+    base = _load_base(file, overrides)
     first_seed = base.training.seed
     comparison = Comparison(
         file=file,
@@ -136,12 +169,45 @@ def compare(file: str, overrides: Sequence[str], encodings: str, seeds: int, stu
         variants=parse_variants(encodings),
         seeds=range(first_seed, first_seed + seeds),
         study=study,
+        tasks=tuple(tasks),
     )
     runs = comparison.runs()
     with study.begin() as execution:
         execution.finish(runs)
         comparison.report()
     execution.raise_failures()
+
+
+def configs_by_label(file: str, overrides: Sequence[str], encodings: str) -> dict[str, Config]:
+    """Return the configuration of each model that `compare` would train, without reading data.
+
+    Args:
+        file: Configuration file.
+        overrides: Values of --set.
+        encodings: Variant labels, separated by commas.
+
+    Returns:
+        Label without scaling -> configuration.
+
+    Raises:
+        UserError: An argument does not fit.
+    """
+    _load_base(file, overrides)
+    configs = {}
+    for variant in parse_variants(encodings):
+        with_encoding = load_config(file, [*overrides, *variant.overrides])
+        configs[variant.trained] = load_config(file, [*overrides, *variant.overrides_for(with_encoding)])
+    return configs
+
+
+def _load_base(file: str, overrides: Sequence[str]) -> Config:
+    """Load the configuration of a comparison. Raises UserError if it scales frequencies."""
+    base = load_config(file, overrides)
+    if base.model.scaling is not None:
+        raise UserError(
+            "model.scaling is set, but encodings are trained without it: remove it, and compare, for example, tape+yarn"
+        )
+    return base
 
 
 def _check_distinct(runs: list[Run[TextResult]], labels: list[str]) -> None:

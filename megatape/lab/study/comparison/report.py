@@ -35,11 +35,31 @@ class TableRow:
     seeds: list[Columns]
 
 
-def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
+@dataclass(frozen=True)
+class ScoredVariant:
+    """Results of a task for a variant.
+
+    Attributes:
+        label: Variant label.
+        columns_by_seed: Seed -> values by column title.
+    """
+
+    label: str
+    columns_by_seed: dict[int, Columns]
+
+
+def report(
+    rows: list[Row],
+    scores: dict[str, list[ScoredVariant]],
+    notes: list[str],
+    command: str,
+    out: Path,
+) -> str:
     """Write comparison.md and comparison.png, and return the text.
 
     Args:
         rows: Variants with their results. The first variant is the reference of the others.
+        scores: Results of each task by its title.
         notes: Costs of controls.
         command: The user's command line.
         out: Study folder.
@@ -58,6 +78,10 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     differences = _differences(rows, distinguish)
     if any(difference.seeds for difference in differences):
         paragraphs += [f"Difference from `{rows[0].label}` of the same seed:", *_tables(differences)]
+    parameters_by_label = {row.label: row.parameters for row in figures}
+    for title, scored in scores.items():
+        listed = [variant for variant in scored if variant.label in parameters_by_label]
+        paragraphs += _score_tables(title, listed, parameters_by_label)
     return write_report("comparison", paragraphs, lambda figure: draw_curves(figure, rows), out)
 
 
@@ -94,6 +118,28 @@ def _tables(rows: Sequence[TableRow]) -> list[str]:
     if any(any(row.seeds) for row in by_position):
         tables.append(_table(by_position))
     return tables
+
+
+def _score_tables(title: str, scored: list[ScoredVariant], parameters_by_label: dict[str, int]) -> list[str]:
+    """Return the tables of a task's results, and of their differences from the first variant with results."""
+    if not scored:
+        return []
+    table_rows = []
+    differences = []
+    first = scored[0]
+    for variant in scored:
+        parameters = parameters_by_label[variant.label]
+        table_rows.append(TableRow(variant.label, parameters, list(variant.columns_by_seed.values())))
+        seed_differences = []
+        for seed, columns in variant.columns_by_seed.items():
+            if seed in first.columns_by_seed:
+                seed_differences.append(_subtract(columns, first.columns_by_seed[seed]))
+        differences.append(TableRow(variant.label, parameters, seed_differences))
+    paragraphs = [f"Evaluated by `megatape evaluate {title}`:", _table(table_rows)]
+    others = differences[1:]
+    if any(difference.seeds for difference in others):
+        paragraphs += [f"Difference from `{first.label}` of the same seed:", _table(others)]
+    return paragraphs
 
 
 def _select(columns: Columns, by_position: bool) -> Columns:

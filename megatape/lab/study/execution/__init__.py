@@ -6,4 +6,6 @@ engines.py      the ways to train, from which the pool chooses
 run.py          a run with processes of its own; settings.py has its settings
 one_process/    several runs in one process
 measurement.py  measuring a trained model in a process of its own
+task_evaluation.py
+                evaluating it by `megatape evaluate`
 """

@@ -19,6 +19,7 @@ from megatape.lab.study.execution.children import Children, Environment
 from megatape.lab.study.execution.engines import EngineChoice
 from megatape.lab.study.execution.one_process.group import RunGroup, finish_alone, make_groups, reason_against
 from megatape.lab.study.execution.run import Run
+from megatape.lab.study.execution.task_evaluation import TaskCommand
 from megatape.utils.text.paragraphs import Line, Show
 from megatape.utils.text.units import plural
 
@@ -74,6 +75,17 @@ class RunPool:
         # A relative path might start with a hyphen.
         path = str(Path(file).absolute())
         return [*start, str(SCRIPT), "pretrain", *arguments(), "--config", path, *options, "--resume", "auto"]
+
+    def evaluate_command(self, task: TaskCommand, checkpoint: Path, output: Path) -> list[str]:
+        """Return the command that evaluates a checkpoint in one process, resuming an interrupted evaluation.
+
+        Args:
+            task: Task with its options.
+            checkpoint: Folder of the checkpoint.
+            output: Folder for results.
+        """
+        words = [task.task, str(checkpoint), "--output", str(output), *task.options]
+        return [sys.executable, str(SCRIPT), "evaluate", *arguments(), *words]
 
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes], show: Show) -> list[str]:
         """Execute the unfinished runs. An exception, such as a KeyboardInterrupt, stops them.

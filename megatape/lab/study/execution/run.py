@@ -14,6 +14,7 @@ from megatape.config import Config, differences, save_config
 from megatape.errors import ExitStatus, UserError, flag
 from megatape.lab.study.execution.children import Children, Environment
 from megatape.lab.study.execution.measurement import Measurement
+from megatape.lab.study.execution.task_evaluation import TaskEvaluation
 from megatape.lab.study.results.result import RunResult
 from megatape.run_folder import RunFolder
 from megatape.utils.files.files import read_regular
@@ -39,6 +40,7 @@ class Run(Generic[ResultT]):
         train: Command training the model to its last step, from the start or from a checkpoint. None if only measured.
         measurements: Measurements of the trained model.
         result: Type of their results.
+        evaluations: Evaluations of the trained model by tasks.
     """
 
     name: str
@@ -46,15 +48,17 @@ class Run(Generic[ResultT]):
     train: list[str] | None
     measurements: tuple[Measurement, ...]
     result: type[ResultT]
+    evaluations: tuple[TaskEvaluation, ...] = ()
 
     @property
     def folder(self) -> RunFolder:
         """Run directory."""
         return RunFolder(Path(self.config.run.directory))
 
-    def missing(self) -> list[Measurement]:
-        """Return the measurements without a result file."""
-        return [measurement for measurement in self.measurements if not measurement.is_done()]
+    def missing(self) -> list[Measurement | TaskEvaluation]:
+        """Return the measurements and evaluations without a result file."""
+        steps: list[Measurement | TaskEvaluation] = [*self.measurements, *self.evaluations]
+        return [step for step in steps if not step.is_done()]
 
     def read_results(self) -> list[ResultT]:
         """Read the existing result files."""
@@ -63,6 +67,7 @@ class Run(Generic[ResultT]):
     def read_summary(self) -> str:
         """Read the existing result files, and return them in one line."""
         summaries = [result.summary for result in self.read_results()]
+        summaries += [evaluation.summary for evaluation in self.evaluations if evaluation.is_done()]
         return f"{self.name}: {'; '.join(summaries)}"
 
     def check(self, fingerprints: dict[str, str]) -> None:
@@ -106,8 +111,8 @@ class Run(Generic[ResultT]):
                 save_config(self.config, self.folder.config)
             elif not _is_complete(checkpoint):
                 self._execute("training", children, self.train, environment, checkpoint)
-            for measurement in self.missing():
-                self._execute("measuring", children, measurement.command(), environment, measurement.path)
+            for step in self.missing():
+                self._execute("measuring", children, step.command(), environment, step.path)
         finally:
             environments.put(environment)
 

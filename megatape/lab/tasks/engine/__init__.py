@@ -15,7 +15,7 @@ loading.py, outline.py, tensor_parallel.py
 
 Files
 journal.py          the folder of an evaluation: settings, predictions, results
-record.py           content of settings.json and results.json
+record.py           content of settings.json and results.json, and recorded.py what is read of the latter
 provenance.py       hashes of models and examples, versions of the software
 table.py            the table comparing models
 """

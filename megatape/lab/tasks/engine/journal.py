@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from megatape.errors import ExistingPath, UserError, flag
 from megatape.lab.tasks.engine.record import EvaluationResults, EvaluationSettings
+from megatape.lab.tasks.engine.recorded import RESULTS
 from megatape.utils.files.atomic import write_atomically
 from megatape.utils.files.json_files import json_content, parse_json, read_json
 from megatape.utils.files.json_lines import append_lines, read_lines
@@ -111,7 +112,7 @@ class EvaluationJournal(Generic[Prediction]):
         for path in self.folder.glob("samples-*.jsonl"):
             path.unlink()
 
-        results_path = self.folder / "results.json"
+        results_path = self.folder / RESULTS
         content = json_content(results.content(), str(results_path), indent=2, default=str)
         write_atomically(results_path, content + b"\n")
 

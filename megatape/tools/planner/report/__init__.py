@@ -6,4 +6,5 @@ speed_rows.py     time and cost
 failure_rows.py   failures
 stages.py         comparison of the ZeRO stages
 search_report.py  the report of `megatape plan --search`
+study_report.py   the plan of `megatape study compare --dry-run`
 """

@@ -91,12 +91,24 @@ def cost_rows(tokens: int, layout: TrainingLayout, seconds: Range, price: float 
         seconds: Seconds per step.
         price: Price of a GPU-hour.
     """
-    gpu_steps = _full_steps(tokens, layout) * layout.world_size
-    low, high = (gpu_steps * step_seconds / SECONDS_PER_HOUR for step_seconds in seconds)
+    low, high = gpu_hours(tokens, layout, seconds)
     rows = [("GPU-hours for the run", format_range(low, high))]
     if price is not None:
         rows.append((f"  cost at {price:g} a GPU-hour", format_range(price * low, price * high)))
     return rows
+
+
+def gpu_hours(tokens: int, layout: TrainingLayout, seconds: Range) -> Range:
+    """Return the GPU-hours of a run.
+
+    Args:
+        tokens: Tokens in the whole run.
+        layout: Layout of the run.
+        seconds: Seconds per step.
+    """
+    gpu_steps = _full_steps(tokens, layout) * layout.world_size
+    hours = [gpu_steps * step_seconds / SECONDS_PER_HOUR for step_seconds in seconds]
+    return Range(*hours)
 
 
 def _full_steps(tokens: int, layout: TrainingLayout) -> float:

@@ -16,9 +16,11 @@ from megatape.lab.study.comparison.compare import compare
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import RunsFailed
 from megatape.lab.study.execution.study import Study
+from megatape.lab.study.execution.task_evaluation import TaskCommand
 from megatape.lab.study.results.text_result import TextResult
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close
+from tests.helpers.checks.cells import cells
 from tests.helpers.processes.load import scaled
 from tests.helpers.processes.waiting import wait_until
 
@@ -38,11 +40,20 @@ def change_config(file: Path, section: str, **changes: Any) -> None:
     file.write_text(json.dumps(raw))
 
 
-def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
+def run(
+    file: Path,
+    out: Path,
+    encodings: str,
+    seeds: int,
+    *settings: str,
+    jobs: int = 1,
+    launcher: str | None = None,
+    tasks: tuple[TaskCommand, ...] = (),
+) -> str:
     """Return what the command prints."""
     shown: list[str] = []
     study = Study(out, RunPool(jobs, launcher), "typed", shown.append)
-    compare(str(file), settings, encodings, seeds, study)
+    compare(str(file), settings, encodings, seeds, study, tasks)
     return "\n".join(shown)
 
 
@@ -137,6 +148,36 @@ def test_adds_a_seed(file: Path, tmp_path: Path) -> None:
         run(file, out, "rope", 1, "optimizer.learning_rate=0.5")
     with pytest.raises(ValueError, match="was trained with model.norm_eps 1e-05, the configuration says 0.1"):
         run(file, out, "rope", 1, "model.norm_eps=0.1")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_children")
+def test_models_are_evaluated_by_tasks(file: Path, tmp_path: Path) -> None:
+    """A task added later needs no training. Tasks evaluate models as they were trained, without scaling."""
+    change_config(file, "model", max_positions=128)
+    out = tmp_path / "out"
+    data = json.loads(file.read_text())["data"]["path"]
+    short = TaskCommand.parse(f"perplexity --data {data} --lengths 16 --max-tokens 64")
+    long = TaskCommand.parse(f"perplexity --data {data} --lengths 32 --max-tokens 64")
+    run(file, out, "rope,tape", 1, tasks=(short,))
+    metrics = out / "tape" / "seed-1234" / "metrics.jsonl"
+    trained = metrics.stat().st_mtime_ns
+
+    printed = run(file, out, "rope,tape,tape+linear", 1, tasks=(short, long))
+
+    assert "2 runs, 2 of them to do" in printed
+    assert metrics.stat().st_mtime_ns == trained
+    _, tables = printed.split(f"Evaluated by `megatape evaluate {long.title}`:")
+    header, *rows = [cells(line) for line in tables.splitlines() if line.startswith("|") and "---" not in line]
+    assert header == ["encoding", "parameters", "seeds", "perplexity at 32", "nats per byte at 32"]
+    assert [row[0] for row in rows[:2]] == ["`rope`", "`tape`"]
+    (results,) = (out / "tape" / "seed-1234" / "evaluations" / long.folder_name).rglob("results.json")
+    (perplexity, _) = json.loads(results.read_text())["measures"]
+    assert rows[1][3].startswith(f"{perplexity['value']:.4g} (")
+    difference = rows[-1]
+    assert difference[0] == "`tape`"
+    rope_perplexity = float(rows[0][3].split()[0])
+    assert float(difference[3].split()[0]) == pytest.approx(perplexity["value"] - rope_perplexity, abs=0.1)
 
 
 @pytest.fixture

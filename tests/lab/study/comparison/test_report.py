@@ -9,7 +9,7 @@ import matplotlib.image
 import pytest
 
 from megatape.config import parse_config
-from megatape.lab.study.comparison.report import report
+from megatape.lab.study.comparison.report import ScoredVariant, report
 from megatape.lab.study.results.figures import Figures
 from megatape.lab.study.results.plots import Row
 from megatape.lab.study.results.text_result import PERPLEXITY_AXES, TextResult
@@ -61,7 +61,7 @@ def test_truncated_result_is_refused(rows: list[Row], tmp_path: Path) -> None:
 
 
 def test_table_has_means_ranges_and_differences_of_equal_seeds(rows: list[Row], tmp_path: Path) -> None:
-    text = report(rows, ["a control"], "the command", tmp_path)
+    text = report(rows, {}, ["a control"], "the command", tmp_path)
 
     assert text.startswith("    the command\n")
     assert (tmp_path / "comparison.md").read_text().strip() in text
@@ -88,15 +88,34 @@ def test_losses_by_position_have_tables_of_their_own(raw_config: dict[str, Any],
         figures = Figures(validation_loss=3.0, by_position={"1-64": loss}, passkey={64: 1.0})
         return _result(raw_config, encoding, 1, figures)
 
-    text = report([Row("rope", [trained("rope", 3.5)]), Row("tape", [trained("tape", 3.25)])], [], "the command", tmp_path)
+    text = report([Row("rope", [trained("rope", 3.5)]), Row("tape", [trained("tape", 3.25)])], {}, [], "the command", tmp_path)
 
     headers = [cells(line)[3:] for line in text.splitlines() if line.startswith("| encoding")]
     assert headers == [["validation loss", "passkey at 64 (%)"], ["loss at positions 1-64"]] * 2
     assert cells(text.splitlines()[-3])[3:] == ["-0.25 (-0.25 to -0.25)"]
 
 
+def test_scores_of_a_task_have_tables_of_their_own(rows: list[Row], tmp_path: Path) -> None:
+    """Differences are those of equal seeds. A variant without results of the task is left out."""
+    rope = ScoredVariant("rope", {1: {"right (%)": 20.0}, 2: {"right (%)": 30.0}})
+    tape = ScoredVariant("tape", {2: {"right (%)": 33.0}, 3: {"right (%)": 50.0}})
+    unknown = ScoredVariant("fire", {1: {"right (%)": 1.0}})
+
+    text = report(rows, {"passkey --trials 9": [rope, tape, unknown], "scrolls": []}, [], "the command", tmp_path)
+
+    _, tables = text.split("Evaluated by `megatape evaluate passkey --trials 9`:")
+    lines = [cells(line) for line in tables.splitlines() if line.startswith("| `")]
+    scores = [[name, *others] for name, _, *others in lines]
+    assert scores == [
+        ["`rope`", "2", "25 (20 to 30)"],
+        ["`tape`", "2", "41.5 (33 to 50)"],
+        ["`tape`", "1", "3 (3 to 3)"],
+    ]
+    assert "scrolls" not in text
+
+
 def test_picture(rows: list[Row], tmp_path: Path) -> None:
-    report(rows, [], "the command", tmp_path)
+    report(rows, {}, [], "the command", tmp_path)
 
     pixels = matplotlib.image.imread(tmp_path / "comparison.png")
     height, width = pixels.shape[:2]
@@ -114,7 +133,7 @@ def test_losses_on_different_samples_are_not_compared(rows: list[Row], tmp_path:
     earlier = _select(rows[0], "first")
     newer = [_select(row, "spread") for row in rows[1:]]
 
-    text = report([earlier, *newer], [], "the command", tmp_path)
+    text = report([earlier, *newer], {}, [], "the command", tmp_path)
 
     header, rope, tape, *_ = [cells(line) for line in text.splitlines() if line.startswith("|") and "---" not in line]
     assert header[3] == "validation loss (the first samples)"

@@ -77,7 +77,7 @@ def finish_alone(run: Run[Any], children: Children, environments: SimpleQueue[En
 
 def reason_against(run: Run[Any]) -> str | None:
     """Return the reason why a run needs processes of its own, or None."""
-    if run.train is None or any(measurement.of_model is None for measurement in run.measurements):
+    if run.train is None or run.evaluations or any(measurement.of_model is None for measurement in run.measurements):
         return "its measurements read a checkpoint"
     if run.folder.list_checkpoints():
         return "it has a checkpoint to continue from"
