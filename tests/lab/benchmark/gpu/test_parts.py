@@ -22,7 +22,7 @@ from megatape.lab.benchmark.gpu import runner
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.registry import PARTS, BenchmarkPart
 from megatape.lab.benchmark.gpu.report import report
-from megatape.lab.benchmark.gpu.results import ResultLine, Results, read_results
+from megatape.lab.benchmark.gpu.results import ResultKey, ResultLine, Results, read_results
 from megatape.lab.benchmark.gpu.runner import BenchmarkConditions, benchmark
 from tests.helpers.processes.command import Command
 
@@ -75,6 +75,24 @@ def test_chosen_parts_run_in_the_order_of_the_benchmark(
     assert command(*given, "step 155m,machine")[0] == 0
     assert begun == ["machine", "step 155m"]
     assert "--parts: 'step' is not a part of the benchmark: did you mean step 7b?" in command(*given, "step")[2]
+
+
+# End of the error of a part whose times were too noisy, as on a machine that runs other tests.
+NOISE = "measure again while nothing else runs on the device"
+
+
+def faults_of(results: Results) -> dict[ResultKey, str]:
+    """Return the errors of a benchmark, except for noisy times."""
+    faults = {key: result.error for key, result in results.items() if result.error is not None}
+    noisy = [key for key, error in faults.items() if error.endswith(NOISE)]
+    for key in noisy:
+        del faults[key]
+    for part in {key.part for key in noisy}:
+        # The error of a part counts those of its cases.
+        whole = ResultKey(part, ())
+        if faults.get(whole) == f"{sum(key.part == part for key in noisy)} failed":
+            del faults[whole]
+    return faults
 
 
 # Parts of the benchmark, by the group of packages of launch/gpu_run.py that they need beside those of every part.
@@ -149,7 +167,7 @@ def test_parts_import_only_packages_that_the_script_installs(group: str, tmp_pat
     process = subprocess.run([sys.executable, "-m", "megatape", *command], env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     found = read_results(tmp_path / "out/results.jsonl")
-    faults = {key: each.error for key, each in found.items() if each.error and "FP8" not in str(key)}
+    faults = {key: error for key, error in faults_of(found).items() if "FP8" not in str(key)}
     assert not faults
     assert len(found) > len(parts)
 
@@ -173,7 +191,7 @@ def measured(names: list[str]) -> Results:
 @pytest.mark.slow
 def test_all_parts_run(results: Results) -> None:
     """Without torchao, the FP8 steps fail with a message that says so."""
-    faults = {key: result.error for key, result in results.items() if result.error is not None}
+    faults = faults_of(results)
     lacking = {key for key, fault in faults.items() if find_spec("torchao") is None and "torchao cannot be imported" in fault}
     assert not faults.keys() - lacking, faults
     assert {key.part for key in results} == {part.name for part in PARTS if part.name != "tests"}
@@ -184,7 +202,7 @@ def test_all_parts_run(results: Results) -> None:
 def test_fp8() -> None:
     results = measured(["fp8"])
     assert results
-    assert not {key: result.error for key, result in results.items() if result.error is not None}
+    assert not faults_of(results)
 
 
 @pytest.mark.slow
