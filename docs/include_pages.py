@@ -1,4 +1,4 @@
-"""mkdocs hook that shows README.md as index.md, and CONTRIBUTING.md as contributing.md, in place of these pages' own text.
+"""mkdocs hook that shows README.md, CONTRIBUTING.md and CHANGELOG.md in place of the text of their pages in docs/.
 
 Links and pictures, relative to the repository's root in these files, become relative to docs/. Links of other pages to these
 files become links to the pages that show them. A picture of another page that has a dark version, such as curves-dark.png
@@ -12,9 +12,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 # Page of the site -> file in the root.
-INCLUDED = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
+INCLUDED = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 LINK = re.compile(r"\[([^]]+)\]\(([^)\s]+)\)")
-LINK_TO_ROOT = re.compile(r"\]\(((?:\.\./)*)\.\./(README|CONTRIBUTING)\.md")
+LINK_TO_ROOT = re.compile(r"\]\(((?:\.\./)*)\.\./(README|CONTRIBUTING|CHANGELOG)\.md")
 # Pages that only readers of the repository need, because the site has its navigation.
 NOT_ON_SITE = ("docs/README.md",)
 HTML_PICTURE = re.compile(r'(src|srcset)="docs/')
@@ -59,7 +59,7 @@ def add_dark_pictures(markdown: str, page: str) -> str:
 
 
 def link_to_page(match: re.Match[str]) -> str:
-    """Return the beginning of a link to README.md or CONTRIBUTING.md as a link to the page that shows it."""
+    """Return the beginning of a link to a file of INCLUDED as a link to the page that shows it."""
     folders, name = match.groups()
     for page, file in INCLUDED.items():
         if file == f"{name}.md":

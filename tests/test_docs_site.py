@@ -35,15 +35,16 @@ def test_links_exist() -> None:
 def test_documentation_lists_every_page() -> None:
     """For readers on GitHub, docs/README.md lists all pages in the site's navigation with their titles."""
     listed = dict(re.findall(r"^\* \[([^]]+)\]\(([^)]+)\)", (ROOT / "docs/README.md").read_text(), re.MULTILINE))
-    # The home page, CONTRIBUTING.md, and API pages, which the first API page links to.
-    others = {"index.md", "contributing.md"} | {page for page in NAV if page.startswith("api/") and page != "api/index.md"}
+    # Pages that show a file of the root, and API pages, which the first API page links to.
+    others = {"index.md", "contributing.md", "changelog.md"}
+    others |= {page for page in NAV if page.startswith("api/") and page != "api/index.md"}
     assert sorted(listed.values()) == sorted(set(NAV) - others)
     for title, page in listed.items():
         assert (ROOT / "docs" / page).read_text().startswith(f"# {title}\n")
 
 
-def test_site_shows_readme_and_contributing() -> None:
-    """The site's hook shows README.md as its first page, and redirects links to README.md there."""
+def test_site_shows_files_of_the_root() -> None:
+    """The site's hook shows README.md as its first page, and redirects links to files of the root to their pages."""
     show = runpy.run_path(str(ROOT / "docs/include_pages.py"))["on_page_markdown"]
 
     def shown(page: str, text: str) -> str:
@@ -56,6 +57,8 @@ def test_site_shows_readme_and_contributing() -> None:
     assert "](README.md)" not in home
     assert shown("a.md", "[it](../README.md#maturity)") == "[it](index.md#maturity)"
     assert shown("api/b.md", "[it](../../CONTRIBUTING.md)") == "[it](../contributing.md)"
+    assert shown("a.md", "[it](../CHANGELOG.md)") == "[it](changelog.md)"
+    assert shown("changelog.md", "The site shows CHANGELOG here.").startswith("# Changelog\n")
 
 
 def test_site_adds_dark_pictures() -> None:
