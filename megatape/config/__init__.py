@@ -11,7 +11,7 @@ this package imports torch.
 * fields/ reads the fields, for help and documentation, for resuming and for errors.
 """
 
-from megatape.config.changes import with_sections, with_settings
+from megatape.config.changes import SettingValues, as_overrides, with_sections, with_settings
 from megatape.config.config import Config
 from megatape.config.fields.differences import Difference, differences, shared_values
 from megatape.config.file import load_config, load_recorded_config, parse_config, parse_model, save_config

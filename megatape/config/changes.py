@@ -1,5 +1,6 @@
-"""Variants of a configuration, checked like a file."""
+"""Variants of a configuration, checked like a file, and the overrides that select them."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,13 +8,16 @@ from megatape.config.config import Config
 from megatape.config.file import parse_config
 from megatape.config.section import Section
 
+# Values of settings by their keys, such as zero.stage.
+SettingValues = dict[str, Any]
+
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     """Return a copy of a configuration with other settings.
 
     Args:
         config: Original configuration.
-        settings: `section.key` -> value.
+        settings: Values of the other settings.
 
     Raises:
         UserError: The result is not a valid configuration.
@@ -40,3 +44,8 @@ def with_sections(config: Config, origin: str, **sections: Section) -> Config:
     for name, section in sections.items():
         raw[name] = section.model_dump()
     return parse_config(raw, origin)
+
+
+def as_overrides(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as values of --set: `section.key=JSON`."""
+    return [f"{key}={json.dumps(value)}" for key, value in settings.items()]

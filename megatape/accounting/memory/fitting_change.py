@@ -1,26 +1,28 @@
-"""Advice for a run that lacks memory while starting or training."""
+"""Advice for a run that lacks memory while starting or training.
+
+The planner has a search for the smallest change, too (tools/planner/search/search.py). It may change the tensor-parallel ranks,
+and estimates step times, which needs the cluster's bandwidths. A run can't change its ranks, knows no bandwidths, and its other
+ranks wait for the advice, so this search only plans memory.
+"""
 
 import time
 from itertools import product
-from typing import Any, get_args
+from typing import get_args
 
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory.memory_parts import Memory
 from megatape.accounting.memory.rank_memory import MARGIN, plan_total
-from megatape.config import ActivationCheckpointing, Config, TrainingConfig, with_settings
+from megatape.config import ActivationCheckpointing, Config, SettingValues, TrainingConfig, with_settings
 from megatape.errors import UserError
 from megatape.zero.graph_limits import records_passes
 
 # Time limit of the search for a change. Other ranks wait meanwhile.
 REMEDY_SECONDS = 8.0
 
-# New values of settings by their keys, such as zero.stage.
-Changes = dict[str, Any]
-
 
 def smallest_fitting_change(
     config: Config, world_size: int, on_gpu: bool, available: float, limit: float = REMEDY_SECONDS
-) -> tuple[Changes, Memory] | None:
+) -> tuple[SettingValues, Memory] | None:
     """Find the smallest change to micro-batch, activation checkpointing, CUDA graphs and ZeRO stage that makes a run fit.
 
     Args:
@@ -51,7 +53,7 @@ def smallest_fitting_change(
     return None
 
 
-def _changes(training: TrainingConfig, stage: int, records: bool) -> list[Changes]:
+def _changes(training: TrainingConfig, stage: int, records: bool) -> list[SettingValues]:
     """Return the possible changes, sorted by number of changed settings, then by cost in time.
 
     Args:
@@ -70,7 +72,7 @@ def _changes(training: TrainingConfig, stage: int, records: bool) -> list[Change
     for micro_batch, mode, higher_stage, graph in product(
         [None, *micro_batches], [None, *modes], [None, *higher_stages], [None, *graphs]
     ):
-        changes: Changes = {}
+        changes: SettingValues = {}
         if micro_batch is not None:
             changes["training.micro_batch_size"] = micro_batch
         if mode is not None:
@@ -84,6 +86,6 @@ def _changes(training: TrainingConfig, stage: int, records: bool) -> list[Change
     return sorted(candidates, key=_cost)
 
 
-def _cost(changes: Changes) -> tuple[int, bool, bool]:
+def _cost(changes: SettingValues) -> tuple[int, bool, bool]:
     """Return a sort key: a smaller micro-batch costs less time than recomputing, and recomputing less than exchanging."""
     return len(changes), "zero.stage" in changes, "training.activation_checkpointing" in changes

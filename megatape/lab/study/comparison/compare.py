@@ -9,13 +9,12 @@ OUT/comparison.md, comparison.png
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatape.config import Config, load_config
+from megatape.config import Config, SettingValues, as_overrides, load_config
 from megatape.errors import UserError, flag
 from megatape.lab.study.comparison.measure import check_measurable, measure
 from megatape.lab.study.comparison.report import ScoredVariant, report
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
-from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.execution.study import Study
 from megatape.lab.study.execution.task_evaluation import TaskCommand, TaskEvaluation
 from megatape.lab.study.results.plots import Row
@@ -105,7 +104,7 @@ class Comparison:
         # The variants have the same overrides.
         variant = variants[-1]
         folder = self._folder(variant.trained, seed)
-        settings: Settings = {"training.seed": seed, "run.directory": str(folder.directory)}
+        settings: SettingValues = {"training.seed": seed, "run.directory": str(folder.directory)}
         variant_overrides = variant.overrides_for(self._config_of(variant))
         overrides = [*self.overrides, *variant_overrides, *as_overrides(settings)]
         config = load_config(self.file, overrides)

@@ -3,7 +3,7 @@
 study.py        a study that trains: its folder (lock.py), its pool and its failures. Start here
 pool.py         trains and measures several runs at a time (children.py)
 engines.py      the ways to train, from which the pool chooses
-run.py          a run with processes of its own; settings.py has its settings
+run.py          a run with processes of its own
 one_process/    several runs in one process
 measurement.py  measuring a trained model in a process of its own
 task_evaluation.py

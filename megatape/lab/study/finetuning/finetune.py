@@ -14,12 +14,11 @@ from typing import Self
 
 from pydantic import JsonValue
 
-from megatape.config import Config, load_config
+from megatape.config import Config, SettingValues, as_overrides, load_config
 from megatape.errors import UserError, flag
 from megatape.lab.names import parse_names
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
-from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.execution.study import Study
 from megatape.lab.study.finetuning.base_model import Base, open_base
 from megatape.lab.study.finetuning.measure import extended_lengths, measure_extended
@@ -99,7 +98,7 @@ class Extension:
         base.check(request.data)
         return opened
 
-    def settings_of(self, name: str) -> Settings:
+    def settings_of(self, name: str) -> SettingValues:
         """Return the settings of a method, or of the base, including those that all share."""
         settings = extension(self.base.length, self.length)
         if name != BASE:
@@ -136,7 +135,7 @@ class Extension:
 
     def _overrides(self, name: str, imported: Path, folder: RunFolder) -> list[str]:
         """Return the overrides for a method: the study's, then the user's."""
-        settings: Settings = {
+        settings: SettingValues = {
             "data.path": str(self.request.data),
             "training.steps": self.request.steps,
             "training.init_from": str(imported.absolute()),

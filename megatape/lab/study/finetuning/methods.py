@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from megatape.config import LoraConfig
+from megatape.config import LoraConfig, SettingValues
 from megatape.errors import UserError, flag
-from megatape.lab.study.execution.settings import Settings
 
 # Name of the model without training, listed with the methods.
 BASE = "base"
@@ -29,9 +28,9 @@ class Method:
     rotary_base: float | None = None
     num_shifted_groups: int | None = None
 
-    def settings(self) -> Settings:
+    def settings(self) -> SettingValues:
         """Return the method's settings of a run."""
-        settings: Settings = {"training.trainable": list(self.trainable)}
+        settings: SettingValues = {"training.trainable": list(self.trainable)}
         if self.lora is not None:
             settings["model.lora"] = self.lora.model_dump(mode="json")
         if self.is_tape:
@@ -61,7 +60,7 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-def extension(original: int, length: int) -> Settings:
+def extension(original: int, length: int) -> SettingValues:
     """Return the settings shared by all methods: longer samples, with positions scaled to stay within the original length.
 
     Args:

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatape.accounting.memory.rank_memory import MARGIN
-from megatape.config import Config
+from megatape.config import Config, SettingValues
 from megatape.errors import UserError, flag
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report.speed_rows import cost_rows
 from megatape.tools.planner.search.search import SEARCH_SECONDS, Search
 from megatape.tools.planner.search.search_space import SearchSpace
-from megatape.tools.planner.search.value_grids import SettingIndex, Settings
+from megatape.tools.planner.search.value_grids import SettingIndex
 from megatape.tools.planner.step_time.measured import nearest_step
 from megatape.tools.planner.step_time.speed import TOLERANCE
 from megatape.utils.text.tables import columns
@@ -116,7 +116,7 @@ def smallest_change_advice(space: SearchSpace, limit: float | None) -> list[str]
     return lines
 
 
-def _options(changes: Settings) -> str:
+def _options(changes: SettingValues) -> str:
     """Return changes as command-line options."""
     if not changes:
         return "the settings of the file"

@@ -148,6 +148,8 @@ class Search:
     def smallest_change(self) -> SettingIndex | None:
         """Find the fastest fitting settings among those with the fewest changes.
 
+        Runs that lack memory use a simpler search, which does not estimate step times (accounting/memory/fitting_change.py).
+
         After the time limit, return the fastest settings found before it, or None.
         """
         numbers = range(len(self._space.grids.all))

@@ -9,12 +9,12 @@ from itertools import product
 from math import gcd
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.config import Config, with_settings
+from megatape.config import Config, SettingValues, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
 from megatape.tools.planner.nodes import check_nodes
 from megatape.tools.planner.planned_cluster import PlannedCluster
-from megatape.tools.planner.search.value_grids import SettingIndex, Settings, value_grids
+from megatape.tools.planner.search.value_grids import SettingIndex, value_grids
 
 
 class SearchSpace:
@@ -64,7 +64,7 @@ class SearchSpace:
                 candidates[index] = candidate
         return candidates
 
-    def changes(self, index: SettingIndex) -> Settings:
+    def changes(self, index: SettingIndex) -> SettingValues:
         """Return the settings at an index that differ from the configuration's."""
         original = self.grids.settings(self.start)
         return {key: value for key, value in self.grids.settings(index).items() if value != original[key]}

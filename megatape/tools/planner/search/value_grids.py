@@ -4,10 +4,7 @@ from collections.abc import Iterable
 from math import isqrt
 from typing import Any, NamedTuple, get_args
 
-from megatape.config import ActivationCheckpointing, ClusterConfig, Config, ZeroConfig
-
-# Values of settings by their keys, such as zero.stage.
-Settings = dict[str, Any]
+from megatape.config import ActivationCheckpointing, ClusterConfig, Config, SettingValues, ZeroConfig
 
 # Minimum number of tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
 MIN_TOKENS_PER_RANK = 1024
@@ -26,7 +23,7 @@ class ValueGrid(NamedTuple):
     keys: tuple[str, ...]
     points: tuple[tuple[Any, ...], ...]
 
-    def settings(self, position: int) -> Settings:
+    def settings(self, position: int) -> SettingValues:
         """Return the settings at a position."""
         return dict(zip(self.keys, self.points[position], strict=True))
 
@@ -73,9 +70,9 @@ class ValueGrids(NamedTuple):
         """All grids in the order of SettingIndex.positions."""
         return (self.tensor, self.stage, *self.ordered)
 
-    def settings(self, index: SettingIndex) -> Settings:
+    def settings(self, index: SettingIndex) -> SettingValues:
         """Return all settings at an index."""
-        settings: Settings = {}
+        settings: SettingValues = {}
         for grid, position in zip(self.all, index.positions, strict=True):
             settings |= grid.settings(position)
         return settings

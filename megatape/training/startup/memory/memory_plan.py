@@ -6,10 +6,10 @@ from collections.abc import Callable
 import torch
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory.fitting_change import Changes
 from megatape.accounting.memory.memory_parts import Memory, MemoryPart
 from megatape.accounting.memory.rank_memory import plan_memory
 from megatape.accounting.whole_model.parameters import count_parameters
+from megatape.config import SettingValues
 from megatape.distributed.topology import Topology
 from megatape.utils.text.units import format_bytes
 
@@ -47,7 +47,7 @@ class MemoryPlan:
         self,
         topology: Topology,
         layout: Callable[[], TrainingLayout],
-        find_change: Callable[[bool, float], tuple[Changes, Memory] | None],
+        find_change: Callable[[bool, float], tuple[SettingValues, Memory] | None],
     ) -> None:
         self.topology = topology
         self._layout = layout

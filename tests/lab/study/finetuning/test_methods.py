@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from megatape.config import Config, ScalingConfig, differences, load_config
+from megatape.config import Config, ScalingConfig, SettingValues, as_overrides, differences, load_config
 from megatape.hf.architecture import read_architecture
 from megatape.hf.importing.config import starting_config
-from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.finetuning.methods import METHODS, extension
 from tests.helpers.runs.config_differences import changed_samples, num_trained
 
@@ -64,7 +63,7 @@ TRAINED_WEIGHTS = {
 }
 
 
-def configured(name: str, size: str = "llama2_7b_8k", settings: Settings | None = None) -> Config:
+def configured(name: str, size: str = "llama2_7b_8k", settings: SettingValues | None = None) -> Config:
     """Return the configuration in a method's file, with changes."""
     return load_config(CONFIGS / "finetune" / f"{name}_{size}.json", as_overrides(settings or {}))
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from megatape.config import Config, load_config
+from megatape.config import Config, SettingValues, as_overrides, load_config
 from megatape.data.synthetic.task import VALIDATION
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import DIVERGED, Run
-from megatape.lab.study.execution.settings import Settings, as_overrides
 from megatape.lab.study.suite.runs.rate_search import RateGrid, RateSearch, tuning_seeds
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
 from megatape.lab.study.suite.scores.measure import measure, measure_model
@@ -51,7 +50,7 @@ class Experiment:
 
     def load_base(self) -> Config:
         """Load the configuration shared by all runs, without the width of a control and the settings that differ."""
-        settings: Settings = {"run.directory": str(self.directory)}
+        settings: SettingValues = {"run.directory": str(self.directory)}
         return load_config(self.folder.config, [*self.variant.overrides, *as_overrides(settings)])
 
     def read_search(self) -> RateSearch:
@@ -121,7 +120,7 @@ class Experiment:
         file = str(self.folder.config)
         folder = folder or self._folder(rate, seed)
         base = self.load_base()
-        settings: Settings = {
+        settings: SettingValues = {
             "optimizer.learning_rate": rate,
             "training.seed": seed,
             "run.directory": str(folder.directory),
