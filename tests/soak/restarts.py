@@ -20,9 +20,10 @@ from typing import Any, Self
 import psutil
 
 from megatape.reliability.goodput.parts import RESTART_PARTS
-from megatape.reliability.goodput.process_clock import ClockReading, seconds_since_boot
+from megatape.reliability.goodput.process_clock import ClockReading
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.utils.files.json_lines import read_lines
+from megatape.utils.processes.process_table import seconds_since_boot
 from megatape.utils.text.tables import markdown
 from tests.helpers.processes.local_ranks import running_ranks, standby_processes
 from tests.helpers.processes.waiting import wait_until

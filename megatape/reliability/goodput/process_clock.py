@@ -2,22 +2,16 @@
 
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from megatape.reliability.goodput.parts import TimeParts, as_seconds
-from megatape.utils.processes.process_table import boot_id, read_process
+from megatape.utils.processes.process_table import boot_id, read_process, seconds_since_boot
 
 # Steps after the newest checkpoint whose seconds are remembered, more than any interval between saves.
 MAX_REMEMBERED_STEPS = 100_000
-
-
-def seconds_since_boot() -> float:
-    """Return seconds since boot, including suspension. Setting the clock does not change them."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True)

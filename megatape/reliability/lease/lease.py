@@ -23,11 +23,7 @@ from megatape.reliability.lease.lease_file import create_lease, renew_lease
 from megatape.reliability.lease.takeover import Takeover
 from megatape.reliability.lease.timeouts import DEFAULT_TIMEOUTS, LeaseTimeouts
 from megatape.utils.files.files import read_regular
-
-
-def boot_time() -> float:
-    """Return a monotonic time in seconds that, on Linux, also counts while the machine is suspended."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+from megatape.utils.processes.process_table import seconds_since_boot
 
 
 class Lease:
@@ -37,7 +33,7 @@ class Lease:
         path: The lease's file.
         timeouts: Lease timeouts, the same for all runs that may use the folder.
         holder: This process as a holder.
-        clock: Returns a monotonic time in seconds.
+        clock: Returns a monotonic time in seconds, which also counts while the machine is suspended.
 
     Attributes:
         nonce: Unique name of the holder.
@@ -48,7 +44,7 @@ class Lease:
         path: Path,
         timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS,
         holder: Holder | None = None,
-        clock: Callable[[], float] = boot_time,
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         if holder is None:
             holder = this_process()

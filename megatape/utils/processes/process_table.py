@@ -1,9 +1,10 @@
-"""Linux's table of processes, and the id of the machine's boot.
+"""Linux's table of processes, and the machine's boot: its id, and the time since then.
 
 It is read without psutil, which takes another user's hidden process for an ended one, and derives start times from a clock that
 may be changed.
 """
 
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,3 +58,8 @@ def boot_id() -> str:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def seconds_since_boot() -> float:
+    """Return seconds since boot, including suspension. Setting the clock does not change them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from megatape.reliability.goodput.parts import TimeParts
-from megatape.reliability.goodput.process_clock import ClockReading, ProcessClock, seconds_since_boot
+from megatape.reliability.goodput.process_clock import ClockReading, ProcessClock
+from megatape.utils.processes.process_table import seconds_since_boot
 
 
 class Time:

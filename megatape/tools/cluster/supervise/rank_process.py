@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from megatape.distributed.launch.launchers import LAUNCHERS
-from megatape.reliability.goodput.process_clock import seconds_since_boot
 from megatape.reliability.standby import PIPE_VARIABLE, assignment
+from megatape.utils.processes.process_table import seconds_since_boot
 from megatape.utils.processes.python_process import child_environment, end_with_parent
 
 
