@@ -141,3 +141,14 @@ def as_seconds(value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) < 1e12:
         raise UserError(f"{value!r} is no number of seconds")
     return float(value)
+
+
+def as_step(value: Any) -> int:
+    """Return a step number from JSON.
+
+    Raises:
+        UserError: It is no integer, or larger than any step.
+    """
+    if type(value) is not int or not abs(value) < 1e12:
+        raise UserError(f"{value!r} is no step")
+    return value

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from megatape.reliability.goodput.parts import RESTART_PARTS, TimeParts, as_seconds
+from megatape.reliability.goodput.parts import RESTART_PARTS, TimeParts, as_seconds, as_step
 from megatape.reliability.goodput.process_clock import ClockReading
 from megatape.reliability.goodput.process_time import ProcessTime
 from megatape.reliability.goodput.saved_steps import SavedSteps, SavedTime
@@ -29,6 +29,7 @@ class RunTime:
         processes: Processes in order.
         num_rollbacks: Number of rollbacks.
         last_step: Last completed step at the last event.
+        last_time: Time of the last event, in seconds since 1970.
         has_ended: Whether the last process recorded its end.
     """
 
@@ -85,7 +86,7 @@ class RunTime:
         """
         try:
             time = as_seconds(entry["time"])
-            step = int(as_seconds(entry["step"]))
+            step = as_step(entry["step"])
             event = str(entry["event"])
         except (ValueError, KeyError, TypeError):
             return
@@ -191,7 +192,7 @@ class RunTime:
             saved = step
             unsaved = 0.0
             try:
-                saved = int(as_seconds(entry["saved_step"]))
+                saved = as_step(entry["saved_step"])
                 unsaved = as_seconds(entry["unsaved_seconds"])
             except (ValueError, KeyError, TypeError):
                 pass
