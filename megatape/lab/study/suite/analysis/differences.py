@@ -84,8 +84,18 @@ def _scores(cell: Cell, seeds: Sequence[int | None]) -> SeedScores:
 
 def confidence(differences: Iterable[Difference]) -> float:
     """Return the confidence of all intervals: exactly the significant differences have intervals without zero."""
-    insignificant = [difference for difference in differences if difference.is_tested and not difference.significant]
-    return 1 - hypothesis_tests.LEVEL / max(1, len(insignificant))
+    corrected = [difference.p for difference in differences if difference.p is not None]
+    return 1 - _interval_level(corrected)
+
+
+def _interval_level(corrected: Iterable[float]) -> float:
+    """Return the level at which Holm's method stops. Exactly the significant differences are below it.
+
+    Args:
+        corrected: Corrected p-value of each tested difference.
+    """
+    num_insignificant = sum(p >= hypothesis_tests.LEVEL for p in corrected)
+    return hypothesis_tests.LEVEL / max(1, num_insignificant)
 
 
 def _tested(differences: dict[CellKey, Difference], tests: dict[CellKey, DifferenceTest]) -> dict[CellKey, Difference]:
@@ -93,8 +103,8 @@ def _tested(differences: dict[CellKey, Difference], tests: dict[CellKey, Differe
     p_values = np.array([test.p() for test in tests.values()], dtype=float)
     corrected = hypothesis_tests.holm(p_values)
     adjusted = hypothesis_tests.benjamini_hochberg(p_values)
-    # Holm's method stops at this level, so exactly the significant differences are below it. Their intervals use it as well.
-    level = hypothesis_tests.LEVEL / max(1, int((corrected >= hypothesis_tests.LEVEL).sum()))
+    # Intervals use the level of the tests, so exactly the intervals of significant differences have no zero.
+    level = _interval_level(corrected.tolist())
     tested = {}
     for (key, test), p, adjusted_p in zip(tests.items(), corrected, adjusted, strict=True):
         interval = None
