@@ -15,6 +15,7 @@ from megatape.errors import UserError
 from megatape.nn.linear_function import LinearFunction
 from megatape.nn.remat.remat import Remat
 from megatape.utils.files.project_files import install_command
+from megatape.utils.pytorch.torch_internals import storage_id
 
 # Lowest compute capability with FP8 matmuls (Ada); Hopper is (9, 0).
 CAPABILITY = (8, 9)
@@ -70,10 +71,10 @@ def _saving_recipe(x: Tensor, remat: Remat | None) -> AbstractContextManager[Non
         return nullcontext()
     shared_input = remat.shared_input
     args = remat.recipe.args
-    memory_of_x = x.untyped_storage()._cdata
+    memory_of_x = storage_id(x)
 
     def pack(saved: Tensor) -> Tensor | None:
-        if saved.untyped_storage()._cdata != memory_of_x:
+        if storage_id(saved) != memory_of_x:
             return saved
         shared_input.add_consumer()
         return None

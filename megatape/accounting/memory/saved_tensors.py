@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from megatape.model.transformer import Transformer
+from megatape.utils.pytorch.torch_internals import storage_id
 
 
 @dataclass
@@ -26,12 +27,12 @@ class Saved:
 def record_saved(exclude: Sequence[Tensor]) -> Iterator[Saved]:
     """Record every storage that autograd saves inside the block, except those of `exclude`."""
     saved = Saved()
-    excluded = {tensor.untyped_storage()._cdata for tensor in exclude}
+    excluded = {storage_id(tensor) for tensor in exclude}
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in excluded:
-            saved.storages[storage._cdata] = storage
+        identity = storage_id(tensor)
+        if identity not in excluded:
+            saved.storages[identity] = tensor.untyped_storage()
         # An output would hold its own node, and the node the output: neither would ever be freed.
         return tensor.detach()
 

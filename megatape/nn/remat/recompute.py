@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from megatape.nn.forward_context import context_for_recomputation, forward_context
+from megatape.utils.pytorch.torch_internals import storage_id
 
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
@@ -76,10 +77,10 @@ def keep_on_host(*tensors: Tensor | None) -> AbstractContextManager[None]:
 
     Copies run in the compute stream. With another stream, the device memory would stay in use until the copy ends.
     """
-    chosen = {tensor.untyped_storage()._cdata for tensor in tensors if tensor is not None}
+    chosen = {storage_id(tensor) for tensor in tensors if tensor is not None}
 
     def pack(saved: Tensor) -> Tensor | tuple[torch.device, Tensor]:
-        if saved.untyped_storage()._cdata not in chosen:
+        if storage_id(saved) not in chosen:
             return saved
         # Tensors on a CPU or on the meta device stay there.
         device = "cpu" if saved.is_cuda else None

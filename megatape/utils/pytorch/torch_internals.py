@@ -1,7 +1,10 @@
-"""All private names of torch that this package uses, as of version 2.13.0.
+"""Private names of torch, as of version 2.13.0.
+
+tests/private_names.md lists them, and the few files that use others. tests/source/test_private_names.py finds unlisted files.
+Exports carry hf/modeling/, so that folder has its own.
 
 Slow modules are imported inside functions. tests/utils/pytorch/test_torch_internals.py calls each function, so another torch
-version fails with the missing name, and finds private names in other files.
+version fails with the missing name.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,6 +50,11 @@ def fake_group(name: str, size: int) -> dist.ProcessGroup:
     group._set_default_backend(kind)
     group._set_group_name(f"fake {name}")  # type: ignore[arg-type]
     return group
+
+
+def storage_id(tensor: Tensor) -> int:
+    """Return a number that tensors sharing memory have in common, while the memory is in use."""
+    return tensor.untyped_storage()._cdata
 
 
 def set_default_timeout(timeout: timedelta) -> None:

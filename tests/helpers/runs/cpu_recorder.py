@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from megatape.utils.pytorch.recorder import Replay, Work
+from megatape.utils.pytorch.torch_internals import storage_id
 
 # Tags of operations for which a GPU sends values to the host
 NEEDS_HOST = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -86,16 +87,16 @@ class Recording(TorchDispatchMode):
         if _needs_host(function, args):
             raise RuntimeError(f"{function}: the host waits for a value of the device")
         for tensor in _tensors((args, kwargs)):
-            if _memory(tensor) not in self._made:
-                self._outside.setdefault(_memory(tensor), tensor)
+            if storage_id(tensor) not in self._made:
+                self._outside.setdefault(storage_id(tensor), tensor)
         for tensor in _written(function, args, kwargs):
-            memory = _memory(tensor)
+            memory = storage_id(tensor)
             if memory in self._outside and memory not in self._contents:
                 self._contents[memory] = _all_elements(self._outside[memory]).clone()
         results = function(*args, **kwargs)
         for tensor in _tensors(results):
-            if _memory(tensor) not in self._outside:
-                self._made.setdefault(_memory(tensor), tensor)
+            if storage_id(tensor) not in self._outside:
+                self._made.setdefault(storage_id(tensor), tensor)
         self._operations.append(RecordedOperation(function, args, kwargs, results))
         return results
 
@@ -139,11 +140,6 @@ def _written(function: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
             continue
         value = args[index] if index < len(args) else kwargs.get(argument.name)
         yield from _tensors(value)
-
-
-def _memory(tensor: Tensor) -> int:
-    """Return a number identifying the memory that a tensor shares with its views."""
-    return tensor.untyped_storage()._cdata
 
 
 def _all_elements(tensor: Tensor) -> Tensor:

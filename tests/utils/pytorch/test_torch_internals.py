@@ -157,3 +157,9 @@ def test_autograd_inside_an_operator() -> None:
 
     assert torch.equal(operator(torch.zeros(2)), torch.ones(2))
     assert recorded == [False]
+
+
+def test_storage_id() -> None:
+    tensor = torch.zeros(4)
+    assert torch_internals.storage_id(tensor) == torch_internals.storage_id(tensor[2:])
+    assert torch_internals.storage_id(tensor) != torch_internals.storage_id(tensor.clone())

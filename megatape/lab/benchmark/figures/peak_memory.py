@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from megatape.utils.pytorch.torch_internals import TorchDispatchMode, tree_leaves
+from megatape.utils.pytorch.torch_internals import TorchDispatchMode, storage_id, tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):
@@ -16,7 +16,7 @@ class PeakMemory(TorchDispatchMode):
         super().__init__()
         self.now = 0
         self.peak = 0
-        self._known = {tensor.untyped_storage()._cdata for tensor in inputs}
+        self._known = {storage_id(tensor) for tensor in inputs}
 
     def __torch_dispatch__(
         self,
@@ -34,7 +34,7 @@ class PeakMemory(TorchDispatchMode):
     def _count(self, tensor: Tensor) -> None:
         """Count a tensor's storage until it is freed, unless it is known."""
         storage = tensor.untyped_storage()
-        identity = storage._cdata
+        identity = storage_id(tensor)
         if identity in self._known:
             return
         num_bytes = storage.nbytes()
