@@ -14,9 +14,21 @@ from megatape.registry import INITIAL_WEIGHTS
 from megatape.run_environment import RunEnvironment
 
 
-def open_initial_weights(
-    directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment
-) -> tuple[InitialWeights, StoredWeights | None]:
+class OpenedWeights(NamedTuple):
+    """Verified weights to start from.
+
+    Attributes:
+        weights: The weights.
+        taken: Names of the parameters that start with them.
+        base: Frozen ones among them, the base of the run's checkpoints. None without frozen weights.
+    """
+
+    weights: InitialWeights
+    taken: set[str]
+    base: StoredWeights | None
+
+
+def open_initial_weights(directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment) -> OpenedWeights:
     """Open and verify the weights to start from. Each rank hashes a share of the files. Collective.
 
     Args:
@@ -25,13 +37,13 @@ def open_initial_weights(
         frozen: Names of frozen parameters.
         environment: Run environment.
 
-    Returns:
-        The weights, and the frozen ones among them: the base of the run's checkpoints, or None without frozen weights.
+    Raises:
+        UserError: On every rank, the weights are missing, corrupted or another model's.
     """
     topology = environment.topology
 
     @path_errors()
-    def open_share() -> _Opened:
+    def open_share() -> _OpenedShare:
         return _open_share(directory, model, frozen, environment)
 
     opened = on_each(open_share, topology, context="training.init_from: ")
@@ -41,25 +53,27 @@ def open_initial_weights(
         for name, entry in hashes.items():
             files[name] = FileRecord(**entry)
     if not base.tensors:
-        return opened.weights, None
-    return opened.weights, StoredWeights(base.directory, base.tensors, files)
+        return OpenedWeights(opened.weights, opened.taken, None)
+    return OpenedWeights(opened.weights, opened.taken, StoredWeights(base.directory, base.tensors, files))
 
 
-class _Opened(NamedTuple):
+class _OpenedShare(NamedTuple):
     """The weights to start from, and this rank's hashes of their files.
 
     Attributes:
         weights: The weights.
-        base: Frozen ones among them.
+        taken: Names of the parameters that start with them.
+        base: Frozen ones among them, without the hashes of other ranks.
         hashes: File -> size and hash, as JSON, for files of this rank's share without a recorded hash.
     """
 
     weights: InitialWeights
+    taken: set[str]
     base: StoredWeights
     hashes: dict[str, dict[str, Any]]
 
 
-def _open_share(directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment) -> _Opened:
+def _open_share(directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment) -> _OpenedShare:
     """Open the weights, and verify this rank's share of their files.
 
     Raises:
@@ -77,4 +91,4 @@ def _open_share(directory: Path, model: ModelConfig, frozen: set[str], environme
     unhashed = sorted(used - base.files.keys())
     share = unhashed[topology.rank :: topology.world_size]
     hashes = {name: hash_file(base.directory / name).model_dump() for name in share}
-    return _Opened(weights, base, hashes)
+    return _OpenedShare(weights, taken, base, hashes)

@@ -85,12 +85,11 @@ def new_run_state(
         return NewRunState(fresh)
 
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
-    weights, base = open_initial_weights(Path(training.init_from), model, frozen, environment)
-    taken = weights.check_fits(model)
+    opened = open_initial_weights(Path(training.init_from), model, frozen, environment)
     if environment.topology.is_main:
-        num_fresh = len(parameters) - len(taken)
-        environment.log.info("\n".join(summarize_initial_weights(weights, model, num_fresh, tokenizer)))
-    return NewRunState(fresh, weights, taken, base)
+        num_fresh = len(parameters) - len(opened.taken)
+        environment.log.info("\n".join(summarize_initial_weights(opened.weights, model, num_fresh, tokenizer)))
+    return NewRunState(fresh, opened.weights, opened.taken, opened.base)
 
 
 def fresh_state(parameters: Mapping[str, nn.Parameter], init_std: float, seed: int) -> ReadBlock:
