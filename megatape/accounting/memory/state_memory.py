@@ -83,12 +83,8 @@ class _State:
         self._layout = layout
         self._stage = layout.zero.stage
         self._num_replicas = layout.num_replicas
-        if self._stage == 3:
-            traced = trace_micro_batch(layout.workload)
-        else:
-            traced = trace_parameters(layout.workload)
-        self._events = traced.events
-        self._parameters = list(traced.model.parameters())
+        model = trace_parameters(layout.workload).model
+        self._parameters = list(model.parameters())
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._num_trained = elements(self._trained)
         self._num_sharded = elements(self._trained, self._num_replicas) / self._num_replicas
@@ -126,7 +122,8 @@ class _State:
 
     def gathered_weights(self) -> float:
         """Return the bytes of weights that stage 3 holds gathered at once."""
-        live = gathered(self._events, self._num_replicas, self._layout.stage3_limits).live
+        events = trace_micro_batch(self._layout.workload).events
+        live = gathered(events, self._num_replicas, self._layout.stage3_limits).live
         return live * self._layout.workload.element_bytes
 
     def gradient_buckets(self) -> float:

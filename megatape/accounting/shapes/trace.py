@@ -38,6 +38,19 @@ class TracedMicroBatch:
     events: list[Event]
 
 
+@dataclass(frozen=True)
+class RankParameters:
+    """Parameters of one rank.
+
+    Attributes:
+        model: The rank's share of the model.
+        trained: Weights with a gradient.
+    """
+
+    model: Transformer
+    trained: list[nn.Parameter]
+
+
 @cache
 def trace_micro_batch(workload: Workload) -> TracedMicroBatch:
     """Trace a micro-batch on a short sequence. Modules, parameters and events are the same as on a full one."""
@@ -53,13 +66,14 @@ def trace_micro_batch(workload: Workload) -> TracedMicroBatch:
     return trace_layers(workload, model.num_layers)
 
 
-def trace_parameters(workload: Workload) -> TracedMicroBatch:
-    """Trace the modules and parameters only: events may differ from the run's.
+def trace_parameters(workload: Workload) -> RankParameters:
+    """Trace the parameters only. Unlike events, they don't depend on activation checkpointing and the ranks sharing samples.
 
-    It ignores activation checkpointing and the ranks sharing samples, so a search runs it only once.
+    A search with many of these settings traces them only once.
     """
     plain = replace(workload, activation_checkpointing="none", chunk_tokens=None)
-    return trace_micro_batch(plain.with_ranks(sp=1, cp=1))
+    traced = trace_micro_batch(plain.with_ranks(sp=1, cp=1))
+    return RankParameters(traced.model, traced.trained)
 
 
 def trace_layers(workload: Workload, num_layers: int) -> TracedMicroBatch:
