@@ -64,7 +64,7 @@ def parameter(
         axis: Tensor-parallel ranks.
         dim: Dimension to shard, padded to a multiple of the ranks, or None if every rank holds the whole parameter and uses
             it on its own tokens or heads. Then the rank's backward pass yields a part of the gradient, and
-            zero/passes/partial_gradients.py sums the parts once a step.
+            zero/passes/partial_gradients.py sums the parts once per step.
         init: See ParameterSpec.
         decay: Whether weight decay applies; by default only to matrices.
         lr_scale: See ParameterSpec.

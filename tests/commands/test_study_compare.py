@@ -59,7 +59,7 @@ def test_the_plan_needs_no_data(command: Command, file: Path, tmp_path: Path) ->
         parameters[label] = int(row.split()[1].replace(",", ""))
     assert parameters["rope"] < parameters["tape"]
     assert abs(parameters["rope:params=tape"] - parameters["tape"]) < parameters["tape"] - parameters["rope"]
-    assert "at 2.5 a GPU-hour" in printed
+    assert "at 2.5 per GPU-hour" in printed
     assert not output.exists()
 
 

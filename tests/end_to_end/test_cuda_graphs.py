@@ -47,6 +47,6 @@ def test_replayed_runs_are_the_same(raw_config: dict[str, Any], tmp_path: Path) 
         for key, tensor in tensors.items():
             assert tensors_of_case[key].equal(tensor), (name, key)
     console = (tmp_path / "workers" / "rank0.log").read_text()
-    assert console.count("tokens a step, as CUDA graphs;") == 3
+    assert console.count("tokens per step, as CUDA graphs;") == 3
     # Module hooks opening these ranges are called in the profiled step.
     assert "attention backward" in console

@@ -96,7 +96,7 @@ def test_a_rank_reads_little_more_than_its_samples(
         assert not np.any(data.sample(position).tokens)
 
     amplification = num_bytes / (NUM_SAMPLES * 2 * (length + 1))
-    print(f"{num_ranks} ranks, {length} tokens a sample: {amplification:.3f} times the bytes needed")
+    print(f"{num_ranks} ranks, {length} tokens per sample: {amplification:.3f} times the bytes needed")
     assert amplification <= max_amplification
 
 

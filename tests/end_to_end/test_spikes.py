@@ -27,7 +27,7 @@ from tests.helpers.runs.trainers import trainer_without_lease
 
 MODULE = "tests.end_to_end.test_spikes"
 STEPS = 20
-SPIKE = 14  # Step with samples multiplying the loss by twenty, at 8 samples a step
+SPIKE = 14  # Step with samples multiplying the loss by twenty, at 8 samples per step
 ALWAYS = 99
 
 

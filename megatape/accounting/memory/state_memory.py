@@ -76,7 +76,7 @@ class _State:
 
     With P_t trained elements and N replicas, ZeRO leaves a rank P_t / N of the optimizer state from stage 1 on, of the
     gradients from stage 2 on, and of the weights at stage 3 (arXiv 1910.02054, section 5). Gradients, master weights and the
-    moving average have 4 bytes an element, AdamW's moments 8.
+    moving average have 4 bytes per element, AdamW's moments 8.
     """
 
     def __init__(self, layout: TrainingLayout) -> None:

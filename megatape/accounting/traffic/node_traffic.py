@@ -21,8 +21,8 @@ def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str | None:
     outside = leaving_node(sent, parallel.sp, per_node) * layout.num_micro_batches
     return (
         f"the {parallel.tp * parallel.sp} ranks of a sample (parallel.tp {parallel.tp} x parallel.sp {parallel.sp}) are on "
-        f"nodes of {ranks_per_node}: around attention each sends {format_bytes(outside)} a step to other nodes, and waits for "
-        "it; choose a parallel.sp that fits a node if its memory holds the sample, and parallel.cp for the rest"
+        f"nodes of {ranks_per_node}: around attention each sends {format_bytes(outside)} per step to other nodes, and waits "
+        "for it; choose a parallel.sp that fits a node if its memory holds the sample, and parallel.cp for the rest"
     )
 
 

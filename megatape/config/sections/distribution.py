@@ -20,7 +20,7 @@ class ZeroConfig(Section):
         offload_parameters: keep the weights' shards in host memory (stage 3)
         overlap: reduce gradients while the backward pass is running (stages 1 to 3)
         bucket_size: maximum elements per gradient reduction or gather; two buckets are in memory, 8
-            bytes an element; stage 3 gathers this many elements ahead of use, or the matrices of
+            bytes per element; stage 3 gathers this many elements ahead of use, or the matrices of
             one block if these are more
         sub_group_size: elements that the stage 3 optimizer updates at a time
         hpz_ranks: ranks of a node that together keep a second copy of the weights (stage 3,

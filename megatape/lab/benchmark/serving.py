@@ -88,7 +88,7 @@ def cache_table(caches: dict[str, CacheBytes]) -> str:
     rows = []
     for name, cache in caches.items():
         rows.append([name, f"{cache.keys:,}", f"{cache.values:,}", f"{cache.keys + cache.values:,}"])
-    return markdown(["cache, bytes a token", "keys", "values", "both"], rows)
+    return markdown(["cache, bytes per token", "keys", "values", "both"], rows)
 
 
 def measure(models: dict[str, PreTrainedModel], prompt_batch: PromptBatch, timer: Timer) -> dict[str, ServingFigures]:
@@ -119,5 +119,5 @@ def prompt_batch_table(prompt_batch: PromptBatch, results: dict[str, ServingFigu
                 ratio_cell(token.ratio),
             ]
         )
-    header = ["prompts", "", "prompt, ms", "ratio", "KiB a token", f"token of {NUM_DECODED}, ms", "ratio"]
+    header = ["prompts", "", "prompt, ms", "ratio", "KiB per token", f"token of {NUM_DECODED}, ms", "ratio"]
     return markdown(header, rows)

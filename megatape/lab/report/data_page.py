@@ -94,7 +94,7 @@ def _splits(contents: Contents) -> Table:
             "tokens of answers": answer_tokens,
             "text": format_bytes(split.text_bytes),
             "tokens": f"{split.tokens:,}",
-            "bytes a token": token_bytes,
+            "bytes per token": token_bytes,
             "unigram entropy": f"{split.unigram_entropy:.4f} nats",
             "shards": f"{len(split.shards):,}, {format_bytes(shard_bytes)}",
         }
@@ -105,7 +105,7 @@ def _ledger(contents: Contents) -> Table:
     total = contents.total
     if total is None:
         return Table([], [])
-    header = ["input", "read", "written", *total.dropped, "tokens", "bytes a token"]
+    header = ["input", "read", "written", *total.dropped, "tokens", "bytes per token"]
     if total.skipped_files:
         header.append("skipped files")
     tallies = list(contents.index.ledger.items())

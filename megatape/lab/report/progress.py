@@ -143,7 +143,7 @@ def _speed(run: Run, pace: float) -> Headline:
     if not pace > 0:
         return Headline()
     tokens = run.config.batches.of_step(run.last_step) * run.config.data.sequence_length
-    return Headline(format_count(tokens / pace), f"{pace:.3g} s a step")
+    return Headline(format_count(tokens / pace), f"{pace:.3g} s per step")
 
 
 def _mfu(run: Run, pace: float) -> Headline:

@@ -53,7 +53,7 @@ def _training_rows(run: Run) -> dict[str, str]:
     length = run.config.data.sequence_length
     part_losses = [f"{part} {loss:.4f}" for part, loss in run.part_losses.items()]
     return {
-        "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
+        "per step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
         "steps": f"{run.last_step:,} of {training.steps:,}",
         "validation samples": _evaluated_samples(run),
         "validation loss of parts": ", ".join(part_losses),

@@ -90,7 +90,7 @@ def _describe_ranks(zero: ZeroConfig, engine: Engine) -> str:
 
 
 def _describe_batches(training: TrainingConfig, data: DataConfig, engine: Engine) -> str:
-    text = f"{training.arithmetic}; {training.global_batch_size} x {data.sequence_length} tokens a step"
+    text = f"{training.arithmetic}; {training.global_batch_size} x {data.sequence_length} tokens per step"
     if engine.replays.are_planned:
         text += ", as CUDA graphs"
     return text

@@ -29,7 +29,7 @@ class Skip:
         assert self.anomaly, "an update is not skipped without a reason"
 
 
-# Decision about an update, made once a step when the gradient norm is known.
+# Decision about an update, made once per step when the gradient norm is known.
 Decision = Apply | Skip
 
 # Decides about an update by its gradient norm before clipping. The same on all ranks.

@@ -8,7 +8,7 @@ from megatape.zero.update.weight_step import WeightStep
 
 
 class UpdateGate:
-    """Decides once a step whether the update changes the weights, and carries its result.
+    """Decides once per step whether the update changes the weights, and carries its result.
 
     `Engine.update` opens the gate before DeepSpeed's step and closes it afterwards. In between, DeepSpeed calls the optimizer
     once for each parameter group. At the first call the gradient norm is known, and the gate decides. The other calls follow

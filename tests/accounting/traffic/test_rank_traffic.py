@@ -193,7 +193,7 @@ def test_warning_of_samples_on_several_nodes(raw_config: dict[str, Any]) -> None
     warning = spanning_warning(layout, 2)
     assert warning is not None
     assert "the 4 ranks of a sample (parallel.tp 1 x parallel.sp 4) are on nodes of 2" in warning
-    assert f"each sends {outside} a step to other nodes" in warning
+    assert f"each sends {outside} per step to other nodes" in warning
 
 
 def test_bytes_leaving_a_node() -> None:

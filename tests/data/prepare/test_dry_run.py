@@ -38,7 +38,7 @@ def write_texts(path: Path, num_texts: int) -> Source:
 
 
 def numbers(line: str) -> list[float]:
-    """Return the numbers in a report line: documents a second, core hours, and their price."""
+    """Return the numbers in a report line: documents per second, core hours, and their price."""
     return [float(number.replace(",", "")) for number in re.findall(r"(?<=[ ])\d[\d,.e-]*(?= documents/s| core|$)", line)]
 
 

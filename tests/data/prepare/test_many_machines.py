@@ -109,7 +109,7 @@ def simulate(processes: list[Iterator[float]], clock: Clock, seconds: float) -> 
 def test_idle_processes_make_few_calls(
     make_preparation: MakePreparation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When every idle process tried every lease once a second, the file server got 920,000 calls a second."""
+    """When every idle process tried every lease once a second, the file server got 920,000 calls per second."""
     random.seed(0)
     folder = make_preparation().folder
     finish_three_quarters(folder)

@@ -25,7 +25,7 @@ def test_a_deadline_follows_the_load_while_it_runs(monkeypatch: pytest.MonkeyPat
     now = 6.0
     assert not deadline.is_over()
     load = 8.0
-    now = 18.0  # 12 seconds with four processes a core are 3 seconds on an idle machine.
+    now = 18.0  # 12 seconds with four processes per core are 3 seconds on an idle machine.
     assert not deadline.is_over()
     now = 23.0
     assert deadline.is_over()

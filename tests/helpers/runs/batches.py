@@ -16,7 +16,7 @@ def mixture_of(dataset: Dataset, seed: int = 3) -> Mixture:
 
 
 def make_loader(dataset: Dataset, rank: int = 0, world_size: int = 1, seed: int = 3, **options: Any) -> Loader:
-    """Return a loader, by default loading 8 samples a step in micro-batches of 2."""
+    """Return a loader, by default loading 8 samples per step in micro-batches of 2."""
     sizes: dict[str, Any] = {"batches": BatchSizes(8), "micro_batch_size": 2} | options
     return Loader(mixture_of(dataset, seed), rank=rank, world_size=world_size, **sizes)
 

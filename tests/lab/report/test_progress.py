@@ -79,7 +79,7 @@ def test_headlines_of_a_finished_run(data_directory: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def warmed_up(data_directory: Path, tmp_path: Path) -> RunFolder:
-    """Write a run of 10 steps with 4 samples, then 10 with 8, each sample having 32 tokens, taking 0.1 s a step."""
+    """Write a run of 10 steps with 4 samples, then 10 with 8, each sample having 32 tokens, taking 0.1 s per step."""
 
     def count_samples(line: dict[str, Any]) -> None:
         small_steps = min(line["step"], 10)

@@ -27,7 +27,7 @@ STEP = 2
 
 
 class StubLoader(Loader):
-    """Loader with two samples a step. Steps after `masked` samples have no targets, and after `failing` no data."""
+    """Loader with two samples per step. Steps after `masked` samples have no targets, and after `failing` no data."""
 
     def __init__(self, masked: int | None = None, failing: int | None = None) -> None:
         self.batches = BatchSizes(STEP)

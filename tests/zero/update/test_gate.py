@@ -1,4 +1,4 @@
-"""The decision about an update: made once a step, and only about a finite gradient."""
+"""The decision about an update: made once per step, and only about a finite gradient."""
 
 import math
 from types import SimpleNamespace

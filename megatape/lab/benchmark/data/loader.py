@@ -74,7 +74,7 @@ def report(directory: Path, length: int, rounds: int = ROUNDS) -> list[str]:
     result = measure(directory, length, rounds)
     summary = (
         f"{result.num_samples:,} samples of {length} tokens, batches of {BATCH}; copying the stored ids in memory: "
-        f"{result.copying / 1e6:,.0f} million tokens a second"
+        f"{result.copying / 1e6:,.0f} million tokens per second"
     )
     return [summary, table(result)]
 

@@ -245,7 +245,7 @@ def restore_table(restored: dict[RankLayout, list[RestoreTimes]]) -> str:
                 f"{num_read / num_needed:.3f}",
             ]
         )
-    header = [*RANK_HEADER, "seconds", "MB read a rank", "least possible", "ratio"]
+    header = [*RANK_HEADER, "seconds", "MB read per rank", "least possible", "ratio"]
     return markdown(header, rows)
 
 

@@ -57,9 +57,9 @@ class EncodingCosts:
         return {
             "parameters": self.parameters,
             "of the encoding": self.position_parameters,
-            "FLOPs a token": self.token_flops,
-            "cache, bytes a token": self.cache_bytes,
-            "seconds a run": self.run_seconds,
+            "FLOPs per token": self.token_flops,
+            "cache, bytes per token": self.cache_bytes,
+            "seconds per run": self.run_seconds,
         }
 
 

@@ -204,5 +204,5 @@ def _rate_row(rate: Rate) -> tuple[str, str, str]:
         result = "correct"
     speed = "one rank moves nothing"
     if rate.bandwidth:
-        speed = f"{format_bytes(rate.bandwidth)}/s a rank"
+        speed = f"{format_bytes(rate.bandwidth)}/s per rank"
     return rate.name, result, speed

@@ -17,7 +17,7 @@ from megatape.utils.text.units import format_duration, plural
 
 # Seconds of a restart: detection, launcher, imports, rendezvous, and reading a checkpoint. The goal for large runs.
 DEFAULT_RESTART_SECONDS = 120.0
-# Bytes a second at which all ranks together write a checkpoint, or copy it to host memory for a save in the background.
+# Bytes per second at which all ranks together write a checkpoint, or copy it to host memory for a save in the background.
 DEFAULT_WRITE_RATE = 2e9
 DEFAULT_COPY_RATE = 1e10
 # Goodput below which no run is simulated.

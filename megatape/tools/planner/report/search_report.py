@@ -64,7 +64,7 @@ def search_report(
     else:
         seconds = format_range(*unchanged.seconds)
         needed = format_bytes(unchanged.requirements.gpu.bytes)
-        lines.append(f"the file's own: {seconds} seconds a step, {needed}: fits")
+        lines.append(f"the file's own: {seconds} seconds per step, {needed}: fits")
     return "\n".join(lines)
 
 

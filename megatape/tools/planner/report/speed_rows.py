@@ -94,7 +94,7 @@ def cost_rows(tokens: int, layout: TrainingLayout, seconds: Range, price: float 
     low, high = gpu_hours(tokens, layout, seconds)
     rows = [("GPU-hours for the run", format_range(low, high))]
     if price is not None:
-        rows.append((f"  cost at {price:g} a GPU-hour", format_range(price * low, price * high)))
+        rows.append((f"  cost at {price:g} per GPU-hour", format_range(price * low, price * high)))
     return rows
 
 

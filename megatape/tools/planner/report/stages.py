@@ -71,5 +71,5 @@ def _advise(plans: list[Candidate], present_stage: int) -> list[str]:
         passes = present.layout.num_micro_batches
         hooks = len(trace_micro_batch(present.layout.workload).events)
         lines.append(f"  in a step stage 3 also waits for the device after each of {passes} backward passes, and runs")
-        lines.append(f"  {passes * hooks:,} hooks of modules in Python: {hooks} a micro-batch")
+        lines.append(f"  {passes * hooks:,} hooks of modules in Python: {hooks} per micro-batch")
     return lines

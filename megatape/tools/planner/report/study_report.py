@@ -54,7 +54,7 @@ def study_report(configs: Mapping[str, Config], num_seeds: int, price: float | N
     high = num_seeds * sum(model.hours.high for model in models)
     total = f"all runs: {format_range(low, high)} GPU-hours"
     if price is not None:
-        total += f", which cost {format_range(price * low, price * high)} at {price:g} a GPU-hour"
+        total += f", which cost {format_range(price * low, price * high)} at {price:g} per GPU-hour"
     lines += ["", total, "Evaluation, validation and checkpoints take further time. `megatape plan` lists what is assumed."]
     return "\n".join(lines)
 
@@ -89,5 +89,5 @@ def _table(models: list[PlannedModel]) -> str:
     rows = []
     for model in models:
         rows.append([model.label, f"{model.parameters:,}", model.memory, format_range(*model.hours)])
-    header = ["model", "parameters", "memory needed of a GPU", "GPU-hours a run"]
+    header = ["model", "parameters", "memory needed of a GPU", "GPU-hours per run"]
     return columns(rows, header, ["left", "right", "left", "left"])

@@ -44,7 +44,7 @@ def check_memory(plan: MemoryPlan, measure: Callable[[], float] | None = None, p
     if certain <= least:
         return
     raise InsufficientMemory(
-        f"the run needs at least {format_bytes(certain)} of memory a rank, and {format_bytes(least)} are free on {device}: "
+        f"the run needs at least {format_bytes(certain)} of memory per rank, and {format_bytes(least)} are free on {device}: "
         f"{plan.remedy(least)}"
     )
 

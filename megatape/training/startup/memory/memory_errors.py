@@ -49,7 +49,7 @@ def _explain(plan: MemoryPlan, num_steps: int) -> str:
         memory = plan.memory()
         largest = max(memory.device, key=lambda part: memory.device[part])
         total = memory_capacity(plan.topology.local_size)
-        text += f" with {format_bytes(total)} a rank: the plan counts {format_bytes(memory.device_total)}, "
+        text += f" with {format_bytes(total)} per rank: the plan counts {format_bytes(memory.device_total)}, "
         text += f"most of it {largest.value} ({format_bytes(memory.device[largest])})"
         return f"{text}: {plan.remedy(min(total, memory.device_total))}"
     return f"{text}: lower training.micro_batch_size, or ask megatape plan"

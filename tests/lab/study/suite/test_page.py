@@ -176,7 +176,7 @@ def test_settings_and_definitions(two_tasks: list[Record], plan: Plan, tmp_path:
     assert "megatape study suite &lt;x&gt;" in text
     assert "seeds: 5" in text
     assert "size tiny: 2 layers of width 64, 4 heads" in text
-    assert "2.1M tokens a run · 500 samples of each test" in text
+    assert "2.1M tokens per run · 500 samples of each test" in text
     assert "initial weights and order of samples" in text
     assert "write a string again" in text
     assert "Knows the answers." in text

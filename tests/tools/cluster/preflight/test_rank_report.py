@@ -20,7 +20,7 @@ def test_report_of_passed_checks() -> None:
     assert reasons_to_fix(reports) == []
     text = format_report(reports, [Rate("all-reduce", True, 2**30)], [])
     assert text.splitlines()[-1] == "all checks passed"
-    assert "all-reduce  correct  1.00 GiB/s a rank" in text
+    assert "all-reduce  correct  1.00 GiB/s per rank" in text
     assert "-300 ms" in text
     assert "all-reduce  correct  one rank moves nothing" in format_report(reports[:1], [Rate("all-reduce", True, 0.0)], [])
 

@@ -202,7 +202,7 @@ def test_gpu_hours_and_cost(plan: Command) -> None:
     assert errors == ""
     hours = _numbers(printed, "hours for the run")
     gpu_hours = _numbers(printed, "GPU-hours for the run")
-    cost = _numbers(printed, "  cost at 2.5 a GPU-hour")
+    cost = _numbers(printed, "  cost at 2.5 per GPU-hour")
     assert gpu_hours == pytest.approx([8 * number for number in hours], rel=0.01)
     assert cost == pytest.approx([2.5 * number for number in gpu_hours], rel=0.01)
 

@@ -34,7 +34,7 @@ def at_stage_3(raw_config: dict[str, Any]) -> Config:
 
 
 def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
-    """Stage 1 sums gradients once a step, stages 2 and 3 in every micro-batch. Comparing stages 2 and 3 alone hid this."""
+    """Stage 1 sums gradients once per step, stages 2 and 3 in every micro-batch. Comparing stages 2 and 3 alone hid this."""
     plans = plan_stages(at_stage_3, PlannedCluster(CLUSTER, _slow_links()))
     assert [plan.stage for plan in plans] == [1, 2, 3]  # bfloat16 needs master weights
     for plan in plans:
@@ -53,7 +53,7 @@ def test_report_states_costs_of_stage_3(at_stage_3: Config) -> None:
     advice = "\n".join(stage_advice(at_stage_3, PlannedCluster(CLUSTER, _slow_links())))
     max_hooks = 2 * 2 * len(list(build_model(at_stage_3.model).modules()))
     assert "after each of 4 backward passes" in advice
-    match = re.search(r"([\d,]+) hooks .*: (\d+) a micro-batch", advice)
+    match = re.search(r"([\d,]+) hooks .*: (\d+) per micro-batch", advice)
     assert match
     num_hooks = int(match[1].replace(",", ""))
     num_hooks_per_micro_batch = int(match[2])

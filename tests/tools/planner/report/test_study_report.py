@@ -50,7 +50,7 @@ def test_price_is_that_of_all_seeds(raw_config: dict[str, Any]) -> None:
 
     totals = []
     for text in (once, four_times):
-        match = re.search(r"^all runs: (.*) GPU-hours, which cost (.*) at 2 a GPU-hour$", text, re.MULTILINE)
+        match = re.search(r"^all runs: (.*) GPU-hours, which cost (.*) at 2 per GPU-hour$", text, re.MULTILINE)
         assert match is not None
         hours = _range(match[1])
         cost = _range(match[2])

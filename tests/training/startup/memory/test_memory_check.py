@@ -23,7 +23,7 @@ def config(raw_config: dict[str, Any]) -> Config:
 
 def test_refuses_a_run_that_cannot_fit(config: Config) -> None:
     check_memory(memory_plan(config), lambda: 2.0**40)
-    with pytest.raises(InsufficientMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
+    with pytest.raises(InsufficientMemory, match=r"needs at least \S+ \w+ of memory per rank, and 1.00 MiB are free") as found:
         check_memory(memory_plan(config), lambda: 2.0**20, patience=0)
     assert found.value.everywhere
     assert found.value.status == ExitStatus.USER_ERROR
@@ -68,5 +68,5 @@ def test_a_run_that_cannot_fit_ends_with_one_line(command: Command, raw_config: 
     assert status == ExitStatus.USER_ERROR
     assert len(lines) == 1
     assert "Traceback" not in errors
-    assert "TiB of memory a rank" in lines[0]
+    assert "TiB of memory per rank" in lines[0]
     assert "use more ranks" in lines[0]

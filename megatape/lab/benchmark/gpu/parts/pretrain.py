@@ -246,7 +246,7 @@ def table(results: Results) -> Iterator[str]:
             rows.append([name, *_cells(result)])
     header = [
         "",
-        "ms a step",
+        "ms per step",
         "tokens/s",
         "MFU",
         "bare, ms",

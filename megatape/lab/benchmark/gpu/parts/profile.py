@@ -131,7 +131,7 @@ def table(results: Results) -> Iterator[str]:
                 f"{result.waits:.0f}",
             ]
         )
-    yield from titled("Profile of a step", ["", "ms a step", "GPU busy", "kernels", "waits of the host"], rows)
+    yield from titled("Profile of a step", ["", "ms per step", "GPU busy", "kernels", "waits of the host"], rows)
     for name, result in profiles.items():
         rows = []
         for kernel in result.top[:MAX_KERNELS_SHOWN]:
