@@ -38,7 +38,7 @@ LOSS_HIDDEN_SIZE = 64
 
 
 @dataclass(frozen=True)
-class BackendTrial:
+class SmokeTest:
     """Sample for testing backends, and the device.
 
     Attributes:
@@ -56,19 +56,19 @@ class BackendTrial:
     rotation_by_kernel: bool = False
 
 
-def smoke_test_backend(name: str, layers: Iterable[AttentionRequirements], trial: BackendTrial) -> str | None:
+def smoke_test_backend(name: str, layers: Iterable[AttentionRequirements], test: SmokeTest) -> str | None:
     """Run a backend forward and backward on one sample.
 
     Args:
         name: Backend name.
         layers: Requirements of the layers to test.
-        trial: Sample and device.
+        test: Sample and device.
 
     Returns:
         The reason why the backend does not work, or None if it does. If gradients must repeat, it runs twice.
     """
     for requirements in layers:
-        run = partial(_run_backend, requirements=requirements, trial=trial)
+        run = partial(_run_backend, requirements=requirements, test=test)
         reason = _compare(partial(run, name), partial(run, REFERENCE))
         if reason is None and requirements.deterministic:
             reason = _guarded(partial(_find_difference, partial(run, name)))
@@ -189,14 +189,14 @@ class _RandomTensors:
         return values.to(self.device, dtype or self.dtype).requires_grad_()
 
 
-def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendTrial) -> list[Tensor]:
+def _run_backend(name: str, requirements: AttentionRequirements, test: SmokeTest) -> list[Tensor]:
     """Return outputs and gradients of a backend.
 
     All backends get the same random inputs. A bias by distance stands in for every bias of pairs.
     """
-    num_heads = trial.num_heads
-    tokens = trial.tokens
-    device = trial.device
+    num_heads = test.num_heads
+    tokens = test.tokens
+    device = test.device
     random_tensor = _RandomTensors(device, requirements.dtype)
     query = random_tensor(1, tokens, num_heads, requirements.head_dim)
     key = random_tensor(1, tokens, 1, requirements.head_dim)
@@ -209,9 +209,9 @@ def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendT
         index = torch.arange(tokens, device=device)
         document_starts = (index - index % document_length)[None]
 
-    state_width = trial.state_width or requirements.head_dim
+    state_width = test.state_width or requirements.head_dim
     initial = random_tensor(1, tokens, 1, state_width, dtype=torch.float32).detach()
-    delta = random_tensor(1, tokens, 1, trial.state_width) if requirements.averages_state else None
+    delta = random_tensor(1, tokens, 1, test.state_width) if requirements.averages_state else None
 
     bias_weights = None
     bias: ScoreBias | None = None
@@ -225,7 +225,7 @@ def _run_backend(name: str, requirements: AttentionRequirements, trial: BackendT
     # A bias is tested without rotation, unless the state moves as well.
     state = PositionState(initial, delta) if requirements.averages_state or bias is None else None
 
-    backend = get_backend(name, trial.rotation_by_kernel, requirements.deterministic)
+    backend = get_backend(name, test.rotation_by_kernel, requirements.deterministic)
     outputs = backend.attend(query, key, value, state, bias, document_starts, requirements.averages_state)
     return _with_gradients(outputs, (query, key, value, delta, bias_weights))
 

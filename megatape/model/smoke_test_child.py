@@ -10,19 +10,19 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from megatape.attention.backend import AttentionRequirements
-from megatape.model.smoke_test import BackendTrial, smoke_test_backend
+from megatape.model.smoke_test import SmokeTest, smoke_test_backend
 from megatape.utils.processes.python_process import child_environment, python_command
 
 LOG = logging.getLogger(__name__)
 
 
-def smoke_test_in_child(name: str, layers: Iterable[AttentionRequirements], trial: BackendTrial) -> str | None:
+def smoke_test_in_child(name: str, layers: Iterable[AttentionRequirements], test: SmokeTest) -> str | None:
     """Run `smoke_test_backend`, with the same arguments and result, in a child process.
 
     After an illegal memory access, CUDA refuses all further work in the process, or the process dies.
     """
     command = python_command("megatape.model.smoke_test_child")
-    task = pickle.dumps((name, tuple(layers), trial))
+    task = pickle.dumps((name, tuple(layers), test))
     child = subprocess.run(command, input=task, capture_output=True, env=child_environment(), check=False)
     LOG.debug("printed by the smoke test of %s: %s", name, child.stderr.decode(errors="replace"))
     if not child.stdout:

@@ -175,9 +175,9 @@ class Ledger:
                 label = f"corpus {name}:"
             yield f"{label:<10} {usage.describe()}"
         for skipped in self.skipped:
-            yield f"left out:  {skipped.describe()}"
+            yield f"skipped:   {skipped.describe()}"
         if not self.skipped:
-            yield "left out:  nothing"
+            yield "skipped:   none"
 
 
 def prove(directory: Path, overrides: Sequence[str] = ()) -> list[str]:

@@ -163,7 +163,7 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
     assert status == 0
     assert errors == (
         f"warning: a prompt of {num_prompt_tokens} tokens and {num_free + 1} new ones make 65, but {folder} is made "
-        "for 64 (max_positions): what comes after them may be worthless\n"
+        "for 64 (max_positions): output beyond that may be poor\n"
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.backends.blocked import Blocked
-from megatape.model.smoke_test import BackendTrial, smoke_test_backend
+from megatape.model.smoke_test import SmokeTest, smoke_test_backend
 from megatape.registry import BACKENDS, Entry
 
 CPU = torch.device("cpu")
@@ -87,7 +87,7 @@ def reason_of(
     width: int = 16,
 ) -> str | None:
     requirements = AttentionRequirements("cpu", averages_state, bias, 16, dtype, masked)
-    return smoke_test_backend(backend, [requirements], BackendTrial(2, width, 40, CPU))
+    return smoke_test_backend(backend, [requirements], SmokeTest(2, width, 40, CPU))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -118,16 +118,16 @@ def test_nan_is_reported() -> None:
 
 def test_results_that_differ_each_time_are_reported_if_they_must_repeat() -> None:
     requirements = AttentionRequirements("cpu", False, "none", 16, torch.bfloat16, masked=False)
-    trial = BackendTrial(2, 16, 40, CPU)
-    assert smoke_test_backend("Drifting", [requirements], trial) is None
+    test = SmokeTest(2, 16, 40, CPU)
+    assert smoke_test_backend("Drifting", [requirements], test) is None
     deterministic = replace(requirements, deterministic=True)
-    assert smoke_test_backend("blocked", [deterministic], trial) is None
-    reason = smoke_test_backend("Drifting", [deterministic], trial)
+    assert smoke_test_backend("blocked", [deterministic], test) is None
+    reason = smoke_test_backend("Drifting", [deterministic], test)
     assert reason == "its results differ when it runs twice, which training.deterministic excludes"
 
 
 def test_an_error_while_repeating_is_reported() -> None:
     """An error while repeating is returned, not raised: raising it would end one rank, and the others would wait for it."""
     requirements = AttentionRequirements("cpu", False, "none", 16, torch.bfloat16, masked=False, deterministic=True)
-    reason = smoke_test_backend("FailsWhenRepeated", [requirements], BackendTrial(2, 16, 40, CPU))
+    reason = smoke_test_backend("FailsWhenRepeated", [requirements], SmokeTest(2, 16, 40, CPU))
     assert reason == "RuntimeError: out of memory"

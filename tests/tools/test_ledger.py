@@ -64,7 +64,7 @@ def test_a_resumed_run(runs: Path, command: Command) -> None:
     assert "steps:     1 to 8, samples 0 to 63, none missing" in text
     assert "digests:   8 recorded" in text
     assert "epochs 1 to 2 complete, each sample of 30 once in each; 4 of 30 samples" in text
-    assert "left out:  nothing" in text
+    assert "skipped:   none" in text
 
 
 def test_a_run_on_a_mixture_that_skipped_a_step(runs: Path, command: Command) -> None:
@@ -72,7 +72,7 @@ def test_a_run_on_a_mixture_that_skipped_a_step(runs: Path, command: Command) ->
     assert status == 0, errors
     assert "corpus a:" in text
     assert "corpus b:" in text
-    assert "left out:  steps 2 to 2, samples 8 to 15: skipped (training.skip_samples)" in text
+    assert "skipped:   steps 2 to 2, samples 8 to 15: skipped (training.skip_samples)" in text
 
 
 def test_a_run_with_modules_of_a_user_s_own_needs_no_import(runs: Path, command: Command, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def check_room(loaded: LoadedModel, num_tokens: int, sampling: Sampling, hint: s
     if total > loaded.max_positions:
         LOG.warning(
             f"warning: a prompt of {num_tokens} tokens and {sampling.max_new_tokens} new ones make {total}, but "
-            f"{loaded.name} is made for {loaded.max_positions} (max_positions): what comes after them may be worthless{hint}"
+            f"{loaded.name} is made for {loaded.max_positions} (max_positions): output beyond that may be poor{hint}"
         )
 
 

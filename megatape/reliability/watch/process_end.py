@@ -44,7 +44,7 @@ class ProcessEnd:
         """End the process, after printing the verdict and, if this rank hangs, where."""
         lines = f"error on rank {self._rank}: {verdict.message}\n"
         if verdict.accuses(self._rank):
-            lines += "it is here:\n" + format_stacks(_threads_at_fault(verdict.thread))
+            lines += "stack of the hanging threads:\n" + format_stacks(_threads_at_fault(verdict.thread))
         if verdict.status == ExitStatus.DIED:
             print_at_once(lines)
         os._exit(verdict.status)

@@ -53,7 +53,7 @@ class CudaRecorder:
         return graph.replay
 
 
-def held_copy(tensor: Tensor, device: torch.device) -> Tensor:
+def stable_copy(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a copy on the device, for recorded work to read. A single row in memory remains a single row."""
     if _shares_rows(tensor):
         return tensor[:1].to(device, copy=True).expand_as(tensor)
@@ -61,7 +61,7 @@ def held_copy(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def refill(held: Tensor, tensor: Tensor) -> None:
-    """Copy a tensor to the memory of an earlier `held_copy`, which has its shape."""
+    """Copy a tensor to the memory of an earlier `stable_copy`, which has its shape."""
     if _shares_rows(held):
         held = held[:1]
         tensor = tensor[:1]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from megatape.utils.pytorch.recorder import WARM_UP_RUNS, Recorder, held_copy, refill
+from megatape.utils.pytorch.recorder import WARM_UP_RUNS, Recorder, refill, stable_copy
 from megatape.utils.pytorch.torch_internals import has_gradient_hooks
 
 # Keyword arguments for the module's forward pass on one micro-batch, on this rank's device.
@@ -58,7 +58,7 @@ class RecordedPasses:
         # Memory that recorded operations read and write.
         self._inputs: Inputs = {}
         for name, tensor in inputs.items():
-            self._inputs[name] = None if tensor is None else held_copy(tensor, device)
+            self._inputs[name] = None if tensor is None else stable_copy(tensor, device)
         self._loss = torch.zeros((), device=device)
         self._loss_gradient = torch.ones((), device=device)
         self._gradients: dict[int, Tensor] = {}

@@ -13,7 +13,7 @@ import torch
 from megatape.attention.backend import AttentionRequirements
 from megatape.imports import import_given
 from megatape.lab.processes import child, finish
-from megatape.model.smoke_test import BackendTrial
+from megatape.model.smoke_test import SmokeTest
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.supervise.supervised_command import SupervisedCommand
@@ -31,8 +31,8 @@ def nothing_planted_runs(planted_folder: Path) -> Iterator[None]:
 
 def test_a_trial_of_a_backend() -> None:
     need = AttentionRequirements("cpu", False, "none", 16, torch.float32, masked=False)
-    trial = BackendTrial(2, 16, 40, torch.device("cpu"))
-    assert smoke_test_in_child("sdpa", [need], trial) is None
+    test = SmokeTest(2, 16, 40, torch.device("cpu"))
+    assert smoke_test_in_child("sdpa", [need], test) is None
 
 
 def test_a_child_of_a_benchmark_or_study() -> None:

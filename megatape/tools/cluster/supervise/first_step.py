@@ -11,7 +11,7 @@ class FirstStep:
 
     Args:
         metrics: File that grows with each step. The first step of a resumed run replaces it.
-        poll_interval: Seconds between two looks at it.
+        poll_interval: Seconds between two checks of it.
     """
 
     def __init__(self, metrics: Path, poll_interval: float = POLL_INTERVAL) -> None:

@@ -12,7 +12,7 @@ from megatape.utils.processes.python_process import shell_status
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at the ranks.
+# Seconds between two checks of the ranks.
 POLL_INTERVAL = 0.05
 # Seconds in which the other ranks may record an error and end by themselves.
 LEAD_AFTER_ERROR = 2.0

@@ -151,7 +151,7 @@ def _interval_rows(name: str, costs: FailureCosts, interval: int, steps: int) ->
     work = format_duration(interval * costs.step_seconds)
     rows = [(name, f"{expected_goodput(costs, interval):.1%}, with a save every {plural(interval, 'step')} or {work}")]
     simulated = simulate(costs, interval, steps)
-    spread = "they would hardly end"
+    spread = "most runs would not finish"
     if simulated is not None:
         limits = f"{simulated.low:.1%} to {simulated.high:.1%}"
         spread = f"{limits}, with {simulated.failures:,.1f} failures on average"

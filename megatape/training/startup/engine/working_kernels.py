@@ -15,7 +15,7 @@ from megatape.distributed.topology import Topology, name_ranks
 from megatape.distributed.values.exchange import gather_values, on_each
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
-from megatape.model.smoke_test import BackendTrial, smoke_test_backend, smoke_test_loss, smoke_test_rotation, smoke_test_update
+from megatape.model.smoke_test import SmokeTest, smoke_test_backend, smoke_test_loss, smoke_test_rotation, smoke_test_update
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.nn.fp8 import fp8_linear_function
 from megatape.nn.kernels.launch import has_kernels
@@ -131,8 +131,8 @@ class KernelTests:
             if not unsupported or not supported:
                 continue
             may_crash = self.device.type == "cuda" and (name == forced or backend.is_preferred_for(most_demanding))
-            trial = self._backend_trial(backend, rotation_by_kernel)
-            failure = self._find_failure(name, supported, trial, may_crash)
+            test = self._smoke_test(backend, rotation_by_kernel)
+            failure = self._find_failure(name, supported, test, may_crash)
             if failure is not None:
                 failures[name] = failure
                 continue
@@ -140,15 +140,13 @@ class KernelTests:
             unsupported -= set(supported)
         return BackendSelection(tuple(working), failures, unsupported)
 
-    def _find_failure(
-        self, name: str, layers: Sequence[AttentionRequirements], trial: BackendTrial, may_crash: bool
-    ) -> str | None:
+    def _find_failure(self, name: str, layers: Sequence[AttentionRequirements], test: SmokeTest, may_crash: bool) -> str | None:
         """Test a backend on all ranks. Collective.
 
         Args:
             name: Backend name.
             layers: Requirements of the layers that it supports.
-            trial: Sample and device.
+            test: Sample and device.
             may_crash: Whether to test it in a child process of one rank per node first, where it cannot harm the ranks.
 
         Returns:
@@ -157,11 +155,11 @@ class KernelTests:
         if may_crash:
             child_reason = None
             if self.topology.local_rank == 0:
-                child_reason = smoke_test_in_child(name, layers, trial)
+                child_reason = smoke_test_in_child(name, layers, test)
             failure = _summarize(child_reason, self.topology)
             if failure is not None:
                 return failure
-        return _summarize(smoke_test_backend(name, layers, trial), self.topology)
+        return _summarize(smoke_test_backend(name, layers, test), self.topology)
 
     def _report(self, selection: BackendSelection, forced: str, most_demanding: AttentionRequirements) -> None:
         """Log failures, or raise if the run cannot do without the failed backends."""
@@ -185,12 +183,12 @@ class KernelTests:
                 if missed_reason is not None:
                     LOG.info("attention by %s instead of %s, which %s", selected, name, missed_reason)
 
-    def _backend_trial(self, backend: Backend, rotation_by_kernel: bool) -> BackendTrial:
+    def _smoke_test(self, backend: Backend, rotation_by_kernel: bool) -> SmokeTest:
         encoding = encoding_of(self.model)
         state_width = 0
         if encoding.moves_state:
             state_width = encoding.state_width
-        return BackendTrial(
+        return SmokeTest(
             num_heads=self.model.num_heads // self.model.num_kv_heads,
             state_width=state_width,
             tokens=min(self.num_tokens, backend.smoke_test_tokens),

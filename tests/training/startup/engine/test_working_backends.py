@@ -16,7 +16,7 @@ from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.model.requirements import attention_requirements
-from megatape.model.smoke_test import BackendTrial
+from megatape.model.smoke_test import SmokeTest
 from megatape.registry import BACKENDS
 from megatape.training.startup.engine import working_kernels
 from tests.helpers.models import fa4_stand_in
@@ -104,8 +104,8 @@ def test_a_run_says_why_an_installed_backend_is_not_used(
     config = parse_config(raw_config, "test")
     tried = {}
 
-    def succeed(name: str, layers: object, trial: BackendTrial) -> None:
-        tried[name] = trial.tokens
+    def succeed(name: str, layers: object, test: SmokeTest) -> None:
+        tried[name] = test.tokens
 
     select_backend.cache_clear()
     monkeypatch.setattr(working_kernels, "smoke_test_in_child", succeed)

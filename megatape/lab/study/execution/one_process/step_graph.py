@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from megatape.data.training.batches.batch import Batch
-from megatape.utils.pytorch.recorder import WARM_UP_RUNS, CudaRecorder, Recorder, Replay, held_copy, refill
+from megatape.utils.pytorch.recorder import WARM_UP_RUNS, CudaRecorder, Recorder, Replay, refill, stable_copy
 
 Step = Callable[[], None]
 
@@ -59,7 +59,7 @@ class Recorded(StepGraph):
 
     def hold(self, held: Batch | None, batch: Batch) -> Batch:
         if held is None:
-            return batch.mapped(partial(held_copy, device=self._device))
+            return batch.mapped(partial(stable_copy, device=self._device))
         for name, tensor in vars(batch).items():
             if tensor is not None:
                 refill(getattr(held, name), tensor)

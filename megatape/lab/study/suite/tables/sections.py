@@ -283,7 +283,7 @@ def _learning_rates(table: ScoreTable) -> Section:
 
 def _not_run(not_run: Sequence[str]) -> Section:
     """Return the list of parts that were not run."""
-    text = None if not_run else "Everything that was asked for was run."
+    text = None if not_run else "All requested parts were run."
     return Section("Not run", text, notes=list(not_run))
 
 
