@@ -14,7 +14,24 @@ class Workload:
     """One rank's share of a model and a micro-batch, and how the rank computes it.
 
     Activations, the model's collectives and GPU operations follow from it, so they are counted only once for all ZeRO stages,
-    optimizers and numbers of data-parallel ranks. The fields are settings of the same names in the configuration.
+    optimizers and numbers of data-parallel ranks.
+
+    Attributes:
+        model: Model section.
+        parallel: Parallel section.
+        sequence_length: Tokens per sample (data.sequence_length).
+        micro_batch_size: Samples per micro-batch (training.micro_batch_size).
+        mask_documents: Whether tokens see only their own document (data.mask_documents).
+        trainable: Patterns of trained parameters (training.trainable).
+        frozen: Patterns of frozen parameters (training.frozen).
+        precision: Type of weights and activations, "bfloat16" or "float32" (training.precision).
+        fp8: Recipe of FP8 products (training.fp8).
+        attention: Attention backend, or "auto" (training.attention).
+        deterministic: Whether gradients repeat bit for bit (training.deterministic).
+        num_shifted_groups: Groups of shifted sparse attention, None for attention to all tokens (training.num_shifted_groups).
+        activation_checkpointing: Activations that the backward pass recomputes (training.activation_checkpointing).
+        chunk_tokens: Tokens per chunk in MLP and position update, None for no chunks (training.chunk_tokens).
+        compile: Whether blocks are compiled (training.compile).
     """
 
     model: ModelConfig

@@ -19,7 +19,7 @@ from megatape.nn import loss
 from megatape.nn.loss import LossFormula
 from megatape.nn.targets import IGNORE_INDEX
 from megatape.tools.planner.kernels.counting import count
-from megatape.tools.planner.kernels.operations import Kernel
+from megatape.tools.planner.kernels.operations import KernelKind
 from tests.helpers.checks import bounds
 from tests.helpers.checks.bounds import assert_close, assert_within, relative_difference
 from tests.helpers.processes.workers import run_workers
@@ -122,8 +122,8 @@ def test_a_kernel_takes_few_bytes_a_logit() -> None:
         formula = LossFormula(vocab, SINGLE, softcap=30.0, z_loss=1e-4, by_kernel=True)
         loss.cross_entropy(x, weight, targets, formula).backward()
     operations = list(work.elements())
-    num_products = sum(operation.kind is Kernel.PRODUCT for operation in operations)
-    num_bytes = sum(operation.bytes for operation in operations if operation.kind is Kernel.FUSED)
+    num_products = sum(operation.kind is KernelKind.PRODUCT for operation in operations)
+    num_bytes = sum(operation.bytes for operation in operations if operation.kind is KernelKind.FUSED)
     assert num_products == 3 * num_chunks
     assert 4 <= num_bytes / num_logits <= 8
 

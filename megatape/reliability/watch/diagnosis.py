@@ -45,6 +45,7 @@ class Silence:
     timeout: float
 
     def verdict(self) -> Verdict:
+        """Return the verdict for the ranks' logs."""
         phase = self.peer.heartbeat.main.phase
         cause = f"{self.peer} died, is frozen or was cut off in {phase}: no heartbeat for {self.timeout:.0f} s"
         return Verdict(FaultKind.SILENT, cause, self.peer.rank)
@@ -67,6 +68,7 @@ class Hang:
     failure: CollectiveFailure | None = None
 
     def verdict(self) -> Verdict:
+        """Return the verdict for the ranks' logs."""
         phase, timeout, _ = self.peer.heartbeat.progress(self.thread)
         if self.failure is None:
             cause = f"{self.peer} hangs in {phase}: {name_ranks(self.waiting)} waited {timeout:.0f} s for it"
@@ -77,11 +79,16 @@ class Hang:
 
 @dataclass(frozen=True)
 class NetworkFailure:
-    """A collective that failed although all ranks are alive."""
+    """A collective that failed although all ranks are alive.
+
+    Attributes:
+        failure: The failed collective.
+    """
 
     failure: CollectiveFailure
 
     def verdict(self) -> Verdict:
+        """Return the verdict for the ranks' logs."""
         cause = f"all ranks are alive, but a collective failed, perhaps by the network: {self.failure}"
         return Verdict(FaultKind.NETWORK, cause)
 

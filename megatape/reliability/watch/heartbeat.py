@@ -50,6 +50,7 @@ class Heartbeat(NamedTuple):
     busy_share: float | None = None
 
     def progress(self, thread: RankThread) -> ThreadProgress:
+        """Return the progress of one of the rank's threads."""
         if thread is RankThread.BACKGROUND:
             return self.background
         return self.main

@@ -32,6 +32,7 @@ class Peer:
         return f"rank {self.rank} ({self.heartbeat.process})"
 
     def num_collectives(self, thread: RankThread) -> int:
+        """Return the number of collectives that a thread has started."""
         return self.heartbeat.progress(thread).num_collectives
 
     def receive(self, heartbeat: Heartbeat, period: float) -> None:

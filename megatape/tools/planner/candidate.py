@@ -15,7 +15,12 @@ from megatape.tools.planner.step_time.speed import plan_speed
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run on a cluster. Memory and speed are planned when first read."""
+    """A run on a cluster. Memory and speed are planned when first read.
+
+    Attributes:
+        layout: Layout of the run.
+        cluster: Nodes, GPUs and bandwidths.
+    """
 
     layout: TrainingLayout
     cluster: PlannedCluster

@@ -45,10 +45,12 @@ class RunPool:
         launcher: Command that starts a Python script on all ranks and assigns their devices. None for one process per run.
         engine: Engine training the runs.
         environments: Environment of each parallel run.
+
+    Raises:
+        UserError: The machine has too few GPUs, or the engine has no use for the launcher.
     """
 
     def __init__(self, jobs: int, launcher: str | None, engine: EngineChoice = "processes") -> None:
-        """Raises UserError if the machine has too few GPUs, or if the engine has no use for the launcher."""
         if engine == "one_process" and launcher:
             raise UserError(
                 f"{flag('engine')} is one_process, which trains on one device without a launcher: remove one of them"

@@ -15,17 +15,16 @@ from megatape.utils.text.units import plural
 
 
 class Execution:
-    """Executes the runs of a study while its folder is locked, and remembers failed runs."""
+    """Executes the runs of a study while its folder is locked, and remembers failed runs.
+
+    Args:
+        pool: Pool executing the runs.
+        output: Study folder.
+        lock: Folder lock, for child processes to inherit.
+        show: Called with progress messages.
+    """
 
     def __init__(self, pool: RunPool, output: Path, lock: IO[bytes], show: Show) -> None:
-        """Start without runs.
-
-        Args:
-            pool: Pool executing the runs.
-            output: Study folder.
-            lock: Folder lock, for child processes to inherit.
-            show: Called with progress messages.
-        """
         self._pool = pool
         self._output = output
         self._lock = lock

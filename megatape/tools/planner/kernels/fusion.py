@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from megatape.tools.planner.kernels.counting import run_backward
-from megatape.tools.planner.kernels.operations import Kernel, Operation, Work, count_flops, operation, touched_bytes
+from megatape.tools.planner.kernels.operations import KernelKind, Operation, Work, count_flops, operation, touched_bytes
 from megatape.utils.pytorch.torch_internals import aot_backend, is_view
 
 
@@ -112,7 +112,7 @@ class _Fusion:
             moved = [*self._read_by[kernel]]
             moved += [node for node in self._written if self._kernel_of[node] == kernel]
             moved_bytes = touched_bytes(map(_value, moved))
-            self._work[Operation(Kernel.FUSED, 0, moved_bytes)] += 1
+            self._work[Operation(KernelKind.FUSED, 0, moved_bytes)] += 1
         return self._work
 
 

@@ -1,4 +1,4 @@
-"""GPU operations: kernels with their FLOPs and bytes."""
+"""GPU operations: runs of kernels, with their FLOPs and bytes."""
 
 import math
 from collections import Counter
@@ -55,7 +55,7 @@ class Attention(NamedTuple):
     head_dim: int
 
 
-class Kernel(Enum):
+class KernelKind(Enum):
     """Kinds of kernels other than attention."""
 
     # A matrix product alone.
@@ -68,11 +68,11 @@ class Kernel(Enum):
     FUSED = auto()
 
 
-Kind = Attention | Kernel
+Kind = Attention | KernelKind
 
 
 class Operation(NamedTuple):
-    """A kernel.
+    """One run of a kernel.
 
     Attributes:
         kind: Kind of kernel.
@@ -164,11 +164,11 @@ def _kind(func: Any, args: tuple[Any, ...], inputs: list[Tensor], flops: int) ->
         if kernel in BACKWARD_KERNELS:
             return Attention(AttentionBackend.TRITON, Direction.BACKWARD, head_dim=inputs[0].shape[-1])
         if flops:
-            return Kernel.FUSED_PRODUCTS
-        return Kernel.FUSED
+            return KernelKind.FUSED_PRODUCTS
+        return KernelKind.FUSED
     if flops:
-        return Kernel.PRODUCT
-    return Kernel.EAGER
+        return KernelKind.PRODUCT
+    return KernelKind.EAGER
 
 
 def _is_attention(func: Any) -> bool:

@@ -8,7 +8,7 @@ from megatape.accounting.memory.memory_parts import Memory, MemoryPart
 from megatape.accounting.memory.state_memory import plan_state
 from megatape.accounting.shapes.extrapolation import scaled
 from megatape.accounting.sharding.whole_matrices import plan_matrices
-from megatape.tools.planner.kernels.operations import Kernel, Operation, Work
+from megatape.tools.planner.kernels.operations import KernelKind, Operation, Work
 from megatape.tools.planner.kernels.step_work import step_work
 from megatape.tools.planner.step_time.cases import ByCase
 from megatape.tools.planner.step_time.efficiency import DeviceTime, device_times
@@ -18,7 +18,7 @@ def device_seconds(layout: TrainingLayout, gpu: Gpu) -> ByCase[DeviceTime]:
     """Return the time of a step on a GPU, without exchanges between GPUs."""
     work = scaled(step_work(layout.workload), layout.num_micro_batches)
     work.update(optimizer_work(plan_state(layout)))
-    matrix_updates = Operation(Kernel.PRODUCT, plan_matrices(layout).flops, 0)
+    matrix_updates = Operation(KernelKind.PRODUCT, plan_matrices(layout).flops, 0)
     work[matrix_updates] += 1
     return device_times(work, gpu)
 
@@ -27,4 +27,4 @@ def optimizer_work(memory: Memory) -> Work:
     """Return the optimizer's work: reading its state and the gradients, and writing its state."""
     state_bytes = memory.device.get(MemoryPart.MASTER_WEIGHTS, 0.0) + memory.device.get(MemoryPart.MOMENTS, 0.0)
     gradient_bytes = memory.device.get(MemoryPart.GRADIENTS, 0.0)
-    return Counter({Operation(Kernel.FUSED, 0, 2 * state_bytes + gradient_bytes): 1})
+    return Counter({Operation(KernelKind.FUSED, 0, 2 * state_bytes + gradient_bytes): 1})

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from megatape.accounting.gpus import Gpu
-from megatape.tools.planner.kernels.operations import Kernel, Kind, Work
+from megatape.tools.planner.kernels.operations import KernelKind, Kind, Work
 from megatape.tools.planner.step_time.cases import ByCase, Case
 from megatape.tools.planner.step_time.rates import EAGER_SLOWDOWN, FUSED_EFFICIENCY, MEMORY_EFFICIENCY, rates_of
 
@@ -41,7 +41,7 @@ def _seconds(work: Work, gpu: Gpu, case: Case) -> DeviceTime:
         rate = gpu.bfloat16_flops * _efficiency(operation.kind, gpu).of(case)
         arithmetic = operation.flops / rate
         moving = operation.bytes / bandwidth
-        if operation.kind is Kernel.EAGER:
+        if operation.kind is KernelKind.EAGER:
             moving *= EAGER_SLOWDOWN
         if arithmetic > moving:
             compute_bound += count * arithmetic
@@ -52,11 +52,11 @@ def _seconds(work: Work, gpu: Gpu, case: Case) -> DeviceTime:
 
 def _efficiency(kind: Kind, gpu: Gpu) -> ByCase[float]:
     """Return the share of the peak that a kind of operation reaches."""
-    if kind is Kernel.PRODUCT:
+    if kind is KernelKind.PRODUCT:
         return rates_of(gpu).products
-    if kind is Kernel.FUSED_PRODUCTS:
+    if kind is KernelKind.FUSED_PRODUCTS:
         return FUSED_EFFICIENCY
-    if isinstance(kind, Kernel):
+    if isinstance(kind, KernelKind):
         # Other kernels have no matrix products.
         return ByCase(1.0, 1.0)
     return rates_of(gpu).attention(kind)

@@ -7,7 +7,7 @@ import pytest
 
 from megatape.errors import UserError
 from megatape.lab.benchmark.roofline import estimates, roofline
-from megatape.tools.planner.kernels.operations import Attention, AttentionBackend, Direction, Kernel, Operation, Work
+from megatape.tools.planner.kernels.operations import Attention, AttentionBackend, Direction, KernelKind, Operation, Work
 from tests.helpers.checks.cells import cells
 
 
@@ -43,7 +43,7 @@ def test_attention_in_one_pass() -> None:
 
     def work(backend: AttentionBackend) -> Work:
         forward, backward = (Attention(backend, direction, 64) for direction in Direction)
-        return Work({Operation(forward, 3, 1): 2, Operation(backward, 10, 1): 1, Operation(Kernel.PRODUCT, 5, 7): -1})
+        return Work({Operation(forward, 3, 1): 2, Operation(backward, 10, 1): 1, Operation(KernelKind.PRODUCT, 5, 7): -1})
 
     works = {name: work(AttentionBackend(name)) for name in estimates.IMPLEMENTED}
     assert estimates.one_pass_work("rope", works) == {}
@@ -53,7 +53,7 @@ def test_attention_in_one_pass() -> None:
                 Operation(Attention(AttentionBackend.SDPA, Direction.FORWARD, 64), 3, 1): 2,
                 Operation(Attention(AttentionBackend.SDPA, Direction.BACKWARD, 64), 7, 1): 1,
                 # torch.compile saves this product.
-                Operation(Kernel.PRODUCT, 5, 7): -1,
+                Operation(KernelKind.PRODUCT, 5, 7): -1,
             }
         )
     }

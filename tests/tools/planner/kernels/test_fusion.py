@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from megatape.tools.planner.kernels.fusion import fused_work
-from megatape.tools.planner.kernels.operations import Kernel, Operation
+from megatape.tools.planner.kernels.operations import KernelKind, Operation
 
 
 def test_fusion_leaves_the_operands_of_products() -> None:
@@ -20,7 +20,7 @@ def test_fusion_leaves_the_operands_of_products() -> None:
         graph = make_fx(function, tracing_mode="fake")(*(torch.empty(16, 16, dtype=torch.bfloat16) for _ in range(2)))
     numbers = 16 * 16
     assert fused_work(graph) == {
-        Operation(Kernel.FUSED, 0, numbers * (2 + 2)): 1,
-        Operation(Kernel.PRODUCT, 2 * 16**3, numbers * (2 + 2 + 2)): 1,
-        Operation(Kernel.FUSED, 0, numbers * (2 + 4)): 1,
+        Operation(KernelKind.FUSED, 0, numbers * (2 + 2)): 1,
+        Operation(KernelKind.PRODUCT, 2 * 16**3, numbers * (2 + 2 + 2)): 1,
+        Operation(KernelKind.FUSED, 0, numbers * (2 + 4)): 1,
     }

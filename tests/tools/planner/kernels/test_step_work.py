@@ -7,7 +7,7 @@ import pytest
 from megatape.accounting.whole_model.flops import attention_flops, forward_flops
 from megatape.accounting.workload import Workload
 from megatape.config import Config, parse_config
-from megatape.tools.planner.kernels.operations import Attention, AttentionBackend, Direction, Kernel, Work
+from megatape.tools.planner.kernels.operations import Attention, AttentionBackend, Direction, KernelKind, Work
 from megatape.tools.planner.kernels.step_work import step_work
 
 
@@ -15,7 +15,7 @@ def _bytes(work: Work) -> float:
     return sum(operation.bytes * times for operation, times in work.items())
 
 
-def _flops(work: Work, kind: Kernel) -> float:
+def _flops(work: Work, kind: KernelKind) -> float:
     return sum(operation.flops * times for operation, times in work.items() if operation.kind == kind)
 
 
@@ -56,7 +56,7 @@ def test_flops_of_rope_are_three_forward_passes(raw_half: dict[str, Any]) -> Non
     attention = attention_flops(config.model, length) * batch
     others = forward_flops(config.model, length) * batch - attention
     work = step_work(Workload.from_config(config))
-    assert _flops(work, Kernel.PRODUCT) == 3 * others
+    assert _flops(work, KernelKind.PRODUCT) == 3 * others
     assert _attention(work, AttentionBackend.SDPA) == {Direction.FORWARD: attention / 2, Direction.BACKWARD: 1.25 * attention}
 
 
@@ -71,7 +71,7 @@ def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
     products = forward_flops(model, length) - attention_flops(model, length)
     not_recomputed = 2 * model.hidden_size * (model.vocab_size + model.num_layers * model.mlp_size) * length
     recomputed = (products - not_recomputed) * config.training.micro_batch_size
-    assert _flops(checkpointed, Kernel.PRODUCT) - _flops(plain, Kernel.PRODUCT) == recomputed
+    assert _flops(checkpointed, KernelKind.PRODUCT) - _flops(plain, KernelKind.PRODUCT) == recomputed
     assert _bytes(checkpointed) > _bytes(plain)
 
 
@@ -113,4 +113,4 @@ def test_our_kernels_move_less(raw_half: dict[str, Any]) -> None:
     }
     # The update multiplies tiles with 64 rows: 4 tokens, padding their channels to 16.
     num_tiles = num_moving * batch * length // 4
-    assert _flops(ours, Kernel.FUSED_PRODUCTS) == 2 * num_tiles * 64**2 * 16 * (2 + 5)
+    assert _flops(ours, KernelKind.FUSED_PRODUCTS) == 2 * num_tiles * 64**2 * 16 * (2 + 5)

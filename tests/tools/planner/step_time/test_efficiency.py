@@ -7,7 +7,7 @@ import torch
 
 from megatape.accounting.gpus import load_gpu
 from megatape.tools.planner.kernels.counting import count
-from megatape.tools.planner.kernels.operations import Attention, AttentionBackend, Direction, Kernel, Operation, Work
+from megatape.tools.planner.kernels.operations import Attention, AttentionBackend, Direction, KernelKind, Operation, Work
 from megatape.tools.planner.step_time.efficiency import device_times
 from megatape.tools.planner.step_time.rates import A100, EAGER_SLOWDOWN, FUSED_EFFICIENCY, MEMORY_EFFICIENCY, OTHER_GPUS
 
@@ -18,13 +18,13 @@ def test_single_kernels_of_pytorch_are_slower_than_fused_ones() -> None:
     with torch.device("meta"), count() as work:
         torch.empty(1024) * 2
     [single] = work
-    fused = single._replace(kind=Kernel.FUSED)
+    fused = single._replace(kind=KernelKind.FUSED)
     for eager, compiled in zip(device_times(Work({single: 1}), gpu), device_times(Work({fused: 1}), gpu), strict=True):
         assert math.isclose(eager.memory_bound, EAGER_SLOWDOWN * compiled.memory_bound)
 
 
 def test_a100s_reach_more_of_their_peak() -> None:
-    work: Work = Work({Operation(Kernel.PRODUCT, 1e12, 1): 1})
+    work: Work = Work({Operation(KernelKind.PRODUCT, 1e12, 1): 1})
     gpu = load_gpu("a100-80g")
     for times, share in zip(device_times(work, gpu), A100.products, strict=True):
         assert math.isclose(times.compute_bound, 1e12 / gpu.bfloat16_flops / share)
@@ -32,7 +32,7 @@ def test_a100s_reach_more_of_their_peak() -> None:
 
 def test_an_operation_takes_the_longer_of_arithmetic_and_bytes() -> None:
     gpu = load_gpu("h100")
-    work: Work = Work({Operation(Kernel.PRODUCT, 1e12, 1): 3, Operation(Kernel.PRODUCT, 1, 1e9): 2})
+    work: Work = Work({Operation(KernelKind.PRODUCT, 1e12, 1): 3, Operation(KernelKind.PRODUCT, 1, 1e9): 2})
     for case, times in enumerate(device_times(work, gpu)):
         assert math.isclose(times.compute_bound, 3e12 / gpu.bfloat16_flops / OTHER_GPUS.products[case])
         assert math.isclose(times.memory_bound, 2e9 / gpu.memory_bandwidth / MEMORY_EFFICIENCY[case])
