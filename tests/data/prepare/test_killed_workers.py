@@ -65,9 +65,8 @@ def test_killed_at_any_moment(corpus: PreparationOptions, tmp_path: Path, keep_d
     if keep_documents:
         words.append("--keep-documents")
 
-    run = subprocess.run(
-        [sys.executable, tmp_path / "driver.py", seed, "20", *words], capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, str(tmp_path / "driver.py"), seed, "20", *words]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=scaled(120), check=False)
 
     assert run.returncode == 0, f"seed {seed}: {run.stderr}"
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")

@@ -28,6 +28,7 @@ from tests.helpers.checks.bounds import assert_close
 from tests.helpers.models.exports import Exported
 from tests.helpers.models.memory_checkpoint import MemoryCheckpoint, memory_checkpoint
 from tests.helpers.processes.command import Command
+from tests.helpers.processes.load import scaled
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.training_cases import TRAIN_CASES
 
@@ -150,6 +151,7 @@ def run_alone(exported_model: Exported, tokens: Tensor, tmp_path: Path, *folders
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        timeout=scaled(120),
     )
 
 

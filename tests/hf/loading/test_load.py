@@ -28,6 +28,7 @@ from tests.helpers.models.memory_checkpoint import memory_checkpoint
 from tests.helpers.models.tiny_models import save_tiny
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.hub import online_environment
+from tests.helpers.processes.load import scaled
 
 ROOT = Path(__file__).parents[3]
 PAYLOAD = """
@@ -125,6 +126,7 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        timeout=scaled(300),
     )
     assert result.returncode == 0, result.stderr
     answers = {name: Answer(*answer) for name, answer in json.loads(result.stdout.splitlines()[-1]).items()}
@@ -276,9 +278,16 @@ def test_a_config_that_is_no_json_object(folder: Path, text: str, message: str) 
 
 
 def test_a_vocabulary_smaller_than_the_tokenizer(folder: Path) -> None:
-    """The shapes of the weights show it first."""
+    """Configuration and weights agree, so only the tokenizer shows the mistake."""
+    path = folder / "model.safetensors"
+    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    weights = load_file(path)
+    for name, weight in weights.items():
+        if weight.shape[0] == vocab_size:
+            weights[name] = weight[:300].contiguous()
+    save_file(weights, path, {"format": "pt"})
     change(folder / "config.json", vocab_size=300)
-    with pytest.raises(ValueError, match="has shape"):
+    with pytest.raises(ValueError, match="the tokenizer has .* tokens, the model only 300"):
         load_exported(folder)
 
 

@@ -145,7 +145,7 @@ def test_waiting_command_names_the_holder(
     thread = threading.Thread(target=prepare, args=[corpus, tmp_path / "out"], kwargs={"timeouts": QUICK}, daemon=True)
 
     thread.start()
-    thread.join(30)
+    thread.join(scaled(30))
 
     assert not thread.is_alive(), "prepare waits forever for a lease with a heartbeat in the future"
     assert (tmp_path / "out").exists()
@@ -153,16 +153,18 @@ def test_waiting_command_names_the_holder(
     assert capfd.readouterr().err.count(line) == 1
 
 
-# Program running `megatape`, whose first worker stops itself before writing a unit
+# Program preparing a corpus with two workers. The first one to write a unit stops itself before that.
 DRIVER = """
-import inspect, os, signal, sys
-from megatape.reliability.lease import LeaseTimeouts
-from megatape.data.prepare.passes.unit_passes import UnitPasses
+import os, signal, sys
+from pathlib import Path
 from megatape.data.prepare.command import prepare
-from megatape.commands.cli.main import main
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.passes.unit_passes import UnitPasses
+from megatape.data.sources.source import Source
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.reliability.lease import LeaseTimeouts
 
-inspect.unwrap(prepare).__kwdefaults__["timeouts"] = LeaseTimeouts(heartbeat_interval=0.1, expiry=2.0, poll_interval=0.05)
-stopped, *words = sys.argv[1:]
+stopped, model, output, *inputs = sys.argv[1:]
 write = UnitPasses.write_pass
 
 def stop(self, *arguments, **rest):
@@ -175,9 +177,11 @@ def stop(self, *arguments, **rest):
         os.kill(os.getpid(), signal.SIGSTOP)
     write(self, *arguments, **rest)
 
-if __name__ == "__main__":
-    sys.exit(main(words))
 UnitPasses.write_pass = stop  # also in the workers, which import this file
+if __name__ == "__main__":
+    options = PreparationOptions(Source("text", tuple(inputs), unit_bytes=4000), 0.1, load_tokenizer(Path(model)), 0)
+    timeouts = LeaseTimeouts(heartbeat_interval=0.1, expiry=2.0, poll_interval=0.05)
+    prepare(options, Path(output), workers=2, timeouts=timeouts)
 """
 
 
@@ -191,9 +195,7 @@ def test_a_stopped_worker_does_not_stop_the_command(corpus: PreparationOptions, 
     driver.write_text(DRIVER)
     assert corpus.tokenizer is not None
     model.write_bytes(corpus.tokenizer.files[model.name])
-    words = ["prepare", "corpus", "--source", "text", "--input", *corpus.source.inputs, "--tokenizer", str(model)]
-    words += ["--output", str(tmp_path / "out"), "--validation-share", "0.1", "--workers", "2", "--unit-bytes", "4000"]
-    command = [sys.executable, str(driver), str(stopped), *words]
+    command = [sys.executable, str(driver), str(stopped), str(model), str(tmp_path / "out"), *corpus.source.inputs]
     process = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
