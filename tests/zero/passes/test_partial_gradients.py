@@ -9,11 +9,8 @@ from deepspeed.utils import safe_get_full_grad
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.reliability.lease import Lease
-from megatape.run_folder import RunFolder
-from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.trainers import trainer_without_lease
 
 ZERO_SECTIONS: list[dict[str, Any]] = [
     {"stage": 1},
@@ -41,7 +38,7 @@ def compare_sums(raw: dict[str, Any], topology: Topology) -> list[Comparison]:
     for number, zero in enumerate(ZERO_SECTIONS):
         changes = {"zero": zero, "run": {"directory": f"{raw['run']['directory']}/{number}"}}
         config = parse_config(raw | changes, "test")
-        run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+        run = trainer_without_lease(config, topology)
         state = run.engine.state
         replicated = {}
         for name, parameter in state.parameters.items():

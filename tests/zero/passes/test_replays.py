@@ -52,7 +52,10 @@ FAULTY_STEP = 2
 
 @pytest.mark.parametrize("names", [QUICK_RUNS, pytest.param(SLOW_RUNS, marks=pytest.mark.slow)], ids=["quick", "slow"])
 def test_steps_have_the_same_bits(raw_config: dict[str, Any], tmp_path: Path, names: list[str]) -> None:
-    """Also a step that is skipped, and steps after it. Each step has two micro-batches."""
+    """Replayed steps equal plain ones bit for bit, including a skipped step and the steps after it.
+
+    Each step has two micro-batches.
+    """
     raw_config["training"] |= {"micro_batch_size": 4, "steps": NUM_STEPS}
     payload = {"config": raw_config, "runs": {name: RUNS[name] for name in names}}
     (differences,) = run_workers("tests.zero.passes.test_replays:find_differences", 1, payload, tmp_path / "workers")

@@ -9,12 +9,9 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.reliability.lease import Lease
-from megatape.run_folder import RunFolder
-from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers.checks.private_names import PRIVATE_NAMES
 from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.trainers import trainer_without_lease
 
 VERSION = "0.19.8"  # DeepSpeed version whose names were read
 
@@ -50,7 +47,7 @@ def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
     for suffix, zero in engines.items():
         directory = f"{raw['run']['directory']}/{suffix}"
         config = parse_config(raw | {"zero": zero, "run": {"directory": directory}}, "test")
-        run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(directory)).lease))
+        run = trainer_without_lease(config, topology)
         engine = run.engine.deepspeed_engine
         parameter = next(iter(run.engine.state.parameters.values()))
         objects = {

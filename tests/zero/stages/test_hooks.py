@@ -9,11 +9,8 @@ from deepspeed.accelerator import get_accelerator
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.reliability.lease import Lease
-from megatape.run_folder import RunFolder
-from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.trainers import trainer_without_lease
 
 
 def test_a_step_inspects_no_signatures_and_opens_no_ranges(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -25,7 +22,7 @@ def test_a_step_inspects_no_signatures_and_opens_no_ranges(raw_config: dict[str,
 def count_calls(raw: dict[str, Any], topology: Topology) -> dict[str, int]:
     """Count the signatures that a step inspects, and the ranges that it opens."""
     config = parse_config(raw, "test")
-    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = trainer_without_lease(config, topology)
     run.train_step()
     with (
         patch.object(inspect, "_signature_from_function", wraps=inspect._signature_from_function) as signatures,  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -14,14 +14,11 @@ from torch import Tensor
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.reliability.lease import Lease
-from megatape.run_folder import RunFolder
-from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
 from megatape.zero import engine
 from megatape.zero.passes.nonfinite import NonfiniteDetector
 from tests.helpers.processes.workers import run_workers
-from tests.helpers.runs.run_data import open_run_data
+from tests.helpers.runs.trainers import trainer_without_lease
 
 # A weight sharded over tensor-parallel ranks, and one replicated on them.
 SHARDED = "blocks.1.attention.query.weight"
@@ -74,6 +71,46 @@ class Result(NamedTuple):
     equals_clean_run: bool
 
 
+class GradientFaults:
+    """Spoils gradients before the detector of non-finite numbers sees them."""
+
+    def __init__(self) -> None:
+        # Weight -> function that spoils its gradient. Tensors are hashed by identity.
+        self._functions: dict[Tensor, Callable[[Tensor], Tensor]] = {}
+        self._seen_by_detector: set[Tensor] = set()
+
+    def make_detector(self, parameters: Iterable[Any], device: torch.device) -> NonfiniteDetector:
+        """Return a detector whose weights have another hook before its own."""
+        weights = list(parameters)
+        for weight in weights:
+            weight.register_hook(partial(self._apply, weight))
+        self._seen_by_detector.update(weights)
+        return NonfiniteDetector(weights, device)
+
+    @contextmanager
+    def inject(self, weight: Tensor, spoil: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """Apply a function to the gradients of a weight."""
+        if weight not in self._seen_by_detector:
+            with weight.register_hook(spoil):
+                yield
+            return
+        self._functions[weight] = spoil
+        yield
+        del self._functions[weight]
+
+    def _apply(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        if weight in self._functions:
+            return self._functions[weight](gradient)
+        return gradient
+
+
+class Run(NamedTuple):
+    """Trainer of a run, and the faults of its gradients."""
+
+    trainer: Trainer
+    faults: GradientFaults
+
+
 # DeepSpeed itself skips what is not finite in float32 at stages 1 and 2, and at stage 3. The other cases are ours.
 @pytest.mark.parametrize(
     "stages",
@@ -87,7 +124,7 @@ def test_no_rank_takes_a_nonfinite_step(raw_config: dict[str, Any], tmp_path: Pa
     raw_config["training"] |= {"steps": NUM_STEPS, "micro_batch_size": 2}
     raw_config["parallel"] = {"tp": 2}
     payload = {"config": raw_config, "stages": stages}
-    results = run_workers("tests.zero.test_engine:train", 4, payload, tmp_path / "workers")
+    results = run_workers("tests.zero.test_nonfinite_steps:train", 4, payload, tmp_path / "workers")
     for rank, results_of_rank in enumerate(results):
         for stage, (reasons, unchanged, equals_clean_run) in zip(stages, results_of_rank, strict=True):
             for fault, reason in zip(FAULTS.values(), reasons, strict=True):
@@ -106,41 +143,43 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Result]:
     for stage in payload["stages"]:
         run = _make_run(raw, stage, topology, "faults")
         reasons, unchanged = _train_with_faults(run, topology.rank)
-        assert run.progress.step == NUM_STEPS
-        assert run.progress.updates == NUM_STEPS - len(FAULTS)
+        progress = run.trainer.progress
+        assert progress.step == NUM_STEPS
+        assert progress.updates == NUM_STEPS - len(FAULTS)
 
-        clean = _make_run(raw, stage, topology, "clean")
+        clean = _make_run(raw, stage, topology, "clean").trainer
         clean.train_step()
         clean.progress.samples += len(FAULTS) * raw["training"]["global_batch_size"]
         clean.stepper.forget_next_batch()
         clean.train_step()
-        results.append(Result(reasons, unchanged, _equal(_numbers(run), _numbers(clean))))
+        results.append(Result(reasons, unchanged, _equal(_numbers(run.trainer), _numbers(clean))))
     return results
 
 
-def _train_with_faults(run: Trainer, rank: int) -> tuple[list[str | None], list[bool]]:
+def _train_with_faults(run: Run, rank: int) -> tuple[list[str | None], list[bool]]:
     """Train all steps of a run. Return the first two fields of Result."""
+    trainer = run.trainer
     reasons = []
     unchanged = []
     for step in range(NUM_STEPS):
-        before = _numbers(run)
+        before = _numbers(trainer)
         if step not in FAULTS:
-            output = run.train_step()
+            output = trainer.train_step()
             assert output.is_applied, step
-            assert not _equal(before, _numbers(run)), step
+            assert not _equal(before, _numbers(trainer)), step
             continue
         fault = FAULTS[step]
         place = None
         if rank == fault.rank:
             place = fault.place
         with _inject(run, place):
-            output = run.train_step()
+            output = trainer.train_step()
         reasons.append(output.skip_reason)
-        unchanged.append(_equal(before, _numbers(run)))
+        unchanged.append(_equal(before, _numbers(trainer)))
     return reasons, unchanged
 
 
-def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) -> Trainer:
+def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) -> Run:
     """Return a run at one of STAGES, with a constant learning rate and a folder of this name."""
     changes = STAGES[stage]
     training = dict(raw["training"])
@@ -158,33 +197,13 @@ def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) ->
         },
         stage,
     )
-    with patch.object(engine, "NonfiniteDetector", EarlyHooks):
-        return build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(folder)).lease))
-
-
-def _unchanged(gradient: Tensor) -> Tensor:
-    return gradient
-
-
-class EarlyHooks(NonfiniteDetector):
-    """Detector whose weights have another hook before its own, so that it sees a gradient spoiled by the test."""
-
-    # Weight -> function applied to its gradient. Tensors are hashed by identity.
-    functions: ClassVar[dict[Tensor, Callable[[Tensor], Tensor]]] = {}
-
-    def __init__(self, parameters: Iterable[Any], device: torch.device) -> None:
-        weights = list(parameters)
-        for weight in weights:
-            self.functions[weight] = _unchanged
-            weight.register_hook(partial(self._apply, weight))
-        super().__init__(weights, device)
-
-    def _apply(self, weight: Tensor, gradient: Tensor) -> Tensor:
-        return self.functions[weight](gradient)
+    faults = GradientFaults()
+    with patch.object(engine, "NonfiniteDetector", faults.make_detector):
+        return Run(trainer_without_lease(config, topology), faults)
 
 
 @contextmanager
-def _inject(run: Trainer, place: str | None) -> Iterator[None]:
+def _inject(run: Run, place: str | None) -> Iterator[None]:
     """Make the loss of the first micro-batch, or its gradient of a parameter, NaN, each time that a step is computed.
 
     Args:
@@ -195,17 +214,14 @@ def _inject(run: Trainer, place: str | None) -> Iterator[None]:
         yield
         return
     spoil = _multiply_first_of_two(torch.nan)
-    parameter = run.engine.state.parameters.get(place)
+    trained = run.trainer.engine
+    parameter = trained.state.parameters.get(place)
     if parameter is None:
-        module = run.engine.deepspeed_engine.module
+        module = trained.deepspeed_engine.module
         with module.register_forward_hook(lambda module, inputs, output: spoil(output)):
             yield
-    elif parameter in EarlyHooks.functions:
-        EarlyHooks.functions[parameter] = spoil
-        yield
-        EarlyHooks.functions[parameter] = _unchanged
     else:
-        with parameter.register_hook(spoil):
+        with run.faults.inject(parameter, spoil):
             yield
 
 
