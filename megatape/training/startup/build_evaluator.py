@@ -1,6 +1,6 @@
 """Builds the evaluator, which reads the validation samples."""
 
-from megatape.config import Config
+from megatape.config import DataConfig, EvaluationConfig, ModelConfig, TrainingConfig
 from megatape.data.training.run_data import RunData
 from megatape.encodings import encoding_of
 from megatape.reliability.watch.pace import Pace
@@ -10,26 +10,37 @@ from megatape.training.validation.reader import ValidationReader
 from megatape.zero.engine import Engine
 
 
-def build_evaluator(config: Config, data: RunData, engine: Engine, pace: Pace) -> Evaluator:
+def build_evaluator(
+    config: DataConfig,
+    model: ModelConfig,
+    training: TrainingConfig,
+    evaluation: EvaluationConfig,
+    data: RunData,
+    engine: Engine,
+    pace: Pace,
+) -> Evaluator:
     """Build the evaluator.
 
     Args:
-        config: Configuration.
+        config: Data configuration.
+        model: Model configuration.
+        training: Training configuration, with the micro-batch size.
+        evaluation: Evaluation configuration, with the number of samples.
         data: Data, opened by this rank.
         engine: Model under DeepSpeed.
         pace: Receives this rank's phases, for the watch.
     """
-    encoding = encoding_of(config.model)
+    encoding = encoding_of(model)
     viewer = None
     if encoding.carries_state:
         viewer = PositionViewer(engine, data.tokenizer.decode)
     reader = ValidationReader(
         data,
-        encoding.positions(config.data.random_offset),
-        config.training.micro_batch_size,
-        config.training.seed,
+        encoding.positions(config.random_offset),
+        training.micro_batch_size,
+        training.seed,
         # Ranks that read different samples.
         engine.mesh["batch"],
         has_view=viewer is not None,
     )
-    return Evaluator(engine, reader, config.evaluation.samples, data.train.shares, viewer, pace)
+    return Evaluator(engine, reader, evaluation.samples, data.train.shares, viewer, pace)

@@ -91,7 +91,7 @@ def build_trainer(
     config.check_divides(topology.world_size)
     loader = build_loader(config.data, config.model, config.training, config.batches, data.train, mesh["batch"])
     engine, attention = build_engine(config, topology, mesh, clock, make_recorder)
-    evaluator = build_evaluator(config, data, engine, environment.pace)
+    evaluator = build_evaluator(config.data, config.model, config.training, config.evaluation, data, engine, environment.pace)
 
     speed = Speed(config.model, config.training, config.batches, config.data.sequence_length, topology.world_size)
     context = RunContext(
@@ -129,7 +129,7 @@ def build_trainer(
     )
     check_shared(folder.directory, topology)
     load_starting_state(trainer, config, data, start)
-    environment.on_main(lambda: _mark_folder(trainer, partial(save_config, config, folder.config)))
+    environment.on_main(lambda: _mark_folder(trainer, config))
     return trainer
 
 
@@ -199,7 +199,7 @@ def _warnings(config: Config, topology: Topology) -> list[str]:
     return [warning for warning in warnings if warning is not None]
 
 
-def _mark_folder(trainer: Trainer, write_config: Callable[[], None]) -> None:
+def _mark_folder(trainer: Trainer, config: Config) -> None:
     """Write the files that show that a run trains in this directory, among them config.json."""
     folder = trainer.environment.folder
     if trainer.origin is not None:
@@ -207,4 +207,4 @@ def _mark_folder(trainer: Trainer, write_config: Callable[[], None]) -> None:
     # The metrics come before config.json, so that config.json alone means that a file was removed.
     folder.metrics.touch()
     if trainer.origin is None or not trainer.is_finished:
-        write_config()
+        save_config(config, folder.config)
