@@ -14,9 +14,10 @@ a parameter's name. On one rank without options, only the last sum of blocks tha
 
 from typing import TypeVar
 
+import torch
 from torch import nn
 
-from megatape.config import ModelConfig
+from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.config.sections.training import recomputes_blocks
 from megatape.encodings import encoding_of
 from megatape.model.attention import Attention
@@ -56,6 +57,17 @@ def build_model(
     model = Transformer(config, options, block_class(options, updates_state))
     freeze(model, training.trainable, training.frozen)
     return model
+
+
+def meta_model(config: ModelConfig, activation_checkpointing: ActivationCheckpointing = "none") -> Transformer:
+    """Return a model on the meta device: shapes without memory.
+
+    Args:
+        config: Shape of the model, and its LoRA adapters.
+        activation_checkpointing: Activations that its backward pass recomputes.
+    """
+    with torch.device("meta"):
+        return build_model(config, training=TrainingOptions(activation_checkpointing=activation_checkpointing))
 
 
 def block_class(options: ModelOptions, updates_state: bool) -> type[Block]:

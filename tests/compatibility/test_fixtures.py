@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.data.shards.index import load_index
@@ -25,6 +24,7 @@ from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.data.training.mixing.order import sample_index
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
+from megatape.model.build import meta_model
 from megatape.model.init import initial_weight
 from megatape.nn.targets import IGNORE_INDEX
 from tests.helpers.checks import bounds

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.config import ModelConfig, ScalingConfig
 from megatape.config.sections.scaling import SCALINGS
@@ -23,7 +22,7 @@ from megatape.encodings import encoding_of
 from megatape.encodings.rope import frequencies
 from megatape.encodings.sinusoidal import SinusoidalEmbedding
 from megatape.hf.families.family import SCALING
-from megatape.model.build import build_model
+from megatape.model.build import build_model, meta_model
 from megatape.model.layout import Layout
 from megatape.model.recorded_streams import recorded_streams
 from megatape.nn.parameters import is_sharded, spec_of

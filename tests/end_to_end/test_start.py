@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
 from megatape.data.prepare.command import prepare
@@ -27,6 +26,7 @@ from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.importing.importer import import_model
 from megatape.hf.loading.installed_model import read_model
 from megatape.hf.model_folder import open_weights
+from megatape.model.build import meta_model
 from megatape.model.init import initial_weight
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder

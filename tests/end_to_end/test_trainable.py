@@ -11,9 +11,9 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory.memory_parts import MemoryPart
 from megatape.accounting.memory.rank_memory import plan_memory
 from megatape.accounting.shapes.trace import trace_micro_batch
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.accounting.workload import Workload
 from megatape.config import parse_config
+from megatape.model.build import meta_model
 from megatape.model.trainable import check_trainable, freeze
 from megatape.run_folder import RunFolder
 from tests.helpers.checks import bounds

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.config import LoraConfig, ModelConfig
 from megatape.distributed.mesh import SINGLE
+from megatape.model.build import meta_model
 from megatape.model.init import ROWS, initial_block, initial_weight
 from megatape.nn.parameters import Uniform, parameter
 from tests.helpers.models.small_models import SHAPE as BUILDER_SHAPE

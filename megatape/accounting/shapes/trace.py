@@ -12,8 +12,8 @@ from torch import nn
 from megatape.accounting.shapes.meta_device import on_shapes
 from megatape.accounting.shapes.module_events import Event, record_events
 from megatape.accounting.shapes.rank_model import build_rank_model
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.accounting.workload import Workload
+from megatape.model.build import meta_model
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 

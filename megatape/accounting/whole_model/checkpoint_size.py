@@ -5,8 +5,9 @@ from math import prod
 from torch import nn
 
 from megatape.accounting.element_sizes import STATE_BYTES, elements
-from megatape.accounting.whole_model.parameters import count_parameters, meta_model
+from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import ModelConfig, OptimizerConfig, TrainingConfig
+from megatape.model.build import meta_model
 from megatape.model.trainable import freeze
 from megatape.nn.parameters import spec_of
 from megatape.optim.optimizer import is_whole

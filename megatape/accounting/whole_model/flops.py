@@ -15,7 +15,6 @@ from collections import Counter
 
 import torch
 
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.attention.shifted import num_pairs
 from megatape.attention.windows import num_pairs_in_window
 from megatape.config import ModelConfig
@@ -23,6 +22,7 @@ from megatape.config.layers.layer_pattern import LayerKind
 from megatape.distributed.mesh import SINGLE
 from megatape.encodings import encoding_of, layer_encodings
 from megatape.encodings.encoding import Encoding, positioned_layers
+from megatape.model.build import meta_model
 from megatape.model.lora import in_adapter
 
 

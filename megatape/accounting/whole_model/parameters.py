@@ -3,19 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from megatape.config import ActivationCheckpointing, ModelConfig
-from megatape.model.build import build_model
-from megatape.model.options import TrainingOptions
+from megatape.config import ModelConfig
+from megatape.model.build import meta_model
 from megatape.model.trainable import freeze, position_parameters
-from megatape.model.transformer import Transformer
-
-
-def meta_model(config: ModelConfig, activation_checkpointing: ActivationCheckpointing = "none") -> Transformer:
-    """Return a model on the meta device: shapes without memory."""
-    with torch.device("meta"):
-        return build_model(config, training=TrainingOptions(activation_checkpointing=activation_checkpointing))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.checkpoint.format.hashed_files import as_json, write_file
 from megatape.checkpoint.format.tensors import save_tensors
 from megatape.config import ModelConfig, TrainingConfig
@@ -20,6 +19,7 @@ from megatape.hf.exporting.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
 from megatape.hf.weights.weight_files import checked
+from megatape.model.build import meta_model
 from megatape.model.lora import TARGETS, in_adapter
 from megatape.model.trainable import freeze
 from megatape.utils.files.atomic import new_folder

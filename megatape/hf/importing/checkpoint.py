@@ -4,11 +4,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.config import Config, load_config
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.hf.adapters.lora import without_adapters
 from megatape.hf.importing.record import open_import
+from megatape.model.build import meta_model
 from megatape.model.init import initial_weight
 
 # Settings that a user adds to an import's config.json before training. No export depends on them.

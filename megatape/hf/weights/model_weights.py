@@ -5,11 +5,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.config import ModelConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
+from megatape.model.build import meta_model
 from megatape.model.lora import in_adapter
 from megatape.model.trainable import position_parameters
 

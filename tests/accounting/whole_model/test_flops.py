@@ -9,11 +9,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from megatape.accounting.whole_model.flops import forward_flops
-from megatape.accounting.whole_model.parameters import meta_model
 from megatape.attention import attend
 from megatape.attention.backends.sdpa import Sdpa
 from megatape.config import ModelConfig
 from megatape.encodings.path import CHUNK
+from megatape.model.build import meta_model
 from megatape.registry import ENCODINGS
 from tests.helpers.models.paper import paper
 from tests.helpers.models.small_models import SHAPE, model_with
