@@ -145,6 +145,10 @@ class ModelConfig(Section):
         alone: dict[str, object] = {"layers": None, "nope_every": None}
         return [self.model_copy(update=alone | {"encoding": name}) for name in others]
 
+    def without_adapters(self) -> Self:
+        """Return the model without LoRA."""
+        return self.model_copy(update={"lora": None})
+
     def with_equal_layers(self) -> Self:
         """Return a model whose layers all have the model's encoding and full attention."""
         return self.model_copy(update={"layers": None, "nope_every": None, "sliding_window": None})

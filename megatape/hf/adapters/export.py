@@ -13,11 +13,10 @@ from megatape.config import ModelConfig, TrainingConfig
 from megatape.config.sections.run import Dtype
 from megatape.errors import UserError, flag, path_errors
 from megatape.hf.adapters.files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
-from megatape.hf.adapters.lora import without_adapters
 from megatape.hf.dtypes import dtype_name, dtype_named, stored_dtype
-from megatape.hf.exporting.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
+from megatape.hf.weights.checkpoint import Checkpoint, check_parameters
 from megatape.hf.weights.weight_files import checked
 from megatape.model.build import meta_model
 from megatape.model.lora import TARGETS, in_adapter
@@ -45,7 +44,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path, dtype: Dtype | None = None
             f"{flag('adapter')}"
         )
     shapes = check_parameters(checkpoint, config.model)
-    family = family_of(without_adapters(config.model), config.export.family)
+    family = family_of(config.model.without_adapters(), config.export.family)
     precision = stored_dtype(config.export, config.training)
     if dtype is not None:
         precision = dtype_named(dtype)

@@ -5,13 +5,8 @@ export.py writes adapters to files in peft's format, merge.py merges such files 
 
 from torch import Tensor
 
-from megatape.config import LoraConfig, ModelConfig
-from megatape.hf.exporting.checkpoint import Checkpoint
-
-
-def without_adapters(model: ModelConfig) -> ModelConfig:
-    """Return a model section without LoRA."""
-    return model.model_copy(update={"lora": None})
+from megatape.config import LoraConfig
+from megatape.hf.weights.checkpoint import Checkpoint
 
 
 def merged_weight(checkpoint: Checkpoint, lora: LoraConfig, name: str) -> Tensor:

@@ -1,7 +1,6 @@
 """Exports checkpoints to folders that transformers loads.
 
 exporter.py         the export, step by step: start here
-checkpoint.py       interface of the checkpoints that can be exported, and a parameter check
 model_card.py       README.md from the template model_card.md; origins.py finds base model, license and data sets
 tokenizer.py        tokenizer files; sentencepiece.py converts SentencePiece models to tokenizer.json
 upload.py           uploads the folder to the Hugging Face hub

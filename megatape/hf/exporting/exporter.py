@@ -10,13 +10,13 @@ from megatape.config.sections.run import Dtype
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.hf.adapters.lora import merged_weight
-from megatape.hf.exporting.checkpoint import Checkpoint, check_parameters
 from megatape.hf.exporting.model_card import TrainingSummary, model_card
 from megatape.hf.exporting.origins import origins_of
 from megatape.hf.exporting.tokenizer import describe_tokenizer, write_tokenizer
 from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.special_tokens import special_tokens
+from megatape.hf.weights.checkpoint import Checkpoint, check_parameters
 from megatape.hf.weights.model_weights import parameter_shapes
 from megatape.hf.weights.weight_files import SHARD_BYTES, write_weights
 from megatape.utils.files.atomic import new_folder

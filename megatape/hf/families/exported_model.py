@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 
 from megatape.config import Config, ModelConfig
-from megatape.hf.adapters.lora import without_adapters
 from megatape.hf.dtypes import stored_dtype
 from megatape.hf.special_tokens import SpecialTokens
 
@@ -34,7 +33,7 @@ class ExportedModel:
     def of_run(cls, config: Config, special: SpecialTokens) -> "ExportedModel":
         """Describe the model of a run, given the control tokens of its tokenizer."""
         return cls(
-            model=without_adapters(config.model),
+            model=config.model.without_adapters(),
             dtype=stored_dtype(config.export, config.training),
             special=special,
             sample_length=config.data.sequence_length,

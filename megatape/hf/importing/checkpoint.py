@@ -6,7 +6,6 @@ from torch import Tensor
 
 from megatape.config import Config, load_config
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.hf.adapters.lora import without_adapters
 from megatape.hf.importing.record import open_import
 from megatape.model.build import meta_model
 from megatape.model.init import initial_weight
@@ -16,7 +15,7 @@ PLACEHOLDERS = ("data.path=DATA", "data.mixture={}", "training.steps=1000")
 
 
 class ImportCheckpoint:
-    """Weights that a run starts with after an import, as a checkpoint (megatape.hf.exporting.checkpoint.Checkpoint).
+    """Weights that a run starts with after an import, as a checkpoint (megatape.hf.weights.checkpoint.Checkpoint).
 
     New adapters are dropped, because they do not change the model at step 0.
 
@@ -36,7 +35,7 @@ class ImportCheckpoint:
         self._weights = open_import(directory)
         if config is None:
             config = load_config(directory / "config.json", PLACEHOLDERS)
-        model = without_adapters(config.model)
+        model = config.model.without_adapters()
         self.config = config.model_copy(update={"model": model})
         self._weights.check_fits(self.config.model)
         self._parameters = dict(meta_model(self.config.model).named_parameters())
