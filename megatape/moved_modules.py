@@ -158,7 +158,7 @@ MOVED = {
         "pace": "megatape.reliability.watch.pace",
         "private_folder": "megatape.utils.files.private_folder",
         "python_process": "megatape.utils.processes.python_process",
-        "software": "megatape.utils.processes.software",
+        "software": "megatape.software",
         "store": "megatape.distributed.launch.store",
         "topology": "megatape.distributed.topology",
         "waiting": "megatape.utils.processes.waiting",

@@ -79,7 +79,7 @@ class ShowVersion(argparse.Action):
     """Prints the version and exits. Modules are imported only then, because commands do not need them."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from megatape.utils.processes.software import package_version
+        from megatape.software import package_version
 
         print(f"megatape {package_version()}")
         parser.exit()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from megatape.distributed.topology import Topology
+from megatape.software import package_version, versions
 from megatape.training.reporting.hardware import device_name
-from megatape.utils.processes.software import package_version, versions
 from megatape.utils.values.rounding import divide_up
 
 

@@ -12,8 +12,8 @@ from megatape.distributed.values.rank_differences import find_disagreement
 from megatape.errors import RankMismatch, UserError, marked_message
 from megatape.imports import file_hashes
 from megatape.registry import SINKS
+from megatape.software import source_hash, versions
 from megatape.utils.files.project_files import install_command
-from megatape.utils.processes.software import source_hash, versions
 
 # Length of hashes in comparisons and messages.
 HASH_LENGTH = 12

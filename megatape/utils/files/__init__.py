@@ -8,6 +8,6 @@ atomic.py           outputs that are complete or absent
 locks.py            file locks
 retries.py          faults of shared file systems
 full_disk.py        full disks
-private_folder.py   folder in /tmp for compiled code
+private_folder.py   folder in /tmp for caches of code
 project_files.py    files of a clone or an installed wheel
 """

@@ -1,4 +1,4 @@
-"""Folder in /tmp that only this user can write to, for caches of compiled code."""
+"""Folder in /tmp that only this user can write to, for caches of code."""
 
 import atexit
 import logging
@@ -12,13 +12,14 @@ from tempfile import gettempdir, mkdtemp
 LOG = logging.getLogger(__name__)
 
 
-def private_folder(is_first: bool = True) -> Path | None:
+def private_folder(consequence: str, is_first: bool = True) -> Path | None:
     """Return /tmp/megatape-UID, created if needed, or a new folder for this process if another user may have written there.
 
     Any user can create a folder, a link or a file of this name in /tmp, and code in it would run as this user. The new folder
     is removed when the process ends.
 
     Args:
+        consequence: Consequence of a new folder for this process, for the warning.
         is_first: Whether this process warns about an untrusted folder, because it is the first one on its host.
 
     Returns:
@@ -39,7 +40,7 @@ def private_folder(is_first: bool = True) -> Path | None:
     if is_first:
         level = logging.WARNING
     remedy = "remove it, or let its owner do so"
-    LOG.log(level, "%s %s: kernels are compiled again at each start, in %s; %s", folder, reason, new_folder, remedy)
+    LOG.log(level, "%s %s: %s, in %s; %s", folder, reason, consequence, new_folder, remedy)
     return new_folder
 
 

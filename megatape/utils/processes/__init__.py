@@ -3,5 +3,4 @@
 python_process.py   Python child processes
 process_table.py    start and state of a process, and the machine's boot
 waiting.py          waiting for other processes
-software.py         versions of this process's software
 """

@@ -86,7 +86,7 @@ def _compiler_caches(topology: Topology) -> dict[str, str]:
     unset = {variable: name for variable, name in names.items() if variable not in os.environ}
     if not unset:
         return {}
-    folder = private_folder(is_first=topology.local_rank == 0)
+    folder = private_folder("kernels are compiled again at each start", is_first=topology.local_rank == 0)
     if folder is None:
         return {}
     return {variable: str(folder / name) for variable, name in unset.items()}

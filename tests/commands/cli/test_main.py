@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from megatape import software
 from megatape.commands import evaluate
 from megatape.commands.cli import main
 from megatape.commands.cli.command import load_command
 from megatape.commands.cli.command_line import command_line
 from megatape.commands.cli.table import COMMANDS, is_group
 from megatape.registry import RULES, SOURCES
-from megatape.utils.processes import software
 from tests.helpers.processes.command import Command
 from tests.helpers.processes.workers import ROOT
 

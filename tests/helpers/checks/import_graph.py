@@ -18,6 +18,7 @@ LAYERS = (
     "encoding_traits",
     "registry",
     "utils",
+    "software",
     "run_folder",
     "config",
     "distributed",

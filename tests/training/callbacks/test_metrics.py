@@ -20,6 +20,7 @@ from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, TrainingDiverged
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder, read_metrics
+from megatape.software import package_version, versions
 from megatape.tools.planner.report.report import report
 from megatape.training.position_views.view import PositionView
 from megatape.training.reporting.hardware import peak_memory
@@ -28,7 +29,6 @@ from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.validation.result import Validation
 from megatape.utils.files.json_lines import read_lines
-from megatape.utils.processes.software import package_version, versions
 from tests.helpers.processes.workers import run_workers
 from tests.helpers.runs.position_views import some_view
 from tests.helpers.runs.run_context import make_callbacks, make_context

@@ -18,7 +18,7 @@ def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_folder_for_all_processes(usual: Path) -> None:
-    assert private_folder() == private_folder() == usual
+    assert private_folder("code is compiled again") == private_folder("code is compiled again") == usual
     assert usual.stat().st_mode & 0o777 == 0o700
 
 
@@ -54,19 +54,19 @@ def test_another_folder_is_used(
     make: Callable[[Path], None], fault: str, usual: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(usual)
-    own = private_folder()
+    own = private_folder("code is compiled again")
     assert own is not None
     assert own.parent == usual.parent
     assert own != usual
     assert own.stat().st_mode & 0o777 == 0o700
     assert not own.is_symlink()
     assert f"{usual} {fault}" in caplog.text
-    assert str(own) in caplog.text
+    assert f"code is compiled again, in {own}" in caplog.text
     caplog.clear()
-    assert private_folder(is_first=False) not in (None, usual, own)
+    assert private_folder("code is compiled again", is_first=False) not in (None, usual, own)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_without_a_temporary_folder_there_is_no_private_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    assert private_folder() is None
+    assert private_folder("code is compiled again") is None

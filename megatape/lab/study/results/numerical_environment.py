@@ -2,7 +2,7 @@
 
 import torch
 
-from megatape.utils.processes.software import package_version, versions
+from megatape.software import package_version, versions
 
 
 def numerical_environment() -> dict[str, str]:

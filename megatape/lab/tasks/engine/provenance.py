@@ -11,7 +11,7 @@ import orjson
 from megatape.checkpoint.format.hashed_files import hash_file
 from megatape.checkpoint.format.manifest import MANIFEST
 from megatape.errors import MissingPath
-from megatape.utils.processes.software import source_hash, versions
+from megatape.software import source_hash, versions
 
 # Files determining a model's answers, in a folder without a manifest.
 MODEL_FILES = ("*.json", "*.safetensors", "*.model")

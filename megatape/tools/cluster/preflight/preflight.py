@@ -27,11 +27,11 @@ from megatape.distributed.topology import Topology
 from megatape.distributed.values.exchange import gather_values
 from megatape.errors import ExitStatus, UserError
 from megatape.reliability.shared_folder import check_shared
+from megatape.software import source_hash, versions
 from megatape.tools.cluster.preflight.bandwidth import Rate, measure
 from megatape.tools.cluster.preflight.rank_report import RankReport, format_report, reasons_to_fix
 from megatape.tools.cluster.preflight.rendezvous import Rendezvous
 from megatape.tools.cluster.preflight.timeouts import DEFAULT_TIMEOUTS, Timeouts
-from megatape.utils.processes.software import source_hash, versions
 from megatape.zero.setup.process_group import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from typing import Self
 from megatape.distributed.launch.network import free_port
 from megatape.imports import file_hashes
 from megatape.run_folder import RunFolder
+from megatape.software import source_hash, versions
 from megatape.tools.cluster.supervise.first_step import FirstStep
 from megatape.tools.cluster.supervise.local_ranks import LocalRanks
 from megatape.tools.cluster.supervise.rank_process import RankProcess
-from megatape.utils.processes.software import source_hash, versions
 
 LOG = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from megatape.utils.processes import software
-from megatape.utils.processes.software import package_version
+from megatape import software
+from megatape.software import package_version
 
 
 def test_the_version_of_a_clone_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
