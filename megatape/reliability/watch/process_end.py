@@ -42,12 +42,18 @@ class ProcessEnd:
 
     def end(self, verdict: Verdict) -> Never:
         """End the process, after printing the verdict and, if this rank hangs, where."""
+        try:
+            if verdict.status == ExitStatus.DIED:
+                print_at_once(self._describe(verdict))
+        finally:
+            os._exit(verdict.status)
+
+    def _describe(self, verdict: Verdict) -> str:
+        """Return the verdict and, if this rank hangs, the stacks of the threads that may hang."""
         lines = f"error on rank {self._rank}: {verdict.message}\n"
         if verdict.accuses(self._rank):
             lines += "stack of the hanging threads:\n" + format_stacks(_threads_at_fault(verdict.thread))
-        if verdict.status == ExitStatus.DIED:
-            print_at_once(lines)
-        os._exit(verdict.status)
+        return lines
 
 
 def _threads_at_fault(thread: RankThread) -> list[threading.Thread]:

@@ -30,11 +30,14 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
         rank = os.environ.get("RANK", "0")
-        stream = sys.stderr
+        stream: TextIO | None = sys.stderr
         if record.levelno == logging.INFO:
             if rank != "0":
                 return
             stream = sys.stdout
+        if stream is None:
+            # Python's value for a stream that was closed when the process started.
+            return
         origin = ""
         if record.levelno == logging.WARNING and rank != "0":
             origin = f"rank {rank}: "
@@ -77,9 +80,17 @@ def show_log(verbose: bool = False) -> None:
 
 
 def print_at_once(text: str) -> None:
-    """Write to standard error without buffers or locks. The text is lost if standard error is stuck for a second."""
+    """Write to standard error without buffers or locks. The rest of a text is lost if standard error is stuck for a second.
+
+    Nothing is raised, even if standard error is closed.
+    """
     stderr = 2
-    _, writable, _ = select.select([], [stderr], [], 1.0)
+    rest = text.encode(errors="backslashreplace")
     with suppress(OSError):
-        if writable:
-            os.write(stderr, text.encode())
+        while rest:
+            _, writable, _ = select.select([], [stderr], [], 1.0)
+            if not writable:
+                return
+            # A longer piece could block, even if the pipe is writable.
+            num_written = os.write(stderr, rest[: select.PIPE_BUF])
+            rest = rest[num_written:]

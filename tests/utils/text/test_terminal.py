@@ -2,6 +2,8 @@
 
 import io
 import logging
+import os
+import subprocess
 import sys
 
 import pytest
@@ -66,3 +68,34 @@ def test_a_reader_who_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_text_without_buffers(capfd: pytest.CaptureFixture[str]) -> None:
     print_at_once("a rank hangs\n")
     assert capfd.readouterr().err == "a rank hangs\n"
+
+
+PRINTING = """
+import logging, sys
+from megatape.utils.text.terminal import print_at_once, show_log
+
+show_log()
+logging.getLogger("megatape.test").warning("slow")
+print_at_once("a rank hangs\\n" * int(sys.argv[1]) + "\\udcff")
+print("ended")
+"""
+
+
+def test_a_closed_standard_error_ends_nothing() -> None:
+    """A rank whose standard error is closed still has to end."""
+    command = ["/bin/sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", PRINTING, "1"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
+    assert ended.stdout == b"ended\n"
+
+
+def test_a_long_text_does_not_wait_for_a_reader() -> None:
+    """The text is longer than a pipe, from which nobody reads."""
+    reader, writer = os.pipe()
+    try:
+        command = [sys.executable, "-c", PRINTING, "20000"]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, timeout=60, check=True)
+        assert ended.stdout == b"ended\n"
+        assert b"slow\na rank hangs\na rank hangs\n" in os.read(reader, 4096)
+    finally:
+        os.close(reader)
+        os.close(writer)
