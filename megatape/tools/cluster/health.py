@@ -25,9 +25,12 @@ def unhealthy_reason(run: Path) -> str | None:
         run: Run directory.
     """
     log = RunFolder(run).metrics
-    if not log.exists():
-        return f"{log}: not written yet"
-    age = file_system_time(run) - log.stat().st_mtime
+    try:
+        if not log.exists():
+            return f"{log}: not written yet"
+        age = file_system_time(run) - log.stat().st_mtime
+    except OSError as error:
+        return f"{run}: its file system cannot be used: {error}"
     if age < -MAX_STEP_SECONDS:
         return f"{log}: the last step is {-age:.0f} s in the future: the clock of the file system was set back"
     if age > MAX_STEP_SECONDS:

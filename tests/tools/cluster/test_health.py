@@ -1,5 +1,6 @@
 """Health check of the containers."""
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -33,3 +34,18 @@ def test_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         assert main() == status, age
         assert capsys.readouterr().out.endswith(f"{reason}\n")
     assert list(tmp_path.iterdir()) == [log]
+
+
+def test_a_file_system_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The check names the error in one line, as container engines show it. Asking for the time creates a file."""
+
+    def full(path: Path, *arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    (tmp_path / "metrics.jsonl").touch()
+    monkeypatch.setenv("MEGATAPE_RUN", str(tmp_path))
+    monkeypatch.setattr(Path, "touch", full)
+    assert main() == 1
+    reason = capsys.readouterr().out
+    assert reason.startswith(f"{tmp_path}: its file system cannot be used: [Errno 28] No space left on device: ")
+    assert reason.count("\n") == 1
