@@ -96,7 +96,7 @@ class RunLog:
             self.run_time = earlier_run_time(self._folder)
 
         if self.is_main:
-            self.attempt(read)
+            self.attempt(read, "earlier events could not be read")
 
     def goodput(self) -> float | None:
         """Return the share of time since the run's first start that new steps took, None if unknown or not on the main rank."""
@@ -104,29 +104,29 @@ class RunLog:
 
     def flush(self) -> None:
         """Write events that could not be written before."""
-        self.attempt(self._write_events)
+        self.attempt(self._write_events, "events could not be written")
 
-    def attempt(self, write: Callable[[], object], content: str = "metrics") -> bool:
-        """Write into the run directory, turning an OSError into a warning. Repeated errors warn once.
+    def attempt(self, work: Callable[[], object], failure: str = "metrics could not be written") -> bool:
+        """Read or write files of the run directory, turning an OSError into a warning. Repeated errors warn once.
 
         Args:
-            write: Writes a file.
-            content: Name of the content, in the plural, for the warning.
+            work: Reads or writes files.
+            failure: Beginning of the warning: what failed.
 
         Returns:
-            Whether `write` succeeded.
+            Whether `work` succeeded.
 
         Raises:
             LeaseLost: Another run has taken over the run directory.
         """
         try:
             self._lease.check()
-            write()
+            work()
             return True
         except OSError as error:
             if str(error) not in self._warned:
                 self._warned.add(str(error))
-                self.warning(f"{content} could not be written: {error}; training continues")
+                self.warning(f"{failure}: {error}; training continues")
             return False
 
     def sync_metrics(self) -> None:

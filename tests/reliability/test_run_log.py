@@ -46,3 +46,18 @@ def test_secrets_of_urls_are_masked(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "data: https://me:***@" in output
     assert errors.count("me:***@") == 2
     assert "pa55" not in output + errors
+
+
+def test_warnings_say_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder in the place of the events can neither be read nor written."""
+    folder = RunFolder(tmp_path)
+    log = RunLog(folder, Lease(folder.lease), Topology(0, 1, 0))
+    folder.events.mkdir()
+    log.read_earlier_events()
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: earlier events could not be read: ")
+    assert warning.endswith("; training continues\n")
+
+    writing = RunLog(folder, Lease(folder.lease), Topology(0, 1, 0))
+    writing.record("started")
+    assert capsys.readouterr().err.startswith("warning: events could not be written: ")

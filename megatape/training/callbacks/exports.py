@@ -48,7 +48,7 @@ class Exports(Callback):
         if not self._is_active:
             return
         self._end_process()
-        self.run.log.attempt(lambda: self._remove_undone(step), "exports")
+        self.run.log.attempt(lambda: self._remove_undone(step), "undone exports could not be removed")
         missing = []
         for checkpoint in self.run.folder.list_checkpoints():
             is_missing = not self.run.folder.export(named_step(checkpoint)).exists()
@@ -94,7 +94,7 @@ class Exports(Callback):
             self._report(self._process)
             self._process = None
         if self._process is None and self._waiting:
-            self.run.log.attempt(self._start_next, "exports")
+            self.run.log.attempt(self._start_next, "exports could not be written")
 
     def _start_next(self) -> None:
         checkpoint = self._waiting.popleft()

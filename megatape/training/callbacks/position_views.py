@@ -31,7 +31,7 @@ class PositionViews(Callback):
 
     def flush(self) -> bool:
         if self.run.topology.is_main and (self._waiting or not self._is_current):
-            self.run.log.attempt(self._write)
+            self.run.log.attempt(self._write, "views of positions could not be written")
         return True
 
     def close(self) -> None:

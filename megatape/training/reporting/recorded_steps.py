@@ -10,7 +10,11 @@ from megatape.training.reporting.step_metrics import NUMBERS, StepMetrics
 def recorded_steps(environment: RunEnvironment) -> dict[int, str]:
     """Read metrics.jsonl: step -> line. Empty if it cannot be read."""
     recorded: dict[int, str] = {}
-    environment.log.attempt(lambda: recorded.update(read_metrics(environment.folder.metrics)))
+
+    def read() -> None:
+        recorded.update(read_metrics(environment.folder.metrics))
+
+    environment.log.attempt(read, "recorded metrics could not be read")
     return recorded
 
 
