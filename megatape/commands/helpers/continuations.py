@@ -1,5 +1,6 @@
 """Continuations of prompts, printed while they are generated or written to a file."""
 
+import codecs
 import json
 import sys
 from collections.abc import Iterator
@@ -68,7 +69,7 @@ def write_continuations(
         opened = output.open("x", encoding="utf-8", errors="backslashreplace")
     with opened as file:
         # A terminal's encoding may lack characters, which are then written as escapes, too.
-        ensure_ascii = file.encoding != "utf-8"
+        ensure_ascii = codecs.lookup(file.encoding).name != "utf-8"
         for begin, end in batches(lengths, sampling):
             continuations = continue_prompts(loaded, prompts[begin:end], sampling)
             for record, samples in zip(records[begin:end], continuations, strict=True):

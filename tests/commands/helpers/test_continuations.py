@@ -1,6 +1,8 @@
 """Continuations of a file of prompts: batches, samples, the output, and conversations."""
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from tests.helpers.data.conversations import MESSAGES, PLAIN, adopted
 from tests.helpers.models.exports import Exported
 from tests.helpers.models.imported import write_qwen
 from tests.helpers.models.tiny_models import save_beside_tokenizer
-from tests.helpers.processes.command import Command
+from tests.helpers.processes.command import Command, run_command
 
 PROMPTS = ["The fox", "over", "and then\n    the dog jumps\n    over the quick brown fox", "12345 times"]
 MESSAGE_RECORDS: list[dict[str, Any]] = [
@@ -94,6 +96,21 @@ def test_top_k_and_top_p_can_leave_only_the_likeliest_token(
     first, second = (line["continuation"] for line in read_json_lines(greedy))
     _, printed, _ = command(*sampling_words, "--temperature", 5, "--samples", 3, *option)
     assert [line["continuation"] for line in read_json_lines(printed)] == [first] * 3 + [second] * 3
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written"), [("utf-8", "Füchse"), ("UTF-8", "Füchse"), ("utf8", "Füchse"), ("latin-1", r"F\u00fcchse")]
+)
+def test_escapes_depend_on_the_encoding(
+    exported: Callable[..., Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, written: str
+) -> None:
+    """PYTHONIOENCODING gives the name of standard output's encoding in any spelling."""
+    (tmp_path / "in.txt").write_text("Füchse\n", encoding="utf-8")
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding=encoding, write_through=True))
+    words = ("generate", exported("plain").folder, "--prompts", tmp_path / "in.txt", "--max-new-tokens", 1)
+    assert run_command(*words) == 0
+    assert output.getvalue().decode(encoding).startswith(f'{{"prompt": "{written}", ')
 
 
 def json_lines(records: list[dict[str, Any]]) -> str:
