@@ -7,17 +7,18 @@ from collections.abc import Sequence
 
 def format_bytes(number: float) -> str:
     """Format bytes in a suitable unit."""
-    if number < 1024:
+    # Numbers that would be rounded up to 1,024 get the next unit.
+    if number < 1023.5:
         return f"{number:,.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
         number /= 1024
-        if number < 1024:
+        if number < 1023.995:
             return f"{number:,.2f} {unit}"
     return f"{number / 1024:,.2f} TiB"
 
 
 def format_count(number: float, units: Sequence[str] = ("", "K", "M", "B", "T")) -> str:
-    """Format a number with three digits, such as 1.37B.
+    """Format a number with three digits, such as 1.37B. With the last unit, numbers from 1,000 on are rounded to integers.
 
     Args:
         number: Parameters, tokens and the like.
@@ -27,6 +28,9 @@ def format_count(number: float, units: Sequence[str] = ("", "K", "M", "B", "T"))
     while number >= 999.5 and power < len(units) - 1:
         number /= 1000
         power += 1
+    # With three digits, it would get an exponent.
+    if number >= 999.5:
+        return f"{number:,.0f}{units[power]}"
     return f"{number:,.3g}{units[power]}"
 
 

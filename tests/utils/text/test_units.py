@@ -59,7 +59,9 @@ def test_ranges(low: float, high: float, text: str) -> None:
         (999_600, "1M"),
         (1_367_492_992, "1.37B"),
         (70_574_724_096, "70.6B"),
-        (3e16, "3e+04T"),
+        (999.7e12, "1,000T"),
+        (1.5e15, "1,500T"),
+        (3e16, "30,000T"),
     ],
 )
 def test_counts(number: float, text: str) -> None:
@@ -70,7 +72,19 @@ def test_units_of_measurement() -> None:
     assert format_count(2.07e17, ["", " k", " M", " G", " T", " P"]) == "207 P"
 
 
-@pytest.mark.parametrize(("number", "text"), [(1023, "1,023 B"), (1.5 * 2**30, "1.50 GiB"), (1.03 * 2**40, "1.03 TiB")])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (1023, "1,023 B"),
+        (1023.7, "1.00 KiB"),
+        (1023.99 * 2**10, "1,023.99 KiB"),
+        (2**20 - 1, "1.00 MiB"),
+        (1.5 * 2**30, "1.50 GiB"),
+        (2**40 - 1, "1.00 TiB"),
+        (1.03 * 2**40, "1.03 TiB"),
+        (2000 * 2**40, "2,000.00 TiB"),
+    ],
+)
 def test_bytes(number: float, text: str) -> None:
     assert format_bytes(number) == text
 
