@@ -7,11 +7,11 @@ this package imports torch.
 * config.py puts the sections together. sections/ has them with their limits, and reads the patterns of model.layers by layers/.
 * section.py has the base class of sections, kinds.py the keys that take registry names, and limits.py the check of
   combinations of settings.
-* file.py reads and writes configurations, and changes.py makes variants.
+* file.py reads and writes configurations, and changes.py makes variants, and the options for them.
 * fields/ reads the fields, for help and documentation, for resuming and for errors.
 """
 
-from megatape.config.changes import SettingValues, as_overrides, with_sections, with_settings
+from megatape.config.changes import SettingValues, as_overrides, set_options, value_text, with_sections, with_settings
 from megatape.config.config import Config
 from megatape.config.fields.differences import Difference, differences, shared_values
 from megatape.config.file import load_config, load_recorded_config, parse_config, parse_model, save_config

@@ -49,3 +49,19 @@ def with_sections(config: Config, origin: str, **sections: Section) -> Config:
 def as_overrides(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as values of --set: `section.key=JSON`."""
     return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+
+
+def set_options(settings: Mapping[str, Any]) -> str:
+    """Return settings as command-line options: `--set section.key=VALUE` for each.
+
+    Args:
+        settings: `section.key` -> value.
+    """
+    return " ".join(f"--set {key}={value_text(value)}" for key, value in settings.items())
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value as on the command line: JSON, such as true, or text without quotes."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)

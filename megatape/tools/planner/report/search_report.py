@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatape.accounting.memory.rank_memory import MARGIN
-from megatape.config import Config, SettingValues
+from megatape.config import Config, SettingValues, set_options, value_text
 from megatape.errors import UserError, flag
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report.speed_rows import cost_rows
@@ -120,12 +120,7 @@ def _options(changes: SettingValues) -> str:
     """Return changes as command-line options."""
     if not changes:
         return "the settings of the file"
-    return " ".join(f"--set {key}={_option_value(value)}" for key, value in changes.items())
-
-
-def _option_value(value: object) -> str:
-    """Return a setting's value as on the command line, such as "true"."""
-    return str(value).lower()
+    return set_options(changes)
 
 
 def _table(space: SearchSpace, indices: Sequence[SettingIndex]) -> str:
@@ -138,7 +133,7 @@ def _table(space: SearchSpace, indices: Sequence[SettingIndex]) -> str:
     rows = []
     for index in indices:
         candidate = space.valid_candidate(index)
-        row = [_option_value(value) for value in space.grids.settings(index).values()]
+        row = [value_text(value) for value in space.grids.settings(index).values()]
         row.append(format_range(*candidate.seconds))
         row.append(format_bytes(candidate.requirements.gpu.bytes))
         host = candidate.requirements.host

@@ -9,7 +9,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory.memory_parts import Memory, MemoryPart
 from megatape.accounting.memory.rank_memory import plan_memory
 from megatape.accounting.whole_model.parameters import count_parameters
-from megatape.config import SettingValues
+from megatape.config import SettingValues, set_options
 from megatape.distributed.topology import Topology
 from megatape.utils.text.units import format_bytes
 
@@ -92,5 +92,4 @@ class MemoryPlan:
         if fitting_change is None:
             return "use more ranks, or settings that megatape plan --search finds"
         changes, memory = fitting_change
-        options = " ".join(f"--set {key}={value}" for key, value in changes.items())
-        return f"{options} needs {format_bytes(memory.device_total)}"
+        return f"{set_options(changes)} needs {format_bytes(memory.device_total)}"

@@ -8,10 +8,11 @@ import pytest
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory.fitting_change import smallest_fitting_change
 from megatape.accounting.memory.rank_memory import plan_total
-from megatape.config import Config, parse_config
+from megatape.config import Config, load_config, parse_config, save_config, with_settings
 from megatape.errors import ExitStatus, InsufficientMemory
 from megatape.training.startup.memory.memory_check import check_memory
-from tests.helpers.planner.memory_plans import memory_plan
+from megatape.training.startup.memory.memory_plan import MemoryPlan
+from tests.helpers.planner.memory_plans import ONE_RANK, memory_plan
 from tests.helpers.processes.command import Command
 
 
@@ -57,6 +58,23 @@ def test_remedy_fits(config: Config) -> None:
     assert len(tighter[0]) == 1
     assert tighter[1].device_total <= 0.95 * needed
     assert smallest_fitting_change(config, 1, False, 1.0) is None
+
+
+def test_remedy_is_accepted_on_the_command_line(config: Config, tmp_path: Path) -> None:
+    """The remedy's options change a configuration to the planned one."""
+    changes = {
+        "training.micro_batch_size": 4,
+        "training.activation_checkpointing": "full",
+        "training.cuda_graphs": False,
+        "zero.stage": 2,
+    }
+    layout = TrainingLayout.from_config(config, 1)
+    memory = plan_total(layout, on_gpu=True)
+    plan = MemoryPlan(ONE_RANK, lambda: layout, lambda on_gpu, available: (changes, memory))
+    options, _, _ = plan.remedy(2.0**40).partition(" needs ")
+    save_config(config, tmp_path / "config.json")
+    advised = load_config(tmp_path / "config.json", options.split()[1::2])
+    assert advised == with_settings(config, changes)
 
 
 def test_a_run_that_cannot_fit_ends_with_one_line(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
