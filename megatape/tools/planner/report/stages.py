@@ -6,12 +6,11 @@ from megatape.config import Config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
 from megatape.tools.planner.planned_cluster import PlannedCluster
+from megatape.tools.planner.step_time.speed import TOLERANCE
 from megatape.utils.text.tables import columns
 from megatape.utils.text.units import format_bytes, format_range
 
 STAGES = (0, 1, 2, 3)
-# Another stage is advised if its steps take at most this share of the time.
-FASTER = 0.99
 
 
 def plan_stages(config: Config, cluster: PlannedCluster) -> list[Candidate]:
@@ -31,7 +30,7 @@ def plan_stages(config: Config, cluster: PlannedCluster) -> list[Candidate]:
 
 
 def stage_advice(config: Config, cluster: PlannedCluster) -> list[str]:
-    """Compare the ZeRO stages, and advise the fastest one that fits if it is not the run's.
+    """Compare the ZeRO stages, and advise the fastest one that fits if the estimate can tell it from the run's.
 
     Args:
         config: Configuration of a run that fits.
@@ -59,9 +58,12 @@ def _advise(plans: list[Candidate], present_stage: int) -> list[str]:
     present = next(plan for plan in plans if plan.stage == present_stage)
     possible = [plan for plan in plans if plan.requirements.fits_with_margin or plan is present]
     fastest = min(possible, key=lambda plan: plan.seconds.middle)
-    share = fastest.seconds.middle / present.seconds.middle
-    if share > FASTER:
+    if fastest is present:
         return [f"no other stage that fits is faster than stage {present_stage}"]
+    if present.seconds.middle <= (1 + TOLERANCE) * fastest.seconds.middle:
+        reason = f"steps within {TOLERANCE:.0%} of stage {fastest.stage}'s, and the estimate cannot tell them apart"
+        return [f"no other stage that fits is clearly faster: stage {present_stage} has {reason}"]
+    share = fastest.seconds.middle / present.seconds.middle
     advice = (
         f"stage {fastest.stage} is the fastest that fits (--set zero.stage={fastest.stage}): its steps take {share:.0%} of the "
         f"time of stage {present_stage}"

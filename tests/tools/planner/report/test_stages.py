@@ -15,14 +15,15 @@ from megatape.tools.planner.memory_requirements import FRAGMENTATION
 from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report.report import report
 from megatape.tools.planner.report.stages import plan_stages, stage_advice
+from megatape.tools.planner.step_time.speed import TOLERANCE
 from tests.helpers.planner.plan_cases import configure
 
 CLUSTER = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
 
 
-def _slow_links(memory: float = 80e9) -> Gpu:
+def _slow_links(memory: float = 80e9, bandwidth: float = 1e6) -> Gpu:
     """Return a GPU whose exchanges take most of the time of a step."""
-    slow = {"node_bandwidth": 1e6, "network_bandwidth": 1e6, "memory": memory}
+    slow = {"node_bandwidth": bandwidth, "network_bandwidth": bandwidth, "memory": memory}
     return load_gpu("h100").model_copy(update=slow)
 
 
@@ -65,6 +66,18 @@ def test_no_advice_if_no_stage_is_faster(at_stage_3: Config) -> None:
     at_stage_1 = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": 1})})
     advice = stage_advice(at_stage_1, PlannedCluster(CLUSTER, _slow_links()))
     assert "no other stage that fits is faster than stage 1" in advice
+
+
+def test_no_advice_if_the_estimate_cannot_tell(at_stage_3: Config) -> None:
+    """Stage 1 is a few percent faster than stage 2, by less than the scatter of estimates."""
+    cluster = PlannedCluster(CLUSTER, _slow_links(bandwidth=1.5e8))
+    at_stage_2 = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": 2})})
+    plans = plan_stages(at_stage_2, cluster)
+    share = plans[0].seconds.middle / plans[1].seconds.middle
+    assert 1 / (1 + TOLERANCE) < share < 0.99
+    advice = "\n".join(stage_advice(at_stage_2, cluster))
+    assert "stage 2 has steps within 10% of stage 1's, and the estimate cannot tell them apart" in advice
+    assert "--set" not in advice
 
 
 def test_no_advice_if_the_fastest_stage_leaves_no_margin(at_stage_3: Config) -> None:
