@@ -1,5 +1,6 @@
 """Speed and memory of GPUs, from the vendors' data sheets or a JSON file."""
 
+import re
 from pathlib import Path
 
 from pydantic import Field
@@ -10,12 +11,26 @@ from megatape.errors.suggestions import choose_one
 from megatape.utils.files.json_files import read_json
 from megatape.utils.values.validation import as_type
 
+# Patterns of whole driver names, by key in GPUS. Variants with other peaks have no entry, such as an H100 on PCIe, an H200 NVL,
+# a GB200 or a MIG instance. An A100 on PCIe has the same peak.
+DRIVER_NAMES = {
+    "a100-40g": r"(NVIDIA )?A100-(SXM4?|PCI[Ee])-40GB",
+    "a100-80g": r"(NVIDIA )?(A100-(SXM4?|PCI[Ee])-80GB|A100 80GB PCI[Ee])",
+    "h100": r"(NVIDIA )?H100 80GB HBM3",
+    "h200": r"(NVIDIA )?H200",
+    # The size is that of the host's memory.
+    "gh200": r"(NVIDIA )?GH200 (120|480)GB",
+    "b200": r"(NVIDIA )?B200",
+    "l40s": r"(NVIDIA )?L40S",
+    "mi300x": r"(AMD )?(Instinct )?MI300X( OAM| VF)?",
+}
+
 
 class Gpu(Section):
     """One GPU and its share of the node's host and network.
 
     Attributes:
-        name: part of the name that the driver reports
+        name: name of the kind of GPU in reports, such as A100
         memory: bytes of device memory
         bfloat16_flops: dense matrix FLOP/s in bfloat16
         memory_bandwidth: bytes/s of device memory
@@ -96,9 +111,8 @@ def load_gpu(name: str) -> Gpu:
 
 
 def find_gpu(device_name: str) -> Gpu | None:
-    """Return the entry of GPUS that matches the driver's name for a device, or None."""
-    # "GH200" contains "H200", so later entries go first.
-    for gpu in reversed(GPUS.values()):
-        if gpu.name in device_name:
-            return gpu
+    """Return the entry of GPUS that matches the driver's name for a device. None if it is unknown or ambiguous."""
+    for key, pattern in DRIVER_NAMES.items():
+        if re.fullmatch(pattern, device_name):
+            return GPUS[key]
     return None

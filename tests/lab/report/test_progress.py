@@ -168,7 +168,7 @@ def test_chart_of_the_moving_average(averaged: list[RunFolder]) -> None:
 
 @pytest.fixture
 def on_device(data_directory: Path, tmp_path: Path) -> Callable[[str, object], RunFolder]:
-    """on_device("NVIDIA H100", 2): a bfloat16 run that recorded this device and number of ranks."""
+    """on_device("NVIDIA H100 80GB HBM3", 2): a bfloat16 run that recorded this device and number of ranks."""
 
     def make(device: str, ranks: object) -> RunFolder:
         folder = make_run(tmp_path / "run", data_directory)
@@ -194,8 +194,9 @@ def test_utilization(on_device: Callable[[str, object], RunFolder]) -> None:
 @pytest.mark.parametrize(
     ("device", "ranks"),
     [
-        pytest.param("NVIDIA H100", "many", id="ranks that are no number"),
+        pytest.param("NVIDIA H100 80GB HBM3", "many", id="ranks that are no number"),
         pytest.param("unknown", 2, id="unknown device"),
+        pytest.param("NVIDIA H100 PCIe", 2, id="variant with another peak"),
     ],
 )
 def test_no_utilization(on_device: Callable[[str, object], RunFolder], device: str, ranks: object) -> None:
