@@ -13,14 +13,12 @@ from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.config import Config, differences, save_config
 from megatape.errors import ExitStatus, UserError, flag
 from megatape.lab.study.execution.children import Children, Environment
+from megatape.lab.study.execution.divergence import divergence, mark_diverged, remove_mark
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.task_evaluation import TaskEvaluation
 from megatape.lab.study.results.result import RunResult
 from megatape.run_folder import RunFolder
 from megatape.utils.files.files import read_regular
-
-# Marks a run whose weights diverged. It is not repeated, because it would diverge again.
-DIVERGED = "diverged.txt"
 
 
 class RunsFailed(ChildProcessError):
@@ -91,48 +89,62 @@ class Run(Generic[ResultT]):
                 continue
             self._check_origin(path, reader.config, reader.state.fingerprints, fingerprints)
 
+    def divergence(self) -> str | None:
+        """Return a message about an earlier training with the same settings that diverged, or None."""
+        return divergence(self.folder, self.config)
+
     def finish(self, children: Children, environments: SimpleQueue[Environment]) -> None:
-        """Train and measure the model, skipping finished steps.
+        """Train and measure the model, skipping finished steps. A run that diverged is not trained again.
 
         Args:
             children: Runs the commands.
             environments: Free environments. The call waits for one and puts it back afterwards.
 
         Raises:
-            RunsFailed: A command failed. The message quotes the error in the log.
+            RunsFailed: A command failed, or the run diverged earlier. The message quotes the error in the log.
         """
         if not self.missing():
             return
         environment = environments.get()
         try:
             self.folder.directory.mkdir(parents=True, exist_ok=True)
-            checkpoint = self.folder.checkpoint(self.config.training.steps)
             if self.train is None:
                 save_config(self.config, self.folder.config)
-            elif not _is_complete(checkpoint):
-                self._execute("training", children, self.train, environment, checkpoint)
+            else:
+                self._train(self.train, children, environment)
             for step in self.missing():
-                self._execute("measuring", children, step.command(), environment, step.path)
+                status = children.run(step.command(), environment, self.folder.log)
+                self._check_success("measuring", status, step.is_done())
         finally:
             environments.put(environment)
 
-    def _execute(
-        self,
-        activity: str,
-        children: Children,
-        command: list[str],
-        environment: Environment,
-        product: Path,
-    ) -> None:
-        """Run a command and check that it wrote `product`."""
-        log = self.folder.log
-        status = children.run(command, environment, log)
-        if product.exists():
+    def _train(self, command: list[str], children: Children, environment: Environment) -> None:
+        """Train the model, unless the last checkpoint is complete."""
+        checkpoint = self.folder.checkpoint(self.config.training.steps)
+        if _is_complete(checkpoint):
             return
-        error = last_error(log)
+        message = self.divergence()
+        if message is not None:
+            raise RunsFailed(f"{self.name}: {message}")
+        remove_mark(self.folder)
+        status = children.run(command, environment, self.folder.log)
         if status == ExitStatus.DIVERGED:
-            (self.folder.directory / DIVERGED).write_text(f"{error}\n", encoding="utf-8")
-        raise RunsFailed(f"{self.name}: {activity} exited with status {status}; {log} says: {error}")
+            message = mark_diverged(self.folder, self.config, last_error(self.folder.log))
+            raise RunsFailed(f"{self.name}: {message}")
+        self._check_success("training", status, _is_complete(checkpoint))
+
+    def _check_success(self, activity: str, status: int, is_done: bool) -> None:
+        """Raise RunsFailed if a command failed.
+
+        Args:
+            activity: Name of the activity.
+            status: Exit status of the command.
+            is_done: Whether the product of the command is complete. An earlier, corrupted one may exist.
+        """
+        if status == 0 and is_done:
+            return
+        log = self.folder.log
+        raise RunsFailed(f"{self.name}: {activity} exited with status {status}; {log} says: {last_error(log)}")
 
     def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
         """Raise UserError if a file comes from a run with other settings or other data."""

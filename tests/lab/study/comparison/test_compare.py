@@ -227,6 +227,39 @@ def test_failed_runs_are_reported_with_their_logs(file: Path, tmp_path: Path) ->
         assert str(out / "rope" / f"seed-{seed}" / "log.txt") in message
 
 
+def test_a_failed_training_beside_a_corrupted_checkpoint_is_reported(file: Path, tmp_path: Path) -> None:
+    """The checkpoint is trained again. Its folder is no proof that training succeeded."""
+    out = tmp_path / "out"
+    (out / "rope" / "seed-1234" / "checkpoints" / "step-00000004").mkdir(parents=True)
+
+    with pytest.raises(RunsFailed, match="rope, seed 1234: training exited with status 1"):
+        run(file, out, "rope", 1, launcher="false")
+
+
+def test_a_diverged_run_is_not_trained_again(file: Path, tmp_path: Path) -> None:
+    """Another learning rate trains the run again, and so does removing its mark."""
+    out = tmp_path / "out"
+    folder = out / "rope" / "seed-1234"
+    mark = folder / "diverged.txt"
+    diverging = "sh -c 'echo error: the validation loss is nan; exit 3'"
+
+    def num_trainings(*settings: str) -> int:
+        with pytest.raises(RunsFailed) as failed:
+            run(file, out, "rope", 1, *settings, launcher=diverging)
+        message = str(failed.value)
+        assert "rope, seed 1234: training diverged with these settings, and is not repeated" in message
+        assert f"{mark} says: error: the validation loss is nan; remove that file to train again" in message
+        return (folder / "log.txt").read_text().count("the validation loss is nan")
+
+    assert num_trainings() == 1
+    assert num_trainings() == 1
+    assert num_trainings("checkpoint.interval=3") == 1
+    assert num_trainings("optimizer.learning_rate=0.002") == 2
+    assert num_trainings("optimizer.learning_rate=0.002") == 2
+    mark.unlink()
+    assert num_trainings("optimizer.learning_rate=0.002") == 3
+
+
 class Refusal(NamedTuple):
     """Encodings and settings that are refused."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from megatape.config import save_config
 from megatape.lab.study.execution.children import Children, Environment
+from megatape.lab.study.execution.divergence import remove_mark
 from megatape.lab.study.execution.one_process.unsupported import unsupported_reason
 from megatape.lab.study.execution.one_process.worker import DISAGREES, Assignment
 from megatape.lab.study.execution.run import Run, RunsFailed, last_error
@@ -48,13 +49,15 @@ class RunGroup:
     runs: tuple[Run[Any], ...]
 
     def finish(self, children: Children, environments: SimpleQueue[Environment]) -> list[Finished]:
-        """Train and measure the models, skipping finished runs. A run that disagrees with `pretrain` is trained by it.
+        """Train and measure the models, skipping finished runs and those that diverged earlier.
+
+        A run that disagrees with `pretrain` is trained by it.
 
         Args:
             children: Runs the commands.
             environments: Free environments. The call waits for one and puts it back afterwards.
         """
-        missing = [run for run in self.runs if run.missing()]
+        missing = [run for run in self.runs if run.missing() and run.divergence() is None]
         status = 0
         if missing:
             environment = environments.get()
@@ -117,6 +120,7 @@ def _assign(run: Run[Any]) -> str:
     directory = run.folder.directory
     directory.mkdir(parents=True, exist_ok=True)
     (directory / DISAGREES).unlink(missing_ok=True)
+    remove_mark(run.folder)
     config = directory / CONFIG
     save_config(run.config, config)
     (measurement,) = run.measurements
@@ -136,6 +140,9 @@ def _check(run: Run[Any], status: int, children: Children, environments: SimpleQ
     """Return how a run has ended, after training it with `pretrain` if it disagrees."""
     if not run.missing():
         return Finished(run)
+    message = run.divergence()
+    if message is not None:
+        return Finished(run, f"{run.name}: {message}")
     reason = _read_reason(run.folder.directory / DISAGREES)
     if reason is not None:
         warning = f"{run.name}: trained by processes of its own, because in one process {reason}"

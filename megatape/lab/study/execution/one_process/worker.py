@@ -14,11 +14,11 @@ from pydantic import JsonValue, TypeAdapter
 from megatape.config import load_config
 from megatape.data.training.run_data import open_data
 from megatape.errors import TrainingDiverged, UserError
+from megatape.lab.study.execution.divergence import mark_diverged
 from megatape.lab.study.execution.one_process.agreement import disagreement
 from megatape.lab.study.execution.one_process.learner import Learner
 from megatape.lab.study.execution.one_process.step_graph import step_graph
 from megatape.lab.study.execution.one_process.training import TrainedModel, train
-from megatape.lab.study.execution.run import DIVERGED
 from megatape.lab.study.results.result import RunResult
 from megatape.run_folder import RunFolder
 from megatape.utils.files.json_files import json_content
@@ -133,8 +133,9 @@ def _finish(assignments: list[Assignment], device: torch.device) -> None:
     for learner, outcome in zip(learners, outcomes, strict=True):
         assignment = by_learner[id(learner)]
         if isinstance(outcome, TrainingDiverged):
-            assignment.log(f"error: {outcome}")
-            (assignment.folder.directory / DIVERGED).write_text(f"error: {outcome}\n", encoding="utf-8")
+            error = f"error: {outcome}"
+            assignment.log(error)
+            mark_diverged(assignment.folder, learner.config, error)
             continue
         result = assignment.measure(outcome)
         assignment.log(result.summary)

@@ -7,9 +7,10 @@ from pydantic import JsonValue
 
 from megatape.config import Config, SettingValues, as_overrides, load_config
 from megatape.data.synthetic.task import VALIDATION
+from megatape.lab.study.execution.divergence import error_file
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.pool import RunPool
-from megatape.lab.study.execution.run import DIVERGED, Run
+from megatape.lab.study.execution.run import Run
 from megatape.lab.study.suite.runs.rate_search import RateGrid, RateSearch, tuning_seeds
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
 from megatape.lab.study.suite.scores.measure import measure, measure_model
@@ -62,7 +63,7 @@ class Experiment:
                 result = self._read_result(rate, seed)
                 if result is not None:
                     losses.setdefault(rate, {})[seed] = result.validation_loss
-                elif (self._folder(rate, seed).directory / DIVERGED).exists() and rate not in diverged:
+                elif error_file(self._folder(rate, seed)).exists() and rate not in diverged:
                     diverged.append(rate)
         return RateSearch(self.grid, losses, tuple(diverged))
 
