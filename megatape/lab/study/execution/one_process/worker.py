@@ -3,6 +3,8 @@
 import logging
 import traceback
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +20,7 @@ from megatape.lab.study.execution.divergence import mark_diverged
 from megatape.lab.study.execution.one_process.agreement import disagreement
 from megatape.lab.study.execution.one_process.learner import Learner
 from megatape.lab.study.execution.one_process.step_graph import step_graph
-from megatape.lab.study.execution.one_process.training import TrainedModel, train
+from megatape.lab.study.execution.one_process.training import Outcome, TrainedModel, train
 from megatape.lab.study.results.result import RunResult
 from megatape.run_folder import RunFolder
 from megatape.utils.files.json_files import json_content
@@ -82,15 +84,32 @@ def main(words: list[str]) -> int:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     assignments = [Assignment.parse(word) for word in words]
-    status = 0
+    errors = _Errors()
     for together in _split(assignments, device):
+        with errors.logged_by(*together):
+            _finish(together, device, errors)
+    return int(errors.occurred)
+
+
+class _Errors:
+    """Errors of runs, which do not stop the other runs.
+
+    Attributes:
+        occurred: Whether there was an error.
+    """
+
+    def __init__(self) -> None:
+        self.occurred = False
+
+    @contextmanager
+    def logged_by(self, *assignments: Assignment) -> Iterator[None]:
+        """Write an error in the block to the logs of these runs, instead of raising it."""
         try:
-            _finish(together, device)
+            yield
         except Exception as error:  # noqa: BLE001 (the other runs continue)
-            status = 1
-            for assignment in together:
+            self.occurred = True
+            for assignment in assignments:
                 assignment.log(_describe(error))
-    return status
 
 
 def _describe(error: Exception) -> str:
@@ -113,15 +132,16 @@ def _split(assignments: list[Assignment], device: torch.device) -> list[list[Ass
     return list(alike.values())
 
 
-def _finish(assignments: list[Assignment], device: torch.device) -> None:
-    """Train and measure runs together."""
+def _finish(assignments: list[Assignment], device: torch.device, errors: _Errors) -> None:
+    """Train and measure runs together. An error while training stops all of them, any other error only its run."""
     learners = []
     by_learner: dict[int, Assignment] = {}
     for assignment in assignments:
-        learner = _start(assignment, device)
-        if learner is not None:
-            learners.append(learner)
-            by_learner[id(learner)] = assignment
+        with errors.logged_by(assignment):
+            learner = _start(assignment, device)
+            if learner is not None:
+                learners.append(learner)
+                by_learner[id(learner)] = assignment
     if not learners:
         return
 
@@ -132,13 +152,19 @@ def _finish(assignments: list[Assignment], device: torch.device) -> None:
     outcomes = train(learners, step_graph(device), report)
     for learner, outcome in zip(learners, outcomes, strict=True):
         assignment = by_learner[id(learner)]
-        if isinstance(outcome, TrainingDiverged):
-            error = f"error: {outcome}"
-            assignment.log(error)
-            mark_diverged(assignment.folder, learner.config, error)
-            continue
-        result = assignment.measure(outcome)
-        assignment.log(result.summary)
+        with errors.logged_by(assignment):
+            _conclude(assignment, learner, outcome)
+
+
+def _conclude(assignment: Assignment, learner: Learner, outcome: Outcome) -> None:
+    """Measure a trained model, or record that it diverged."""
+    if isinstance(outcome, TrainingDiverged):
+        error = f"error: {outcome}"
+        assignment.log(error)
+        mark_diverged(assignment.folder, learner.config, error)
+        return
+    result = assignment.measure(outcome)
+    assignment.log(result.summary)
 
 
 def _start(assignment: Assignment, device: torch.device) -> Learner | None:
