@@ -13,6 +13,8 @@ from megatape.distributed.topology import Topology
 # Number of float32 elements that each rank exchanges with all ranks.
 ELEMENTS_GPU = 2**24
 ELEMENTS_CPU = 2**19
+# Integers up to this one have an exact value in float32.
+EXACT = 2**24
 # Timed repetitions of each collective.
 ROUNDS = 3
 
@@ -76,15 +78,18 @@ def measure(device: torch.device, topology: Topology) -> list[Rate]:
 class _Values:
     """Values that ranks exchange. They depend on the sending and the receiving rank.
 
-    All inputs are made before the timed calls, which then only communicate.
+    All values are integers below EXACT, also the sums over all ranks, which float32 would round otherwise. All inputs are made
+    before the timed calls, which then only communicate.
 
     Attributes:
         world: Number of ranks.
         rank: This rank.
         moved_bytes: Bytes of the blocks for the other ranks.
-        sum_of_ranks: Sum of all rank numbers.
         counting: Values of a block, before the rank numbers are added.
         blocks: A block for each receiver: `counting` plus the receiver's number.
+        summands: A block for each receiver, which all ranks add up after adding `own_summand`.
+        own_summand: Number that depends on this rank.
+        sum_of_summands: Sum of all ranks' own summands.
     """
 
     def __init__(self, device: torch.device, topology: Topology) -> None:
@@ -95,9 +100,23 @@ class _Values:
         self.rank = topology.rank
         elements_per_receiver = num_elements // self.world
         self.moved_bytes = torch.float32.itemsize * elements_per_receiver * (self.world - 1)
-        self.sum_of_ranks = self.world * (self.world - 1) / 2
         self.counting = torch.arange(elements_per_receiver, device=device, dtype=torch.float32) % 1000
-        self.blocks = torch.cat([self.counting + receiver for receiver in range(self.world)])
+        receivers = torch.arange(self.world, device=device, dtype=torch.float32)
+        self.blocks = (receivers.unsqueeze(1) + self.counting).flatten()
+        # Each rank adds two numbers below the limit.
+        limit = min(1000, EXACT // (2 * self.world))
+        self.summands = self.blocks % limit
+        self.own_summand = self.rank % limit
+        self.sum_of_summands = sum(rank % limit for rank in range(self.world))
+
+    def block(self, tensor: Tensor) -> Tensor:
+        """Return this rank's block of a tensor with a block for each receiver."""
+        return tensor.view(self.world, -1)[self.rank]
+
+    def paired(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        """Return numbers that depend on receivers and senders, given as whole numbers of float32."""
+        numbers = receivers.long() * self.world + senders.long()
+        return (numbers % EXACT).float()
 
 
 def _cases(device: torch.device, topology: Topology) -> list[_Case]:
@@ -108,8 +127,8 @@ def _cases(device: torch.device, topology: Topology) -> list[_Case]:
 
 def _all_reduce(values: _Values) -> _Case:
     # The sum grows with each call, so only the first result is the expected one.
-    summed = values.blocks + values.rank
-    expected = values.world * values.blocks + values.sum_of_ranks
+    summed = values.summands + values.own_summand
+    expected = values.world * values.summands + values.sum_of_summands
 
     def run() -> None:
         dist.all_reduce(summed)
@@ -128,9 +147,9 @@ def _all_gather(values: _Values) -> _Case:
 
 
 def _reduce_scatter(values: _Values) -> _Case:
-    sent = values.blocks + values.rank
+    sent = values.summands + values.own_summand
     received = torch.empty_like(values.counting)
-    expected = values.world * (values.counting + values.rank) + values.sum_of_ranks
+    expected = values.world * values.block(values.summands) + values.sum_of_summands
 
     def run() -> None:
         dist.reduce_scatter_tensor(received, sent)
@@ -139,10 +158,12 @@ def _reduce_scatter(values: _Values) -> _Case:
 
 
 def _all_to_all(values: _Values) -> _Case:
-    sent = values.blocks * values.world + values.rank
+    own_rank = torch.full_like(values.blocks, values.rank)
+    sent = values.paired(values.blocks, own_rank)
     received = torch.empty_like(values.blocks)
-    own_block = (values.counting + values.rank) * values.world
-    expected = torch.cat([own_block + sender for sender in range(values.world)])
+    own_block = values.block(values.blocks).repeat(values.world)
+    senders = torch.arange(values.world, device=sent.device).repeat_interleave(values.counting.numel())
+    expected = values.paired(own_block, senders)
 
     def run() -> None:
         dist.all_to_all_single(received, sent)
