@@ -33,7 +33,7 @@ OPTION_OF = {
     "data.path": "data",
     "data.sequence_length": "length",
     "training.steps": "steps",
-    "run.directory": "out",
+    "run.directory": "output",
 }
 
 

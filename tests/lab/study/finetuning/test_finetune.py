@@ -8,12 +8,14 @@ import matplotlib.image
 import pytest
 from transformers import AutoModelForCausalLM
 
+from megatape.commands.study.finetune import Options
 from megatape.config import load_config
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.hf.exporting.tokenizer import write_tokenizer
 from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel
+from megatape.lab.study.finetuning.finetune import OPTION_OF
 from megatape.lab.study.finetuning.methods import BASE, METHODS
 from megatape.lab.study.results.text_result import TextResult
 from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
@@ -232,7 +234,6 @@ def test_all_methods_train(study: Study, tmp_path: Path) -> None:
         (("--length", 10**6), "sequence length is 1000000"),
         (("--methods", "longlora", "--length", 36), "data.sequence_length 36 is not a multiple of 8"),
         (("--jobs", 0), "--jobs: must be greater than or equal to 1, got '0'"),
-        (("--set", "training.steps=3"), "--set training.steps: give --steps instead"),
         (("--set", "training.trainable=[]"), "the study sets training.trainable itself"),
         (("--set", "model.lora.rank=4"), "the study sets model.lora itself"),
         (("--set", "training.init_from=x"), "the study sets training.init_from itself"),
@@ -244,6 +245,13 @@ def test_all_methods_train(study: Study, tmp_path: Path) -> None:
 def test_bad_options_are_refused(study: Study, tmp_path: Path, words: tuple[object, ...], message: str) -> None:
     assert_refused(study(*words), message)
     assert not (tmp_path / "out" / "base").exists()
+
+
+@pytest.mark.parametrize(("key", "option"), OPTION_OF.items())
+def test_settings_with_an_option_are_refused(study: Study, key: str, option: str) -> None:
+    """The message names an option that the command has."""
+    assert option in Options.model_fields
+    assert_refused(study("--set", f"{key}=3"), f"--set {key}: give --{option} instead")
 
 
 def test_missing_folders_are_refused(study: Study, tmp_path: Path) -> None:
