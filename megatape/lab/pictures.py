@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from megatape.utils.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +77,10 @@ def save(path: Path, draw: Callable[["Figure"], object], title: str = "") -> Non
             draw(figure)
             if title:
                 figure.suptitle(title.replace("$", r"\$"), fontsize="small")
-            figure.savefig(file, dpi=DPI)
+            content = BytesIO()
+            figure.savefig(content, dpi=DPI, format="png")
+            # Others may read the last picture.
+            write_atomically(file, content.getvalue())
 
 
 def dark_version(path: Path) -> Path:

@@ -10,6 +10,7 @@ from megatape.data.training.selection import Selection
 from megatape.lab.pictures import save
 from megatape.lab.study.results.figures import Columns
 from megatape.lab.study.results.text_result import TextResult
+from megatape.utils.files.atomic import write_atomically
 from megatape.utils.text.units import plural
 
 SELECTION_NOTES: dict[Selection, str] = {
@@ -38,7 +39,7 @@ def columns_of(result: TextResult, distinguish: bool) -> Columns:
 
 
 def write_report(name: str, paragraphs: list[str], draw: Callable[[Figure], object], out: Path) -> str:
-    """Write NAME.md and NAME.png, and return the text and the paths.
+    """Write NAME.md and NAME.png, and return the text and the paths. Readers always see complete files.
 
     Args:
         name: Base name of the files.
@@ -49,7 +50,7 @@ def write_report(name: str, paragraphs: list[str], draw: Callable[[Figure], obje
     text = "\n\n".join(paragraphs)
     text_file = out / f"{name}.md"
     picture = out / f"{name}.png"
-    text_file.write_text(text + "\n", encoding="utf-8")
+    write_atomically(text_file, f"{text}\n".encode())
     save(picture, draw)
     return f"{text}\n\nwrote {text_file}, {picture}"
 

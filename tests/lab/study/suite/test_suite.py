@@ -153,8 +153,10 @@ def test_cells_of_an_array_job_train_apart(tmp_path: Path) -> None:
     assert "capitals, rope: seeds 1 (not run yet, or failed)" in printed
     assert encodings_with_results(tmp_path) == {"tape"}
 
-    with locked_study(tmp_path / "capitals" / "tape"):
+    with locked_study(tmp_path / "capitals" / "tape"), (tmp_path / "suite.md").open() as reader:
         assert "not run yet" not in run(tmp_path, 1, [1e-3], only=0)
+        # A reader of the last tables sees all of them.
+        assert "capitals, rope: seeds 1 (not run yet, or failed)" in reader.read()
         with pytest.raises(ValueError, match="is in use by another study"):
             run(tmp_path, 1, [1e-3], only=1)
     assert encodings_with_results(tmp_path) == {"rope", "tape"}

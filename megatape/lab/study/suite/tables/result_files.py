@@ -6,6 +6,7 @@ from megatape.lab.study.suite.page import write_page
 from megatape.lab.study.suite.scores.record_files import write_records
 from megatape.lab.study.suite.tables.sections import summarize
 from megatape.lab.study.suite.tables.suite_results import SuiteResults
+from megatape.utils.files.atomic import write_atomically
 
 RESULTS = "results.jsonl"
 TABLES = "suite.md"
@@ -13,7 +14,7 @@ PAGE = "suite.html"
 
 
 def write_results(results: SuiteResults, out: Path) -> str:
-    """Write the files, and return the tables with the paths.
+    """Write the files, and return the tables with the paths. Readers always see complete files.
 
     Args:
         results: Results of the finished runs.
@@ -25,6 +26,6 @@ def write_results(results: SuiteResults, out: Path) -> str:
     tables = out / TABLES
     page = out / PAGE
     write_records(records, results.records)
-    tables.write_text(text + "\n", encoding="utf-8")
+    write_atomically(tables, f"{text}\n".encode())
     write_page(results, page)
     return f"{text}\n\nwrote {records}, {tables}, {page}"
