@@ -1,7 +1,7 @@
 """Builds the options of `megatape evaluate` from the fields of the chosen tasks."""
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -42,42 +42,90 @@ class EvaluationOptions(ModelOptions):
     tp: Count = option(1, metavar="T")
 
 
+@dataclass(frozen=True)
+class _TaskField:
+    """A field of a task, which is an option.
+
+    Attributes:
+        task: Name of the task.
+        hint: Type of the field.
+        default: Default, MISSING for a required option.
+        description: Description, or "".
+    """
+
+    task: str
+    hint: Any
+    default: Any
+    description: str
+
+
 def options_of(tasks: Sequence[str]) -> type[EvaluationOptions]:
     """Return the type of the options following the tasks on the command line.
 
-    Tasks share options with the same name. For setting a shared option in one task only, there is an option prefixed with the
-    task name, such as --passkey-lengths.
+    Tasks share options with the same name. If a shared option is not given, each task has its own default. For setting a
+    shared option in one task only, there is an option prefixed with the task name, such as --passkey-lengths.
 
     Args:
         tasks: Task names.
     """
+    fields_by_option = _fields_by_option(tasks)
     # Option name -> type and default (... if required), as expected by pydantic's create_model.
     declared: dict[str, Any] = {}
-    tasks_by_option: dict[str, list[str]] = {}
-    descriptions: dict[str, str] = {}
-    for task_name in tasks:
-        task = TASKS[task_name].load()
-        _, task_descriptions = split_docstring(task)
-        descriptions |= task_descriptions
-        hints = get_type_hints(task, include_extras=True)
-        for field in fields(task):
-            default: Any = field.default
-            if default is MISSING:
-                default = ...
-            declared[field.name] = (hints[field.name], default)
-            tasks_by_option.setdefault(field.name, []).append(task_name)
-
-    for shared, task_names in tasks_by_option.items():
-        if len(task_names) == 1:
+    lines = []
+    for name, task_fields in fields_by_option.items():
+        declared[name] = (task_fields[0].hint, _shared_default(task_fields))
+        description = _joined_description(task_fields)
+        if description:
+            lines.append(f"    {name}: {description}")
+    for shared, task_fields in fields_by_option.items():
+        if len(task_fields) == 1:
             continue
-        hint, _ = declared[shared]
-        for task_name in task_names:
-            form = option(description=f"`{shared}` of {task_name} alone", metavar=shared.upper())
-            declared[_name_for_one(task_name, shared)] = (Annotated[hint, form], None)
+        for field in task_fields:
+            form = option(description=f"`{shared}` of {field.task} alone", metavar=shared.upper())
+            declared[_name_for_one(field.task, shared)] = (Annotated[field.hint, form], None)
 
-    lines = [f"    {name}: {descriptions[name]}" for name in tasks_by_option if name in descriptions]
     docstring = "\n".join(["Options of tasks.", "", "Attributes:", *lines])
     return create_model("TaskOptions", __base__=EvaluationOptions, __doc__=docstring, **declared)
+
+
+def _fields_by_option(tasks: Sequence[str]) -> dict[str, list[_TaskField]]:
+    """Return the fields of tasks by option name."""
+    fields_by_option: dict[str, list[_TaskField]] = {}
+    for task_name in tasks:
+        task = TASKS[task_name].load()
+        _, descriptions = split_docstring(task)
+        hints = get_type_hints(task, include_extras=True)
+        for field in fields(task):
+            description = descriptions.get(field.name, "")
+            task_field = _TaskField(task_name, hints[field.name], field.default, description)
+            fields_by_option.setdefault(field.name, []).append(task_field)
+    return fields_by_option
+
+
+def _shared_default(task_fields: Sequence[_TaskField]) -> Any:
+    """Return the default of an option: ... if a task requires it, None if the tasks' defaults differ."""
+    defaults = [field.default for field in task_fields]
+    if MISSING in defaults:
+        return ...
+    if any(default != defaults[0] for default in defaults):
+        return None
+    return defaults[0]
+
+
+def _joined_description(task_fields: Sequence[_TaskField]) -> str:
+    """Return the description of an option. If the tasks differ, each has its own part, with its default."""
+    is_required = _shared_default(task_fields) is ...
+    defaults_differ = any(field.default != task_fields[0].default for field in task_fields)
+    parts: dict[str, list[str]] = {}
+    for field in task_fields:
+        text = field.description
+        if defaults_differ and not is_required and field.default is not None:
+            text += f" (default {field.default})"
+        if text:
+            parts.setdefault(text, []).append(field.task)
+    if len(parts) < 2:
+        return "".join(parts)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in parts.items())
 
 
 def build_task(name: str, options: EvaluationOptions) -> Any:
@@ -92,9 +140,10 @@ def build_task(name: str, options: EvaluationOptions) -> Any:
     for field in fields(task_type):
         # For a shared field, `options_of` also declared an option for this task alone.
         value = getattr(options, _name_for_one(name, field.name), None)
-        if value is None:
-            value = getattr(options, field.name)
-        values[field.name] = value
+        if value is not None:
+            values[field.name] = value
+        elif field.name in options.model_fields_set:
+            values[field.name] = getattr(options, field.name)
     return task_type(**values)
 
 
