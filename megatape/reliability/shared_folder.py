@@ -3,7 +3,8 @@
 import os
 import secrets
 import socket
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from megatape.distributed.topology import Topology
@@ -53,34 +54,26 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
     Raises:
         PathError: The main rank cannot write the file, or another rank does not see it. Raised on all ranks.
     """
-    requirement = _requirement(directory)
+    secret = secrets.token_bytes(SECRET_BYTES)
     if topology.world_size == 1:
-        return secrets.token_bytes(SECRET_BYTES)
+        return secret
 
-    def write() -> Path:
-        try:
-            parent = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
-            path = parent / f".secret-{secrets.token_hex(8)}"
-            create_private(path, secrets.token_bytes(SECRET_BYTES))
-        except OSError as error:
-            raise path_error(error, f"{requirement}{marked_message(error)}") from error
+    def create() -> Path:
+        parent = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
+        path = _random_name(parent, "secret")
+        create_private(path, secret)
         return path
 
-    path = on_main(write, topology)
+    with _file_of_main(directory, create, topology) as path:
 
-    def read() -> bytes:
-        if not wait_until_visible(path, patience):
-            raise PathError(f"{requirement}a file of the main rank is not visible on {socket.gethostname()}")
-        with path_errors():
-            return path.read_bytes()
+        def read() -> bytes:
+            if not wait_until_visible(path, patience):
+                raise PathError(_invisible(directory, [socket.gethostname()]))
+            with path_errors():
+                return path.read_bytes()
 
-    try:
         # Unlike `on_all`, `on_each` sends no results, and so no secret.
         return on_each(read, topology)
-    finally:
-        if topology.is_main:
-            with suppress(OSError):
-                path.unlink()
 
 
 def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:
@@ -94,27 +87,63 @@ def check_shared(directory: Path, topology: Topology, patience: float = VISIBILI
     Raises:
         PathError: The main rank cannot write there, or another rank does not see its file. Raised on all ranks.
     """
-    token = directory / ".shared"
-    requirement = _requirement(directory)
 
-    def create() -> None:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            token.touch()
-        except OSError as error:
-            raise path_error(error, f"{requirement}{marked_message(error)}") from error
+    def create() -> Path:
+        directory.mkdir(parents=True, exist_ok=True)
+        # A fixed name could be that of an earlier start's file, which was killed.
+        path = _random_name(directory, "shared")
+        create_private(path, b"")
+        return path
 
-    # No rank looks for the token before it exists.
-    on_main(create, topology)
-    blind_host = None
-    if not wait_until_visible(token, patience):
-        blind_host = socket.gethostname()
-    blind_hosts = {host for host in gather_values(blind_host, topology) if host is not None}
-    if topology.is_main:
-        token.unlink()
+    with _file_of_main(directory, create, topology) as path:
+        blind_host = None
+        # Each rank looks in its own directory, which may have another path.
+        if not wait_until_visible(directory / path.name, patience):
+            blind_host = socket.gethostname()
+        blind_hosts = {host for host in gather_values(blind_host, topology) if host is not None}
     if blind_hosts:
-        hosts = ", ".join(sorted(blind_hosts))
-        raise PathError(f"{requirement}a file of the main rank is not visible on {hosts}")
+        raise PathError(_invisible(directory, sorted(blind_hosts)))
+
+
+@contextmanager
+def _file_of_main(directory: Path, create: Callable[[], Path], topology: Topology) -> Iterator[Path]:
+    """Create a temporary file on the main rank, and yield its path on all ranks. Collective.
+
+    The block has to end with a collective, so that no rank still looks for the file when the main rank removes it.
+
+    Args:
+        directory: Run directory, for errors.
+        create: Creates the file, and returns its path.
+        topology: All ranks.
+
+    Raises:
+        PathError: The main rank cannot create the file. Raised on all ranks.
+    """
+
+    def create_file() -> Path:
+        try:
+            return create()
+        except OSError as error:
+            raise path_error(error, f"{_requirement(directory)}{marked_message(error)}") from error
+
+    # No rank looks for the file before it exists.
+    path = on_main(create_file, topology)
+    try:
+        yield path
+    finally:
+        if topology.is_main:
+            with suppress(OSError):
+                path.unlink()
+
+
+def _random_name(folder: Path, kind: str) -> Path:
+    """Return a path in a folder that no other file has."""
+    return folder / f".{kind}-{secrets.token_hex(8)}"
+
+
+def _invisible(directory: Path, hosts: Sequence[str]) -> str:
+    """Return the error about hosts that do not see the main rank's file."""
+    return f"{_requirement(directory)}a file of the main rank is not visible on {', '.join(hosts)}"
 
 
 def _requirement(directory: Path) -> str:

@@ -70,6 +70,17 @@ def test_every_rank_is_told_who_is_blind(tmp_path: Path) -> None:
         assert f"not visible on {socket.gethostname()}" in error
 
 
+def test_leftovers_of_killed_starts_prove_nothing(tmp_path: Path) -> None:
+    """Earlier starts, which were killed, have left their files in both folders."""
+    folders = [str(tmp_path / "run"), str(tmp_path / "elsewhere")]
+    for folder in map(Path, folders):
+        folder.mkdir()
+        (folder / ".shared").touch()
+    errors: list[Any] = run_workers("tests.reliability.test_shared_folder:check_folders", 2, folders, tmp_path / "workers")
+    for error in errors:
+        assert f"not visible on {socket.gethostname()}" in error
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folders = [str(tmp_path / "file" / "run")] * 2
