@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
 from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.tokenizers.comparison import tokenizer_difference
 from megatape.data.training.datasets.token_dataset import TokenDataset
 from megatape.errors import UserError, flag
 from megatape.hf.weights.checkpoint_weights import load_model
@@ -76,9 +77,11 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
     """
     dataset = TokenDataset(StoredSplit(directory, "validation"), length)
     tokenizer = checkpoint.tokenizer()
-    if tokenizer.sha256 != dataset.split.tokenizer_hash:
+    difference = tokenizer_difference(dataset.split.tokenizer(), tokenizer)
+    if difference is not None:
         raise UserError(
-            f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with {flag('data')}"
+            f"{directory} and {checkpoint.directory} have different tokenizers ({difference}): choose other data with "
+            f"{flag('data')}"
         )
     if dataset.num_samples < samples:
         raise UserError(

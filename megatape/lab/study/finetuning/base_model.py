@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.tokenizers.comparison import tokenizer_difference
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.errors import UserError, flag
 from megatape.hf.architecture import Architecture, read_architecture
@@ -50,11 +49,10 @@ class Base:
         theirs = load_tokenizer(self.source)
         num_tokens = min(NUM_TEXT_TOKENS, split.num_tokens)
         text = ours.decode(split.stream(0, num_tokens))
-        our_ids = ours.encode_documents([text])[0]
-        their_ids = theirs.encode_documents([text])[0]
-        if not np.array_equal(our_ids, their_ids):
+        difference = tokenizer_difference(ours, theirs, text)
+        if difference is not None:
             raise UserError(
-                f"{flag('data')} {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: "
+                f"{flag('data')} {data} was not prepared with the tokenizer of {self.source} ({difference}): "
                 f"prepare it with megatape prepare corpus --tokenizer {self.source}"
             )
 

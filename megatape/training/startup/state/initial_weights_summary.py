@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.config import ModelConfig, differences
+from megatape.data.tokenizers.comparison import tokenizer_difference
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -32,20 +31,19 @@ def summarize_initial_weights(
         if num_fresh == 1:
             verb = "starts"
         yield f"  {plural(num_fresh, 'tensor')} that the checkpoint lacks {verb} as in a new model"
-    if _has_other_tokenizer(weights.directory, tokenizer):
+    difference = _difference(tokenizer, weights.directory)
+    if difference is not None:
         yield (
-            f"warning: the tokenizer of the data ({tokenizer.origin}) encodes text differently from the tokenizer of the "
-            f"weights ({weights.directory}): re-tokenize the data with the model's tokenizer, unless you retrain the embeddings"
+            f"warning: the tokenizer of the data ({tokenizer.origin}) differs from the tokenizer of the weights "
+            f"({weights.directory}; {difference}): re-tokenize the data with the model's tokenizer, unless you retrain the "
+            "embeddings"
         )
 
 
-def _has_other_tokenizer(directory: Path, tokenizer: Tokenizer) -> bool:
-    """Whether the folder has a tokenizer that encodes a text differently."""
+def _difference(tokenizer: Tokenizer, directory: Path) -> str | None:
+    """Return how a tokenizer differs from that of a folder, or None if the folder has none that can be read."""
     try:
         theirs = load_tokenizer(directory)
     except (UserError, OSError):
-        return False
-    text = Path(__file__).read_text(encoding="utf-8")
-    (ids,) = tokenizer.encode_documents([text])
-    (expected,) = theirs.encode_documents([text])
-    return not np.array_equal(ids, expected)
+        return None
+    return tokenizer_difference(tokenizer, theirs)
