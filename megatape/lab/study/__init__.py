@@ -13,8 +13,8 @@ The first three train models. Each goes from a plan to a table in the same steps
    (suite/plan.py), whose tasks and encodings become Experiments (suite/runs/).
 2. Each model is a Run (execution/run.py). A Study (execution/study.py) locks its folder, and its RunPool trains several runs at
    a time with `megatape pretrain`, or those of the suite in groups without it (execution/one_process/).
-3. A Measurement (execution/measurement.py) calls `measure` of the study's measure.py in a new process, after training, or
-   `measure_model` in the process of a group. It writes a result into the run directory.
+3. A Measurement (execution/measurement.py) calls a function of the study's measure.py in a new process, after training, or
+   another one in the process of a group. It writes a result into the run directory.
 4. A report reads the results of all runs and writes tables and pictures: report.py of a study, or suite/analysis/ with the
    statistics and suite/tables/ with the tables. The suite also gets a page, suite/page.py.
 

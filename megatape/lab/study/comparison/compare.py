@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from megatape.config import Config, SettingValues, as_overrides, load_config
 from megatape.errors import UserError, flag
-from megatape.lab.study.comparison.measure import check_measurable, measure
+from megatape.lab.study.comparison.measure import check_measurable, measure_run
 from megatape.lab.study.comparison.report import ScoredVariant, report
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
@@ -112,7 +112,7 @@ class Comparison:
         for each in variants:
             check_measurable(config, each.scaling)
             arguments = (str(folder.directory), each.scaling)
-            measurements.append(Measurement(folder.outcome(each.scaling), measure, arguments))
+            measurements.append(Measurement(folder.outcome(each.scaling), measure_run, arguments))
         return Run(
             name=f"{variant.trained}, seed {seed}",
             config=config,

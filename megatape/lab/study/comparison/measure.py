@@ -31,7 +31,7 @@ LENGTHS = (128, 256, 512, 1024)
 
 
 def check_measurable(config: Config, scaling: str | None) -> None:
-    """Check before training that `measure` can evaluate the trained model.
+    """Check before training that `measure_run` can evaluate the trained model.
 
     Args:
         config: Run configuration.
@@ -91,7 +91,7 @@ def with_scaling(model: ModelConfig, kind: str | None, trained_length: int, test
     return ModelConfig.model_validate(model.model_dump() | {"scaling": scaling})
 
 
-def measure(folder: str, scaling: str | None) -> TextResult:
+def measure_run(folder: str, scaling: str | None) -> TextResult:
     """Evaluate the last checkpoint of a run.
 
     Args:

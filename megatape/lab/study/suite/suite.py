@@ -74,7 +74,7 @@ def repeat_runs(plan: Plan, study: Study, count: int) -> None:
     """Repeat some finished runs, and show how far their results are from the recorded ones. Arguments as in `repeat`."""
     check_design(plan, study.output)
     experiments = _experiments(plan, study.output)
-    for folder in dict.fromkeys(experiment.folder for experiment in experiments):
+    for folder in dict.fromkeys(experiment.task_folder for experiment in experiments):
         folder.prepare()
     repeat(experiments, plan, study, count)
 
@@ -89,7 +89,7 @@ def _experiments(plan: Plan, out: Path) -> list[Experiment]:
 
 def _finish(experiments: list[Experiment], plan: Plan, study: Study, execution: Execution) -> None:
     """Prepare the data, search the learning rates, then run all seeds."""
-    for folder in dict.fromkeys(experiment.folder for experiment in experiments):
+    for folder in dict.fromkeys(experiment.task_folder for experiment in experiments):
         study.show(f"preparing {folder.data}")
         folder.prepare()
         folder.read_baselines()

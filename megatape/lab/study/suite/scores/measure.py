@@ -48,7 +48,7 @@ def predict_answers(model: Transformer, tokens: Tensor, positions: Tensor, place
     return logits_at(model, tokens, positions, places).argmax(-1)
 
 
-def measure(directory: str, contender: str, splits: list[str], count: int) -> TaskResult:
+def score_run(directory: str, contender: str, splits: list[str], count: int) -> TaskResult:
     """Score the last checkpoint of a run.
 
     Args:
@@ -80,8 +80,8 @@ def measure(directory: str, contender: str, splits: list[str], count: int) -> Ta
     )
 
 
-def measure_model(trained: TrainedModel, contender: str, splits: list[str], count: int) -> TaskResult:
-    """Score a model in the process that trained it. Arguments as in `measure`.
+def score_trained_model(trained: TrainedModel, contender: str, splits: list[str], count: int) -> TaskResult:
+    """Score a model in the process that trained it. Arguments as in `score_run`.
 
     Raises:
         UserError: The data do not belong to a suite, or the task definition has changed.
@@ -110,7 +110,7 @@ def _records(
     count: int,
     predict: Predict,
 ) -> list[Record]:
-    """Return a model's record on each split. Arguments as in `measure` and `score_split`."""
+    """Return a model's record on each split. Arguments as in `score_run` and `score_split`."""
     encoding = config.model.encoding
     seed = config.training.seed
     records = []

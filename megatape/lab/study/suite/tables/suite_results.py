@@ -99,7 +99,7 @@ def _records(finished: list[ExperimentResults]) -> list[Record]:
     for results in finished:
         for result in results.by_seed.values():
             records += result.records
-    for folder in dict.fromkeys(results.experiment.folder for results in finished):
+    for folder in dict.fromkeys(results.experiment.task_folder for results in finished):
         if folder.data.exists():
             records += folder.read_baselines()
     return records
@@ -148,6 +148,6 @@ def _controls(experiments: list[Experiment]) -> list[str]:
     lines = []
     for experiment in experiments:
         variant = experiment.variant
-        if variant.control and experiment.folder.data.exists():
-            lines.append(f"{experiment.folder.task.name}: {variant.describe_control(experiment.load_base())}")
+        if variant.control and experiment.task_folder.data.exists():
+            lines.append(f"{experiment.task_folder.task.name}: {variant.describe_control(experiment.load_base())}")
     return lines
