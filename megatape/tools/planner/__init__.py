@@ -2,7 +2,7 @@
 
 `megatape plan` prints report/report.py, and `megatape plan --search` report/search_report.py.
 
-planned_cluster.py      the cluster, and nodes.py whether a run's ranks fill its nodes evenly
+planned_cluster.py      the cluster, and a check that a run's ranks fill its nodes evenly
 memory_requirements.py  memory that a run needs, compared with the cluster's
 candidate.py            a run on the cluster, with its memory and speed, planned when first read
 kernels/                GPU operations of a step, counted by running the model on shapes

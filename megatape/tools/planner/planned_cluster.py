@@ -1,10 +1,12 @@
-"""Cluster that a run is planned for."""
+"""Cluster that a run is planned for, and a check that its nodes fit the ranks."""
 
 from dataclasses import dataclass
 from typing import Self
 
 from megatape.accounting.gpus import Gpu, load_gpu
-from megatape.config import ClusterConfig
+from megatape.config import ClusterConfig, ParallelConfig
+from megatape.errors import UserError
+from megatape.utils.text.units import plural
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,23 @@ class PlannedCluster:
             FileNotFoundError: The GPU's file is missing.
         """
         return cls(machines, load_gpu(machines.gpu))
+
+
+def check_nodes(parallel: ParallelConfig, gpus_per_node: int) -> None:
+    """Check that the ranks of a sample fill nodes evenly.
+
+    Args:
+        parallel: Parallel section.
+        gpus_per_node: Ranks on each node.
+
+    Raises:
+        UserError: They do not.
+    """
+    node = gpus_per_node
+    sizes = {"parallel.tp": parallel.tp, "parallel.tp x parallel.sp": parallel.tp * parallel.sp}
+    sizes["parallel.tp x parallel.sp x parallel.cp"] = parallel.sample_ranks
+    for name, size in sizes.items():
+        if size % node and node % size:
+            raise UserError(
+                f"{name} {size} and {plural(node, 'GPU')} per node: one must divide the other, for ranks to fill nodes evenly"
+            )

@@ -6,7 +6,7 @@ from megatape.accounting.whole_model.parameters import count_parameters, count_t
 from megatape.config import Config, DataConfig, ModelConfig, TrainingConfig, ZeroConfig
 from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import AXES
-from megatape.training.startup.engine.attention_choice import AttentionChoice
+from megatape.training.startup.engine.build_engine import AttentionChoice
 from megatape.utils.text.units import plural
 from megatape.zero.engine import Engine
 

@@ -2,7 +2,7 @@
 
 `megatape submit` goes through these files in their order:
 
-job.py            resources of the job, which are options of the command (time_limit.py)
+job.py            resources of the job, which are options of the command
 job_array.py      the runs: a single one, or one for each task of a job array
 job_check.py      checks before submitting
 job_script.py     fills the batch script job.sh.jinja (batch_script.py)

@@ -9,8 +9,7 @@ from megatape.accounting.traffic.node_traffic import spanning_warning
 from megatape.config import Config
 from megatape.errors import UserError, flag
 from megatape.tools.planner.memory_requirements import memory_requirements
-from megatape.tools.planner.nodes import check_nodes
-from megatape.tools.planner.planned_cluster import PlannedCluster
+from megatape.tools.planner.planned_cluster import PlannedCluster, check_nodes
 from megatape.tools.planner.report.failure_rows import FailureOptions, failure_rows
 from megatape.tools.planner.report.resource_rows import Row, count_rows, memory_rows, offload_rows, sent_rows
 from megatape.tools.planner.report.search_report import smallest_change_advice

@@ -9,8 +9,7 @@ from megatape.accounting.whole_model.parameters import count_parameters
 from megatape.config import Config
 from megatape.errors import UserError
 from megatape.tools.planner.memory_requirements import memory_requirements
-from megatape.tools.planner.nodes import check_nodes
-from megatape.tools.planner.planned_cluster import PlannedCluster
+from megatape.tools.planner.planned_cluster import PlannedCluster, check_nodes
 from megatape.tools.planner.report.speed_rows import gpu_hours
 from megatape.tools.planner.step_time.cases import Range
 from megatape.tools.planner.step_time.speed import plan_speed

@@ -12,8 +12,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.config import Config, SettingValues, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
-from megatape.tools.planner.nodes import check_nodes
-from megatape.tools.planner.planned_cluster import PlannedCluster
+from megatape.tools.planner.planned_cluster import PlannedCluster, check_nodes
 from megatape.tools.planner.search.value_grids import SettingIndex, value_grids
 
 

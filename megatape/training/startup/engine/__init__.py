@@ -4,5 +4,4 @@ build_engine.py          builds the engine
 working_kernels.py       tests attention backends and kernels, and selects those that work on all ranks
 split_sequence_check.py  checks that a user's encoding supports sequences split across ranks
 graph_recording.py       decides whether to record passes as CUDA graphs
-attention_choice.py      name of the selected attention backend, for messages and checkpoints
 """

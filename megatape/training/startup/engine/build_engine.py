@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -18,7 +19,6 @@ from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.model.wrappers.compilation import prepare_compiler, reason_for_parts
 from megatape.reliability.goodput.process_clock import ProcessClock
-from megatape.training.startup.engine.attention_choice import AttentionChoice
 from megatape.training.startup.engine.graph_recording import graph_recording
 from megatape.training.startup.engine.split_sequence_check import check_split_sequences
 from megatape.training.startup.engine.working_kernels import KernelTests, working_linear_function
@@ -29,6 +29,24 @@ from megatape.zero.setup.compiler_import import import_compiler_on_use
 from megatape.zero.setup.device import local_device
 
 LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """Attention backend of the first layer.
+
+    Attributes:
+        name: Backend name.
+        kernel: Name of its kernel on a GPU, or None if it has only one or runs on a CPU.
+    """
+
+    name: str
+    kernel: str | None
+
+    def __str__(self) -> str:
+        if self.kernel is None:
+            return self.name
+        return f"{self.name} ({self.kernel})"
 
 
 def build_engine(
