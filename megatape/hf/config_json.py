@@ -7,6 +7,7 @@ from transformers import PreTrainedConfig
 from megatape.config.sections.run import DTYPES
 from megatape.errors import UserError, marked_message
 from megatape.hf.families.family import Family
+from megatape.hf.families.llama_like import check_rotary_share
 from megatape.hf.weights.tensor_headers import ADVICE
 
 # Errors raised by transformers' configuration and model classes for meaningless values.
@@ -125,9 +126,7 @@ def _check_rotary(fields: dict[str, Any]) -> None:
     if new and "rope_scaling" in fields and _scaling(new) != _scaling(old or {}):
         raise UserError(f"rope_parameters {new} and rope_scaling {old} contradict each other: remove one")
 
-    rotary_share = fields.get("partial_rotary_factor")
-    if rotary_share not in (None, 1):
-        raise UserError(f"partial_rotary_factor is {rotary_share}: heads that rotate in part are not supported")
+    check_rotary_share(fields)
 
 
 def _scaling(rope: dict[str, Any]) -> dict[str, Any]:

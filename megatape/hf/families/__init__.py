@@ -2,7 +2,7 @@
 
 family.py                   base class: configuration, parameter names and code of an architecture
 exported_model.py           the model to export, as families describe it in config.json
-relative.py                 base class of Llama and its relatives
+llama_like.py               base class of Llama and its relatives
 llama.py, mistral.py, qwen2.py, qwen3.py
                             a relative each
 tape.py                     the transformer in ../modeling/, which supports any position encoding

@@ -98,8 +98,10 @@ class Family(ABC):
         """
         return {}
 
-    def write_code(self, model: ModelConfig, folder: Path) -> None:  # noqa: B027 (most families carry no code)
+    def write_code(self, model: ModelConfig, folder: Path) -> None:
         """Write the Python files of `code` into an exported folder."""
+        for name, code in self.code(model).items():
+            (folder / name).write_text(code, encoding="utf-8")
 
 
 def llama_fields(exported: ExportedModel) -> dict[str, Any]:

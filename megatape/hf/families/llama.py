@@ -2,11 +2,11 @@
 
 from transformers import LlamaForCausalLM
 
-from megatape.hf.families.relative import Relative
+from megatape.hf.families.llama_like import LlamaLike
 
 
-class Llama(Relative):
+class Llama(LlamaLike):
     """Family of LlamaForCausalLM."""
 
     model_class = LlamaForCausalLM
-    fixed = Relative.fixed | {"mlp_bias": False, "pretraining_tp": 1}
+    fixed = LlamaLike.fixed | {"mlp_bias": False, "pretraining_tp": 1}

@@ -1,6 +1,7 @@
 """Base class for Llama and its relatives: converts their configurations to our model section and back."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
@@ -11,6 +12,7 @@ from megatape.config.sections.scaling import SCALINGS
 from megatape.errors import UserError
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
+from megatape.hf.modeling.configuration_tape import ROPE_TYPES
 
 # YaRN settings that determine the attention factor if it is not set.
 DERIVED_SETTINGS = {"mscale", "mscale_all_dim"}
@@ -19,10 +21,9 @@ OTHER_SETTINGS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 # Kinds of attention in the layer_types of transformers' configurations.
 FULL_ATTENTION = "full_attention"
 SLIDING_ATTENTION = "sliding_attention"
-ROPE_TYPES = ("default", "linear", "yarn", "llama3")
 
 
-class Relative(Family):
+class LlamaLike(Family):
     """A decoder-only transformer with rotary positions, RMSNorm and SwiGLU.
 
     Attributes:
@@ -139,12 +140,25 @@ def _check_supported(rope: dict[str, Any]) -> None:
         raise UserError(f"rope_parameters differ between layers ({', '.join(rope)}): not supported")
     kind = rope.get("rope_type")
     if kind not in ROPE_TYPES:
-        raise UserError(f"rope_type is {kind!r}: only 'default', 'linear', 'yarn' and 'llama3' are supported")
+        *others, last = (repr(name) for name in ROPE_TYPES)
+        raise UserError(f"rope_type is {kind!r}: only {', '.join(others)} and {last} are supported")
     unknown = sorted(rope.keys() - OTHER_SETTINGS - DERIVED_SETTINGS - SCALING.keys())
     if unknown:
         raise UserError(f"{unknown[0]} of its rope_parameters is not supported")
-    rotary_share = rope.get("partial_rotary_factor", 1)
-    if rotary_share != 1:
+    check_rotary_share(rope)
+
+
+def check_rotary_share(settings: Mapping[str, Any]) -> None:
+    """Check that all channels of a head rotate.
+
+    Args:
+        settings: Configuration fields, or their rope_parameters, which may have a partial_rotary_factor.
+
+    Raises:
+        UserError: Heads rotate in part.
+    """
+    rotary_share = settings.get("partial_rotary_factor")
+    if rotary_share not in (None, 1):
         raise UserError(f"partial_rotary_factor is {rotary_share}: heads that rotate in part are not supported")
 
 

@@ -5,10 +5,10 @@ from typing import Any
 from transformers import MistralForCausalLM, PreTrainedConfig
 
 from megatape.config import ModelConfig
-from megatape.hf.families.relative import Relative
+from megatape.hf.families.llama_like import LlamaLike
 
 
-class Mistral(Relative):
+class Mistral(LlamaLike):
     """Family of MistralForCausalLM."""
 
     model_class = MistralForCausalLM

@@ -5,10 +5,10 @@ from typing import Any
 from transformers import PreTrainedConfig, Qwen2ForCausalLM
 
 from megatape.config import ModelConfig
-from megatape.hf.families.relative import Relative, layer_type_fields
+from megatape.hf.families.llama_like import LlamaLike, layer_type_fields
 
 
-class Qwen2(Relative):
+class Qwen2(LlamaLike):
     """Family of Qwen2ForCausalLM."""
 
     model_class = Qwen2ForCausalLM

@@ -5,10 +5,10 @@ from typing import Any
 from transformers import PreTrainedConfig, Qwen3ForCausalLM
 
 from megatape.config import ModelConfig
-from megatape.hf.families.relative import Relative, layer_type_fields
+from megatape.hf.families.llama_like import LlamaLike, layer_type_fields
 
 
-class Qwen3(Relative):
+class Qwen3(LlamaLike):
     """Family of Qwen3ForCausalLM."""
 
     model_class = Qwen3ForCausalLM

@@ -17,7 +17,7 @@ from megatape.hf.exporting.carried.carried_file import file_of
 from megatape.hf.exporting.carried.collect import collect_files
 from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import FIELDS, REQUIREMENTS, Family, llama_fields
-from megatape.hf.families.relative import rotary_fields
+from megatape.hf.families.llama_like import rotary_fields
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.registry import ENCODINGS
@@ -138,8 +138,7 @@ class Tape(Family):
         return {"encodings.py": table} | collect_files(modules, {"encodings.py": replaced})
 
     def write_code(self, model: ModelConfig, folder: Path) -> None:
-        for name, code in self.code(model).items():
-            (folder / name).write_text(code, encoding="utf-8")
+        super().write_code(model, folder)
         for module in (TapeConfig.__module__, TapeForCausalLM.__module__):
             _name_needed_files(folder / file_of(module).name)
 

@@ -13,6 +13,8 @@ from .encodings import ENCODINGS
 # Before this version, configurations are not dataclasses, and masks need cache_position.
 OLDEST_TRANSFORMERS = "5.4"
 require_version(f"transformers>={OLDEST_TRANSFORMERS}", "MegaTAPE's exported models need it: pip install -U transformers")
+# Supported values of rope_type in rope_parameters.
+ROPE_TYPES = ("default", "linear", "yarn", "llama3")
 
 
 class TapeConfig(PreTrainedConfig):
@@ -99,7 +101,7 @@ class TapeConfig(PreTrainedConfig):
     def _check(self) -> None:
         """Raise ValueError for a value that is not supported."""
         kind = self.rope_parameters["rope_type"]
-        if kind not in ("default", "linear", "yarn", "llama3"):
+        if kind not in ROPE_TYPES:
             raise ValueError(
                 f"rope_parameters has rope_type {kind!r}: use 'default' (with any rope_theta), 'linear', 'yarn' or 'llama3'"
             )
