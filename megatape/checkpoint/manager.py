@@ -14,6 +14,7 @@ from megatape.checkpoint.save.saver import FinishedSave, Saver
 from megatape.checkpoint.save.writer import COLLECTIVE_ERRORS
 from megatape.config import CheckpointConfig
 from megatape.errors import NotSaved, flag, marked_message
+from megatape.reliability.goodput.parts import TimePart
 from megatape.run_environment import RunEnvironment
 from megatape.run_folder import named_step
 from megatape.zero.engine import Engine
@@ -81,7 +82,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         Args:
             state: State to load. Later checkpoints no longer count as written.
         """
-        with self._environment.clock.measure("weights"):
+        with self._environment.clock.measure(TimePart.WEIGHTS):
             self._engine.state.load(state.read, state.updates)
         self.saved_step = state.step
         self._written_step = None
@@ -162,7 +163,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         """Wait for the save in flight, if there is one. Raises as `ensure_saved`."""
         in_flight = self.saver.in_flight
         if in_flight is not None:
-            with self._environment.clock.measure("saves"):
+            with self._environment.clock.measure(TimePart.SAVES):
                 self._conclude(partial(self.saver.wait, in_flight))
 
     def _is_postponed(self, step: int) -> bool:

@@ -18,6 +18,7 @@ from megatape.data.training.run_data import RunData, open_data
 from megatape.distributed.launch.launchers import set_up_ranks
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError, path_errors
+from megatape.reliability.goodput.parts import TimePart
 from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.reliability.lease import hold
 from megatape.reliability.shared_folder import share_secret
@@ -72,7 +73,7 @@ def pretrain(
     # DeepSpeed forces garbage collections. They need not visit objects created by imports.
     gc.freeze()
     clock = clock or ProcessClock()
-    clock.begin("rendezvous")
+    clock.begin(TimePart.RENDEZVOUS)
     start = start or Start()
     timeouts = timeouts or timeouts_of_environment()
     topology = set_up_ranks()
@@ -137,7 +138,7 @@ def _train(
 
     with watch_ranks(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
         watch.authenticate(share_secret(folder.directory, topology))
-        clock.begin("setup")
+        clock.begin(TimePart.SETUP)
         # Before the first step all paths come from the configuration, so errors about them are the user's.
         with path_errors(), explained_memory_errors(memory):
             settings = shared_values(config) | start.shared_values()

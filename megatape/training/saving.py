@@ -6,6 +6,7 @@ from pathlib import Path
 
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.errors import DataError, NotSaved, flag, marked_message
+from megatape.reliability.goodput.parts import TimePart
 from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.training.progress import Progress
 from megatape.training.steps.output import StepOutput
@@ -36,7 +37,7 @@ class SaveSchedule:
         Returns:
             Whether training has waited for saving.
         """
-        with self._clock.measure("saves"):
+        with self._clock.measure(TimePart.SAVES):
             return self._after_step(output, is_final)
 
     def _after_step(self, output: StepOutput, is_final: bool) -> bool:
@@ -64,7 +65,7 @@ class SaveSchedule:
         """
         if progress.step <= self._checkpoints.saved_step:
             return None
-        with self._clock.measure("saves"):
+        with self._clock.measure(TimePart.SAVES):
             return self._checkpoints.ensure_saved()
 
     @contextmanager

@@ -8,6 +8,7 @@ from megatape.checkpoint.format.rng import restore_rng
 from megatape.checkpoint.load.reader import CheckpointReader
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.errors import DataError
+from megatape.reliability.goodput.parts import TimePart
 from megatape.reliability.signals import STOPPING, handled
 from megatape.reliability.watch.pace import PhaseKind
 from megatape.run_environment import RunEnvironment
@@ -109,7 +110,7 @@ class Trainer:
         """
         signals = handled(self._interrupt.request, *STOPPING, ends_process=ends_process)
         saving = self._saves.saving_on_data_error(self.progress)
-        self._clock.begin("other")
+        self._clock.begin(TimePart.OTHER)
         with signals, self.callbacks, saving, self.checkpoints, self.stepper:
             self._begin()
             while not self.is_finished and not self._interrupt.is_agreed:
@@ -137,7 +138,7 @@ class Trainer:
 
     def _advance(self) -> None:
         """Make one step, then evaluate, report, check and save what is due after it."""
-        with self._clock.measure("repeated_steps") as measured:
+        with self._clock.measure(TimePart.REPEATED_STEPS) as measured:
             output = self.train_step()
         seconds = measured.seconds
         self._interrupt.agree(output.status.requests.num_stops)
@@ -161,10 +162,10 @@ class Trainer:
 
         self._divergence.check_step(output)
         if self._schedule.is_replica_check_due(self.progress.step):
-            with self._clock.measure("verification"):
+            with self._clock.measure(TimePart.VERIFICATION):
                 self.engine.check_replicas()
         if self._schedule.is_computation_check_due(self.progress.step):
-            with self._clock.measure("verification"):
+            with self._clock.measure(TimePart.VERIFICATION):
                 self.stepper.check_computation(self.progress)
 
         is_final = self._schedule.is_last(self.progress.step) or self._interrupt.is_agreed
@@ -173,7 +174,7 @@ class Trainer:
             self._interrupt.poll()
 
     def _report_step(self, output: StepOutput, seconds: float, validation: Validation | None = None) -> None:
-        with self._clock.measure("reporting"):
+        with self._clock.measure(TimePart.REPORTING):
             self._reporter.report_step(output, self.progress, seconds, validation)
 
     def train_step(self) -> StepOutput:
@@ -207,7 +208,7 @@ class Trainer:
         """
         step = self.progress.step
         self.environment.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {step}")
-        with self._clock.measure("evaluations"):
+        with self._clock.measure(TimePart.EVALUATIONS):
             validation = self._evaluator.evaluate(step, self.progress.selection)
         self._divergence.check_validation(validation.loss, step)
         return validation

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from megatape.reliability.goodput.parts import TimePart
 from megatape.reliability.goodput.read import read_run_time
 from megatape.reliability.goodput.run_time import RunTime
 from megatape.run_folder import RunFolder
@@ -79,13 +80,13 @@ def test_parts_add_up_to_wall_time(run: KilledRun, run_time: RunTime) -> None:
     wall_time = last_event["time"] - run.started
     assert run_time.parts.total == pytest.approx(wall_time, rel=0.01, abs=0.1)
     # Each line in the report has a part, and none is negative.
-    assert min(vars(run_time.parts).values()) >= 0
+    assert min(run_time.parts.seconds.values()) >= 0
 
 
 def test_the_remainder_is_small(run_time: RunTime) -> None:
     """Steps of this model take milliseconds, so the loop around them is a larger share than in any real run."""
-    assert run_time.parts.other < 0.1 * run_time.parts.total
-    assert run_time.parts.other < 0.5 * run_time.parts.new_steps
+    assert run_time.parts[TimePart.OTHER] < 0.1 * run_time.parts.total
+    assert run_time.parts[TimePart.OTHER] < 0.5 * run_time.parts[TimePart.NEW_STEPS]
 
 
 def test_lost_steps_are_not_new(run: KilledRun, run_time: RunTime) -> None:
@@ -95,25 +96,24 @@ def test_lost_steps_are_not_new(run: KilledRun, run_time: RunTime) -> None:
     assert resumed["step"] < KILLED_AFTER
     assert run_time.num_starts == 2
     assert run_time.kept_steps == STEPS
-    assert run_time.parts.repeated_steps > 0
+    assert run_time.parts[TimePart.REPEATED_STEPS] > 0
     seconds_of_kept_steps = sum(entry["seconds"] for entry in read_entries(run.folder.metrics))
     # Lines count waiting for data and warming up as parts of their steps.
-    assert 0.3 * seconds_of_kept_steps < run_time.parts.new_steps < 1.05 * seconds_of_kept_steps
+    assert 0.3 * seconds_of_kept_steps < run_time.parts[TimePart.NEW_STEPS] < 1.05 * seconds_of_kept_steps
 
 
 def test_all_parts_are_measured(run_time: RunTime) -> None:
-    parts = vars(run_time.parts)
-    not_expected = {"launch", "skipped_steps"}
-    missing = [name for name, seconds in parts.items() if seconds == 0 and name not in not_expected]
+    not_expected = {TimePart.LAUNCH, TimePart.SKIPPED_STEPS}
+    missing = [part for part, seconds in run_time.parts.seconds.items() if seconds == 0 and part not in not_expected]
     assert missing == []
 
 
 def test_the_time_without_a_process(run: KilledRun, run_time: RunTime) -> None:
     """Down time lasts from the last line written by the killed process until the next one starts."""
     first, second = run_time.processes
-    assert first.parts.down == 0
-    assert 0 < second.parts.down < run.restarted - run.started
-    second_start = read_entries(run.folder.events)[-1]["time"] - second.parts.total + second.parts.down
+    assert first.parts[TimePart.DOWN] == 0
+    assert 0 < second.parts[TimePart.DOWN] < run.restarted - run.started
+    second_start = read_entries(run.folder.events)[-1]["time"] - second.parts.total + second.parts[TimePart.DOWN]
     assert second_start == pytest.approx(run.restarted, abs=0.2)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import psutil
 
-from megatape.reliability.goodput.parts import RESTART_PARTS
+from megatape.reliability.goodput.parts import RESTART_PARTS, TimePart
 from megatape.reliability.goodput.process_clock import ClockReading
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.utils.files.json_lines import read_lines
@@ -39,7 +39,7 @@ TIMEOUT = 120.0
 DETECTION = "until the main rank noticed it"
 REPLACEMENT = "until the next launcher started"
 FIRST_STEP = "until the first new step"
-PHASES = (DETECTION, REPLACEMENT, *(name for name in RESTART_PARTS if name != "down"), FIRST_STEP, "other")
+PHASES = (DETECTION, REPLACEMENT, *(part.value for part in RESTART_PARTS if part is not TimePart.DOWN), FIRST_STEP, "other")
 # Columns of the table -> their phases.
 COLUMNS = {
     "noticed": (DETECTION,),
@@ -163,9 +163,9 @@ class MeasuredRun:
                 noticed_at = max(noticed_at, event["clock"]["now"])
         phases = {DETECTION: noticed_at - killed_at, REPLACEMENT: reading.began - noticed_at}
         launch_overlap = max(0.0, -phases[REPLACEMENT])
-        for name in RESTART_PARTS:
-            if name in PHASES:
-                phases[name] = getattr(reading.parts, name)
+        for part in RESTART_PARTS:
+            if part.value in PHASES:
+                phases[part.value] = reading.parts[part]
         phases["launch"] = max(0.0, phases["launch"] - launch_overlap)
         phases[REPLACEMENT] = max(0.0, phases[REPLACEMENT])
         phases[FIRST_STEP] = ended_at - reading.now

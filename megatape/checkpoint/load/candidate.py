@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from megatape.checkpoint.load.reader import CheckpointReader, verified_checkpoint
 from megatape.distributed.values.exchange import gather_values, on_each
 from megatape.errors import CheckpointError, PathError, marked_message, path_error
+from megatape.reliability.goodput.parts import TimePart
 from megatape.reliability.shared_folder import wait_until_visible
 from megatape.run_environment import RunEnvironment
 from megatape.utils.files.retries import retry_transient_errors
@@ -30,7 +31,7 @@ def open_verified(directory: Path, environment: RunEnvironment) -> CheckpointRea
         CheckpointError: On every rank, another version wrote it, or its base is missing or another one.
     """
     topology = environment.topology
-    with environment.clock.measure("verification"):
+    with environment.clock.measure(TimePart.VERIFICATION):
         opened = on_each(lambda: _open_share(directory, environment), topology)
         reasons = [reason for reason in gather_values(opened.corruption, topology) if reason is not None]
     if not reasons:

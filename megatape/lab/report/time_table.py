@@ -1,7 +1,7 @@
 """Table about where the time of runs went."""
 
 from megatape.lab.report.run import Run
-from megatape.reliability.goodput.parts import LABELS
+from megatape.reliability.goodput.parts import TimePart
 from megatape.reliability.goodput.table import part_rows
 from megatape.utils.text.tables import Table
 
@@ -12,7 +12,7 @@ def time_table(runs: list[Run]) -> Table:
     for run in runs:
         if not run.time.processes:
             continue
-        cells = dict.fromkeys(LABELS.values(), "")
+        cells = dict.fromkeys((part.label for part in TimePart), "")
         for row in part_rows(run.time):
             cells[row.label] = f"{row.seconds} ({row.share})"
         columns[run.name] = cells

@@ -1,42 +1,79 @@
 """Parts of the time of a run."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Self
 
 from megatape.errors import UserError
 
-# Part -> description for people, in the order of tables.
-LABELS = {
-    "new_steps": "new steps",
-    "repeated_steps": "steps made twice or undone",
-    "skipped_steps": "skipped steps",
-    "data_waits": "waiting for data",
-    "saves": "saves that training waited for",
-    "evaluations": "evaluations",
-    "reporting": "metrics and callbacks",
-    "down": "no process running",
-    "launch": "launcher before the process",
-    "process_start": "process start",
-    "imports": "imports",
-    "rendezvous": "rendezvous",
-    "setup": "data, model and optimizer",
-    "verification": "verification of checkpoints and replicas",
-    "weights": "reading weights",
-    "compilation": "kernel trials, compilation, warm-up",
-    "other": "other",
-}
+
+class TimePart(StrEnum):
+    """Part of the time of a run, in the order of tables. Values are names in events.jsonl.
+
+    Attributes:
+        label: Description for people.
+    """
+
+    label: str
+
+    def __new__(cls, name: str, label: str) -> Self:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.label = label
+        return member
+
+    # Steps that the run keeps. Time for data, and of the first step for compilation, is counted below.
+    NEW_STEPS = "new_steps", "new steps"
+    # Steps that a kill or a rollback has undone, and unfinished ones.
+    REPEATED_STEPS = "repeated_steps", "steps made twice or undone"
+    # Steps without an update: spikes, non-finite losses, samples that the configuration skips.
+    SKIPPED_STEPS = "skipped_steps", "skipped steps"
+    # Time in which steps waited for their batches.
+    DATA_WAITS = "data_waits", "waiting for data"
+    # Time in which training waited for saves.
+    SAVES = "saves", "saves that training waited for"
+    EVALUATIONS = "evaluations", "evaluations"
+    # Sinks and callbacks.
+    REPORTING = "reporting", "metrics and callbacks"
+    # Time from the end of a process, or its last sign of life, to the start of the next one.
+    DOWN = "down", "no process running"
+    # Time from the start of DeepSpeed's launcher to that of the process.
+    LAUNCH = "launch", "launcher before the process"
+    # Start of the interpreter and the command line.
+    PROCESS_START = "process_start", "process start"
+    # Imports of torch, DeepSpeed and the training loop.
+    IMPORTS = "imports", "imports"
+    # Joining the process group.
+    RENDEZVOUS = "rendezvous", "rendezvous"
+    # Opening data, comparing ranks, building model and optimizer.
+    SETUP = "setup", "data, model and optimizer"
+    # Reading checkpoints to verify them, and comparing replicas.
+    VERIFICATION = "verification", "verification of checkpoints and replicas"
+    # Loading weights and optimizer state, or initializing them.
+    WEIGHTS = "weights", "reading weights"
+    # Kernel trials at the start, and the time by which the first step of a process exceeded its second.
+    COMPILATION = "compilation", "kernel trials, compilation, warm-up"
+    OTHER = "other", "other"
+
+
+# Name in events.jsonl -> part.
+PARTS = {part.value: part for part in TimePart}
 # Parts between the end of a process and its successor's first step.
 RESTART_PARTS = (
-    "down",
-    "launch",
-    "process_start",
-    "imports",
-    "rendezvous",
-    "setup",
-    "verification",
-    "weights",
-    "compilation",
+    TimePart.DOWN,
+    TimePart.LAUNCH,
+    TimePart.PROCESS_START,
+    TimePart.IMPORTS,
+    TimePart.RENDEZVOUS,
+    TimePart.SETUP,
+    TimePart.VERIFICATION,
+    TimePart.WEIGHTS,
+    TimePart.COMPILATION,
 )
+
+
+def _no_seconds() -> dict[TimePart, float]:
+    return dict.fromkeys(TimePart, 0.0)
 
 
 @dataclass
@@ -44,47 +81,21 @@ class TimeParts:
     """Seconds of a run, or of one of its processes, by part. Every second belongs to one part.
 
     Attributes:
-        new_steps: Steps that the run keeps. Time for data, and of the first step for compilation, is counted below.
-        repeated_steps: Steps that a kill or a rollback has undone, and unfinished ones.
-        skipped_steps: Steps without an update: spikes, non-finite losses, samples that the configuration skips.
-        data_waits: Time in which steps waited for their batches.
-        saves: Time in which training waited for saves.
-        evaluations: Evaluations.
-        reporting: Sinks and callbacks.
-        down: Time from the end of a process, or its last sign of life, to the start of the next one.
-        launch: Time from the start of DeepSpeed's launcher to that of the process.
-        process_start: Start of the interpreter and the command line.
-        imports: Imports of torch, DeepSpeed and the training loop.
-        rendezvous: Joining the process group.
-        setup: Opening data, comparing ranks, building model and optimizer.
-        verification: Reading checkpoints to verify them, and comparing replicas.
-        weights: Loading weights and optimizer state, or initializing them.
-        compilation: Kernel trials at the start, and the time by which the first step of a process exceeded its second.
-        other: The remainder.
+        seconds: Seconds of every part.
     """
 
-    new_steps: float = 0.0
-    repeated_steps: float = 0.0
-    skipped_steps: float = 0.0
-    data_waits: float = 0.0
-    saves: float = 0.0
-    evaluations: float = 0.0
-    reporting: float = 0.0
-    down: float = 0.0
-    launch: float = 0.0
-    process_start: float = 0.0
-    imports: float = 0.0
-    rendezvous: float = 0.0
-    setup: float = 0.0
-    verification: float = 0.0
-    weights: float = 0.0
-    compilation: float = 0.0
-    other: float = 0.0
+    seconds: dict[TimePart, float] = field(default_factory=_no_seconds)
+
+    def __getitem__(self, part: TimePart) -> float:
+        return self.seconds[part]
+
+    def __setitem__(self, part: TimePart, seconds: float) -> None:
+        self.seconds[part] = seconds
 
     @property
     def total(self) -> float:
         """Seconds of all parts."""
-        return sum(asdict(self).values())
+        return sum(self.seconds.values())
 
     @property
     def goodput(self) -> float | None:
@@ -92,26 +103,23 @@ class TimeParts:
         total = self.total
         if total <= 0:
             return None
-        return self.new_steps / total
+        return self[TimePart.NEW_STEPS] / total
 
-    def add(self, part: str, seconds: float) -> None:
-        """Add seconds to a part, by its name."""
-        setattr(self, part, getattr(self, part) + seconds)
+    def copy(self) -> "TimeParts":
+        """Return a copy, which changes independently."""
+        return TimeParts(dict(self.seconds))
 
-    def move(self, source: str, target: str, seconds: float) -> None:
+    def move(self, source: TimePart, target: TimePart, seconds: float) -> None:
         """Count seconds of one part as another part."""
-        self.add(source, -seconds)
-        self.add(target, seconds)
+        self[source] -= seconds
+        self[target] += seconds
 
     def __add__(self, other: "TimeParts") -> "TimeParts":
-        summed = TimeParts()
-        for name in LABELS:
-            summed.add(name, getattr(self, name) + getattr(other, name))
-        return summed
+        return TimeParts({part: self[part] + other[part] for part in TimePart})
 
     def to_json(self) -> dict[str, float]:
         """Return the parts that are not zero, rounded to milliseconds."""
-        rounded = {name: round(seconds, 3) for name, seconds in asdict(self).items()}
+        rounded = {part.value: round(seconds, 3) for part, seconds in self.seconds.items()}
         return {name: seconds for name, seconds in rounded.items() if seconds}
 
     @classmethod
@@ -124,11 +132,9 @@ class TimeParts:
         if not isinstance(value, dict):
             raise UserError("parts are not an object")
         parts = cls()
-        names = {field.name for field in fields(cls)}
         for name, seconds in value.items():
-            if name not in names:
-                name = "other"
-            parts.add(name, as_seconds(seconds))
+            part = PARTS.get(name, TimePart.OTHER)
+            parts[part] += as_seconds(seconds)
         return parts
 
 

@@ -4,10 +4,10 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
-from megatape.reliability.goodput.parts import TimeParts, as_seconds
+from megatape.reliability.goodput.parts import TimePart, TimeParts, as_seconds
 from megatape.utils.processes.process_table import boot_id, read_process, seconds_since_boot
 
 # Steps after the newest checkpoint whose seconds are remembered, more than any interval between saves.
@@ -88,7 +88,7 @@ class ProcessClock:
             self._since = min(began, self._since)
         self._began = self._since
         self._parts = TimeParts()
-        self._part = "other"
+        self._part = TimePart.OTHER
         # The first computed step's seconds, until the second one shows how many of them were warm-up.
         self._first_step: float | None = None
         self._has_warmed_up = False
@@ -108,10 +108,10 @@ class ProcessClock:
         if launcher is not None:
             began = min(_start_of(launcher, now), started)
         clock = cls(began=began)
-        clock._parts.launch = started - began
-        clock._parts.process_start = max(0.0, now - started)
+        clock._parts[TimePart.LAUNCH] = started - began
+        clock._parts[TimePart.PROCESS_START] = max(0.0, now - started)
         clock._since = now
-        clock._part = "imports"
+        clock._part = TimePart.IMPORTS
         return clock
 
     @classmethod
@@ -122,26 +122,26 @@ class ProcessClock:
             assigned_at: Time at which the process got its rank, in seconds since boot.
         """
         clock = cls(began=assigned_at)
-        clock._part = "imports"
+        clock._part = TimePart.IMPORTS
         return clock
 
-    def begin(self, part: str) -> None:
+    def begin(self, part: TimePart) -> None:
         """Attribute the time outside of `measure` blocks to a part from now on."""
         self._charge()
         self._part = part
 
     @contextmanager
-    def measure(self, part: str) -> Iterator[Measured]:
+    def measure(self, part: TimePart) -> Iterator[Measured]:
         """Attribute the time of a block to a part, except for `measure` blocks inside it."""
         measured = Measured()
         outer = self._part
         self.begin(part)
-        before = getattr(self._parts, part)
+        before = self._parts[part]
         try:
             yield measured
         finally:
             self.begin(outer)
-            measured.seconds = max(0.0, getattr(self._parts, part) - before)
+            measured.seconds = max(0.0, self._parts[part] - before)
 
     def finish_step(self, step: int, seconds: float, waited: float, is_applied: bool) -> None:
         """Count a completed step, whose time was measured as `repeated_steps` because an unfinished step is made again.
@@ -153,21 +153,21 @@ class ProcessClock:
             is_applied: Whether the weights were updated.
         """
         waited = min(waited, seconds)
-        self._parts.move("repeated_steps", "data_waits", waited)
+        self._parts.move(TimePart.REPEATED_STEPS, TimePart.DATA_WAITS, waited)
         seconds -= waited
         if not is_applied:
-            self._parts.move("repeated_steps", "skipped_steps", seconds)
+            self._parts.move(TimePart.REPEATED_STEPS, TimePart.SKIPPED_STEPS, seconds)
             return
         if self._has_warmed_up:
-            self._count_new(step, "repeated_steps", seconds)
+            self._count_new(step, TimePart.REPEATED_STEPS, seconds)
             return
         if self._first_step is None:
             self._first_step = seconds
-            self._parts.move("repeated_steps", "compilation", seconds)
+            self._parts.move(TimePart.REPEATED_STEPS, TimePart.COMPILATION, seconds)
             return
         self._has_warmed_up = True
-        self._count_new(step - 1, "compilation", min(self._first_step, seconds))
-        self._count_new(step, "repeated_steps", seconds)
+        self._count_new(step - 1, TimePart.COMPILATION, min(self._first_step, seconds))
+        self._count_new(step, TimePart.REPEATED_STEPS, seconds)
 
     def forget_steps(self) -> None:
         """Forget the steps since the newest checkpoint, because a rollback has undone them. `RunTime` counts them as undone."""
@@ -182,16 +182,16 @@ class ProcessClock:
     def read(self) -> ClockReading:
         """Return the seconds until now."""
         self._charge()
-        return ClockReading(self._process, self._boot, self._began, self._since, replace(self._parts))
+        return ClockReading(self._process, self._boot, self._began, self._since, self._parts.copy())
 
     def _charge(self) -> None:
         """Add the time since the last call to the present part."""
         now = self._now()
-        self._parts.add(self._part, max(0.0, now - self._since))
+        self._parts[self._part] += max(0.0, now - self._since)
         self._since = max(now, self._since)
 
-    def _count_new(self, step: int, source: str, seconds: float) -> None:
-        self._parts.move(source, "new_steps", seconds)
+    def _count_new(self, step: int, source: TimePart, seconds: float) -> None:
+        self._parts.move(source, TimePart.NEW_STEPS, seconds)
         if len(self._new_seconds) < MAX_REMEMBERED_STEPS:
             self._new_seconds[step] = seconds
 

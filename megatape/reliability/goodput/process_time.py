@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from megatape.reliability.goodput.parts import TimeParts, as_seconds
+from megatape.reliability.goodput.parts import TimePart, TimeParts, as_seconds
 
 # Text about a save in the event "checkpoint" of earlier versions.
 WAITED = re.compile(r"training waited ([0-9.]+) s$")
@@ -40,12 +40,12 @@ class ProcessTime:
         seconds = 0.0
         for number in range(self.first_step + 1, step + 1):
             seconds += step_seconds.get(number, 0.0)
-        available = self.parts.new_steps + self.parts.other
-        self.parts.new_steps = min(seconds, available)
-        self.parts.other = available - self.parts.new_steps
+        available = self.parts[TimePart.NEW_STEPS] + self.parts[TimePart.OTHER]
+        self.parts[TimePart.NEW_STEPS] = min(seconds, available)
+        self.parts[TimePart.OTHER] = available - self.parts[TimePart.NEW_STEPS]
 
     def add_recorded_wait(self, detail: str) -> None:
         """Count the time that training waited for a save of an earlier version, whose event has `detail`."""
         match = WAITED.search(detail)
         if match is not None:
-            self.parts.move("other", "saves", min(as_seconds(float(match[1])), self.parts.other))
+            self.parts.move(TimePart.OTHER, TimePart.SAVES, min(as_seconds(float(match[1])), self.parts[TimePart.OTHER]))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from megatape.reliability.goodput.parts import RESTART_PARTS
+from megatape.reliability.goodput.parts import RESTART_PARTS, TimePart
 from megatape.reliability.goodput.run_time import RunTime
 
 
@@ -30,16 +30,22 @@ def run_costs(run_time: RunTime) -> RunCosts:
     parts = run_time.parts
     step_seconds = None
     useful_share = 1.0
-    if run_time.kept_steps and parts.new_steps:
+    if run_time.kept_steps and parts[TimePart.NEW_STEPS]:
         # Interruptions repeat waits and evaluations like steps, so the same share of them belongs to kept steps.
-        kept_share = parts.new_steps / (parts.new_steps + parts.repeated_steps)
-        beside = parts.data_waits + parts.evaluations + parts.reporting + parts.skipped_steps + parts.other
-        seconds = parts.new_steps + kept_share * beside
+        kept_share = parts[TimePart.NEW_STEPS] / (parts[TimePart.NEW_STEPS] + parts[TimePart.REPEATED_STEPS])
+        beside = (
+            parts[TimePart.DATA_WAITS]
+            + parts[TimePart.EVALUATIONS]
+            + parts[TimePart.REPORTING]
+            + parts[TimePart.SKIPPED_STEPS]
+            + parts[TimePart.OTHER]
+        )
+        seconds = parts[TimePart.NEW_STEPS] + kept_share * beside
         step_seconds = seconds / run_time.kept_steps
-        useful_share = parts.new_steps / seconds
+        useful_share = parts[TimePart.NEW_STEPS] / seconds
     save_seconds = None
     if run_time.num_saves:
-        save_seconds = parts.saves / run_time.num_saves
+        save_seconds = parts[TimePart.SAVES] / run_time.num_saves
     return RunCosts(step_seconds, save_seconds, _restart_seconds(run_time, step_seconds or 0.0), useful_share)
 
 
@@ -52,8 +58,8 @@ def _restart_seconds(run_time: RunTime, step_seconds: float) -> float | None:
     seconds = []
     for before, after in pairwise(run_time.processes):
         if after.has_clock:
-            detection = max(0.0, before.parts.repeated_steps - step_seconds / 2)
-            seconds.append(detection + sum(getattr(after.parts, part) for part in RESTART_PARTS))
+            detection = max(0.0, before.parts[TimePart.REPEATED_STEPS] - step_seconds / 2)
+            seconds.append(detection + sum(after.parts[part] for part in RESTART_PARTS))
     if not seconds:
         return None
     return median(seconds)

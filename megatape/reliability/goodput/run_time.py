@@ -1,10 +1,9 @@
 """Adds up the time of all processes of a run, from the readings of their clocks in events.jsonl."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from megatape.reliability.goodput.parts import RESTART_PARTS, TimeParts, as_seconds, as_step
+from megatape.reliability.goodput.parts import RESTART_PARTS, TimePart, TimeParts, as_seconds, as_step
 from megatape.reliability.goodput.process_clock import ClockReading
 from megatape.reliability.goodput.process_time import ProcessTime
 from megatape.reliability.goodput.saved_steps import SavedSteps, SavedTime
@@ -54,11 +53,11 @@ class RunTime:
     @property
     def parts(self) -> TimeParts:
         """Seconds by part, from the first start to the last event."""
-        summed = replace(self._ended)
+        summed = self._ended.copy()
         if self.processes:
             summed += self.processes[-1].parts
-        summed.move("new_steps", "repeated_steps", min(self._undone, summed.new_steps))
-        summed.repeated_steps += self._lost
+        summed.move(TimePart.NEW_STEPS, TimePart.REPEATED_STEPS, min(self._undone, summed[TimePart.NEW_STEPS]))
+        summed[TimePart.REPEATED_STEPS] += self._lost
         return summed
 
     @property
@@ -99,10 +98,12 @@ class RunTime:
         process = self.processes[-1]
         if reading is None:
             process.has_clock = False
-            process.parts.other += max(0.0, elapsed)
+            process.parts[TimePart.OTHER] += max(0.0, elapsed)
             process.estimate_steps(self._step_seconds, step)
         else:
-            process.parts = replace(reading.parts, down=process.parts.down)
+            parts = reading.parts.copy()
+            parts[TimePart.DOWN] = process.parts[TimePart.DOWN]
+            process.parts = parts
             _remove_from_start(process.parts, self._overlap)
         self._reading = reading
         self._count(event, step, entry)
@@ -115,7 +116,7 @@ class RunTime:
         before = self._reading
         if before is None:
             return None
-        new_steps = parts.new_steps + reading.parts.new_steps - before.parts.new_steps
+        new_steps = parts[TimePart.NEW_STEPS] + reading.parts[TimePart.NEW_STEPS] - before.parts[TimePart.NEW_STEPS]
         total = parts.total + reading.now - before.now
         if total <= 0:
             return None
@@ -130,8 +131,8 @@ class RunTime:
             elapsed: Seconds from the last event to the last line.
         """
         parts = self.processes[-1].parts
-        parts.add("new_steps", seconds)
-        parts.add("other", max(0.0, elapsed - seconds))
+        parts[TimePart.NEW_STEPS] += seconds
+        parts[TimePart.OTHER] += max(0.0, elapsed - seconds)
         self.last_step = last_step
 
     def _start_process(self, time: float, step: int, reading: ClockReading | None, idle: Any) -> None:
@@ -153,7 +154,7 @@ class RunTime:
         gap = max(0.0, gap)
         lost = self._lost_after_last_event(gap, idle)
         self._lost += lost
-        process.parts.down = gap - lost
+        process.parts[TimePart.DOWN] = gap - lost
         self.processes.append(process)
         self.has_ended = False
 
@@ -180,7 +181,7 @@ class RunTime:
 
     def _return_to(self, step: int) -> None:
         """Count the new steps after a checkpoint as undone."""
-        kept_now = self.parts.new_steps
+        kept_now = self.parts[TimePart.NEW_STEPS]
         kept = min(self._saved.seconds_until(step, SavedTime(self.last_step, kept_now)), kept_now)
         self._undone += kept_now - kept
         self._saved.return_to(step, kept)
@@ -196,7 +197,7 @@ class RunTime:
                 unsaved = as_seconds(entry["unsaved_seconds"])
             except (ValueError, KeyError, TypeError):
                 pass
-            self._saved.add(saved, self.parts.new_steps - unsaved)
+            self._saved.add(saved, self.parts[TimePart.NEW_STEPS] - unsaved)
             if not self.processes[-1].has_clock:
                 self.processes[-1].add_recorded_wait(str(entry.get("detail")))
         elif event in ROLLBACKS:
@@ -207,8 +208,8 @@ class RunTime:
 
 def _remove_from_start(parts: TimeParts, seconds: float) -> None:
     """Remove seconds from the parts of a process that come first."""
-    for name in RESTART_PARTS:
-        if name != "down":
-            removed = min(seconds, getattr(parts, name))
-            parts.add(name, -removed)
+    for part in RESTART_PARTS:
+        if part is not TimePart.DOWN:
+            removed = min(seconds, parts[part])
+            parts[part] -= removed
             seconds -= removed

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from megatape.reliability.goodput.parts import LABELS, RESTART_PARTS
+from megatape.reliability.goodput.parts import RESTART_PARTS, TimePart
 from megatape.reliability.goodput.run_costs import run_costs
 from megatape.reliability.goodput.run_time import RunTime
 from megatape.utils.text.tables import columns
@@ -45,11 +45,10 @@ def part_rows(run_time: RunTime) -> list[PartRow]:
     parts = run_time.parts
     total = parts.total
     rows = []
-    for name, label in LABELS.items():
-        seconds = getattr(parts, name)
-        is_shown = name in ("new_steps", "other") or abs(seconds) >= 0.05
+    for part, seconds in parts.seconds.items():
+        is_shown = part in (TimePart.NEW_STEPS, TimePart.OTHER) or abs(seconds) >= 0.05
         if is_shown and total > 0:
-            rows.append(PartRow(label, f"{seconds:,.1f}", f"{seconds / total:.1%}"))
+            rows.append(PartRow(part.label, f"{seconds:,.1f}", f"{seconds / total:.1%}"))
     return rows
 
 
@@ -79,8 +78,8 @@ def _restart_lines(run_time: RunTime) -> list[str]:
     if not restarts:
         return []
     rows = []
-    for name in RESTART_PARTS:
-        seconds = sum(getattr(parts, name) for parts in restarts) / len(restarts)
-        rows.append((LABELS[name], f"{seconds:.2f}"))
+    for part in RESTART_PARTS:
+        seconds = sum(parts[part] for parts in restarts) / len(restarts)
+        rows.append((part.label, f"{seconds:.2f}"))
     header = (f"mean of {plural(len(restarts), 'restart')}", "seconds")
     return ["", *columns(rows, header, ("left", "right")).splitlines()]

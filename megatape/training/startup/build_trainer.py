@@ -17,6 +17,7 @@ from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
 from megatape.optim.learning_rate import LearningRate
 from megatape.registry import CALLBACKS, SINKS
+from megatape.reliability.goodput.parts import TimePart
 from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
@@ -79,7 +80,7 @@ def build_trainer(
     start = start or Start()
     folder = RunFolder(Path(config.run.directory))
     clock = clock or ProcessClock()
-    clock.begin("setup")
+    clock.begin(TimePart.SETUP)
     log = RunLog(folder, lease, topology, clock)
     environment = RunEnvironment(
         folder=folder, lease=lease, topology=topology, log=log, pace=pace or Pace(), base=start.base, clock=clock

@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from megatape.reliability.goodput.parts import TimeParts
+from megatape.reliability.goodput.parts import TimePart, TimeParts
 from megatape.reliability.goodput.process_clock import ClockReading, ProcessClock
 from megatape.utils.processes.process_table import seconds_since_boot
+from tests.helpers.runs.time_parts import time_parts
 
 
 class Time:
@@ -21,7 +22,7 @@ class Time:
         return self.now
 
     def make_step(self, clock: ProcessClock, step: int, seconds: float, waited: float = 0.0, is_applied: bool = True) -> None:
-        with clock.measure("repeated_steps") as measured:
+        with clock.measure(TimePart.REPEATED_STEPS) as measured:
             self.now += seconds
         clock.finish_step(step, measured.seconds, waited, is_applied)
 
@@ -37,43 +38,45 @@ def clock(time: Time) -> ProcessClock:
 
 
 def test_inner_blocks_take_their_time_from_outer_ones(clock: ProcessClock, time: Time) -> None:
-    clock.begin("setup")
+    clock.begin(TimePart.SETUP)
     time.now += 1
-    with clock.measure("saves") as saving:
+    with clock.measure(TimePart.SAVES) as saving:
         time.now += 2
-        with clock.measure("verification"):
+        with clock.measure(TimePart.VERIFICATION):
             time.now += 4
         time.now += 8
     time.now += 16
     parts = clock.read().parts
-    assert parts == TimeParts(setup=17, saves=10, verification=4)
+    assert parts == time_parts(setup=17, saves=10, verification=4)
     assert saving.seconds == 10
 
 
 def test_an_error_ends_its_block(clock: ProcessClock, time: Time) -> None:
-    with pytest.raises(OSError), clock.measure("saves"):
+    with pytest.raises(OSError), clock.measure(TimePart.SAVES):
         time.now += 2
         raise OSError
     time.now += 1
-    assert clock.read().parts == TimeParts(saves=2, other=1)
+    assert clock.read().parts == time_parts(saves=2, other=1)
 
 
 def test_steps(clock: ProcessClock, time: Time) -> None:
     """The first step shows its warm-up once the second one is complete. Skipped and unfinished steps are not new."""
     time.make_step(clock, 1, 10.0, waited=1.0)
-    assert clock.read().parts == TimeParts(compilation=9, data_waits=1)
+    assert clock.read().parts == time_parts(compilation=9, data_waits=1)
     time.make_step(clock, 2, 3.0, is_applied=False)
     time.make_step(clock, 3, 2.0)
     time.make_step(clock, 4, 2.5, waited=0.5)
-    with clock.measure("repeated_steps"):
+    with clock.measure(TimePart.REPEATED_STEPS):
         time.now += 1.25
-        assert clock.read().parts == TimeParts(new_steps=6, compilation=7, data_waits=1.5, skipped_steps=3, repeated_steps=1.25)
+        assert clock.read().parts == time_parts(
+            new_steps=6, compilation=7, data_waits=1.5, skipped_steps=3, repeated_steps=1.25
+        )
 
 
 def test_a_first_step_that_is_faster_than_the_second_had_no_warm_up(clock: ProcessClock, time: Time) -> None:
     time.make_step(clock, 1, 2.0)
     time.make_step(clock, 2, 3.0)
-    assert clock.read().parts == TimeParts(new_steps=5)
+    assert clock.read().parts == time_parts(new_steps=5)
 
 
 def test_steps_after_a_checkpoint_that_was_written_in_the_background(clock: ProcessClock, time: Time) -> None:
@@ -91,20 +94,21 @@ def test_a_clock_that_stands_still_or_goes_back_counts_nothing(clock: ProcessClo
     time.now += 1
     clock.read()
     time.now -= 5
-    assert clock.read().parts == TimeParts(other=1)
+    assert clock.read().parts == time_parts(other=1)
     time.now += 6
-    assert clock.read().parts == TimeParts(other=2)
+    assert clock.read().parts == time_parts(other=2)
 
 
 def test_the_parts_of_a_command_begin_with_its_launcher() -> None:
     """A process that imports this module has started some time ago, and this process, its parent, earlier."""
     statements = [
         "import os, time",
+        "from megatape.reliability.goodput.parts import TimePart",
         "from megatape.reliability.goodput.process_clock import ProcessClock",
         "clock = ProcessClock.of_command(os.getppid())",
         "time.sleep(0.05)",
         "reading = clock.read()",
-        "print(reading.parts.launch, reading.parts.process_start, reading.parts.imports)",
+        "print(reading.parts[TimePart.LAUNCH], reading.parts[TimePart.PROCESS_START], reading.parts[TimePart.IMPORTS])",
         "print(reading.parts.total - (reading.now - reading.began))",
     ]
     before = seconds_since_boot()
@@ -121,11 +125,11 @@ def test_the_parts_of_a_command_begin_with_its_launcher() -> None:
 def test_time_before_a_process_gets_its_rank_is_not_counted() -> None:
     assigned_at = seconds_since_boot() - 2.0
     clock = ProcessClock.of_rank(assigned_at)
-    clock.begin("rendezvous")
+    clock.begin(TimePart.RENDEZVOUS)
     reading = clock.read()
     assert reading.began == assigned_at
-    assert reading.parts.imports == pytest.approx(2.0, abs=0.5)
-    assert reading.parts.total == pytest.approx(reading.parts.imports, abs=0.1)
+    assert reading.parts[TimePart.IMPORTS] == pytest.approx(2.0, abs=0.5)
+    assert reading.parts.total == pytest.approx(reading.parts[TimePart.IMPORTS], abs=0.1)
 
 
 def test_readings_survive_json(clock: ProcessClock, time: Time) -> None:
@@ -147,4 +151,4 @@ def test_a_reading_with_a_wrong_number_is_none(clock: ProcessClock, seconds: obj
 
 
 def test_parts_of_a_later_version_count_as_other() -> None:
-    assert TimeParts.from_json({"saves": 1, "tea breaks": 2}) == TimeParts(saves=1, other=2)
+    assert TimeParts.from_json({"saves": 1, "tea breaks": 2}) == time_parts(saves=1, other=2)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from megatape.reliability.goodput.parts import TimeParts
+from megatape.reliability.goodput.parts import PARTS, TimePart, TimeParts
 from megatape.reliability.goodput.process_clock import ClockReading
 from megatape.reliability.goodput.read import read_run_time
 from megatape.reliability.goodput.run_costs import run_costs
 from megatape.reliability.goodput.run_time import RunTime
 from megatape.run_folder import RunFolder
 from megatape.utils.files.json_lines import append_lines
+from tests.helpers.runs.time_parts import time_parts
 
 
 class History:
@@ -40,7 +41,7 @@ class History:
         self.entries.append({"time": time, "event": event, "step": self.step, "clock": reading.to_json()} | facts)
 
     def pass_time(self, part: str, seconds: float) -> None:
-        self._reading.parts.add(part, seconds)
+        self._reading.parts[PARTS[part]] += seconds
         self.now += seconds
 
     def start(self, step: int = 0, event: str = "resumed", **facts: Any) -> None:
@@ -77,7 +78,7 @@ def test_an_undisturbed_run(history: History) -> None:
     history.save()
     history.record("finished")
     run_time = history.read()
-    assert run_time.parts == TimeParts(imports=10, new_steps=10, saves=1)
+    assert run_time.parts == time_parts(imports=10, new_steps=10, saves=1)
     assert run_time.parts.goodput == 10 / 21
     assert (run_time.num_starts, run_time.num_saves, run_time.num_rollbacks, run_time.kept_steps) == (1, 1, 0, 5)
     assert run_time.has_ended
@@ -95,7 +96,7 @@ def test_steps_after_the_checkpoint_are_undone_by_a_kill(history: History) -> No
     history.make_steps(6)
     history.record("finished")
     parts = history.read().parts
-    assert parts == TimeParts(new_steps=8 + 12, repeated_steps=6 + 4, saves=1, imports=20, down=30)
+    assert parts == time_parts(new_steps=8 + 12, repeated_steps=6 + 4, saves=1, imports=20, down=30)
     assert parts.total == history.now - 100.0
 
 
@@ -108,7 +109,7 @@ def test_a_second_command_starts_before_the_end_of_the_first(history: History) -
     history.start(5)
     history.record("finished")
     parts = history.read().parts
-    assert parts == TimeParts(imports=10 + 2, new_steps=10)
+    assert parts == time_parts(imports=10 + 2, new_steps=10)
     assert parts.total == history.now - 100.0
 
 
@@ -120,7 +121,7 @@ def test_a_background_save_keeps_no_later_step(history: History) -> None:
     history.now += 5.0
     history.start(4)
     history.record("finished")
-    assert history.read().parts == TimeParts(new_steps=8, repeated_steps=4, saves=1, imports=20, down=5)
+    assert history.read().parts == time_parts(new_steps=8, repeated_steps=4, saves=1, imports=20, down=5)
 
 
 def test_an_older_checkpoint_undoes_more(history: History) -> None:
@@ -134,7 +135,7 @@ def test_an_older_checkpoint_undoes_more(history: History) -> None:
     history.start(4)
     history.record("stopped")
     parts = history.read().parts
-    assert (parts.new_steps, parts.repeated_steps) == (8.0, 4.0)
+    assert (parts[TimePart.NEW_STEPS], parts[TimePart.REPEATED_STEPS]) == (8.0, 4.0)
 
 
 def test_a_run_without_a_checkpoint_begins_again(history: History) -> None:
@@ -145,7 +146,7 @@ def test_a_run_without_a_checkpoint_begins_again(history: History) -> None:
     history.make_steps(2)
     history.record("stopped")
     parts = history.read().parts
-    assert (parts.new_steps, parts.repeated_steps) == (4.0, 6.0)
+    assert (parts[TimePart.NEW_STEPS], parts[TimePart.REPEATED_STEPS]) == (4.0, 6.0)
 
 
 def test_a_rollback(history: History) -> None:
@@ -168,7 +169,7 @@ def test_a_rollback(history: History) -> None:
     history.record("finished")
     run_time = history.read()
     assert run_time.num_rollbacks == 1
-    assert run_time.parts == TimeParts(new_steps=10, repeated_steps=10, skipped_steps=0.5, weights=1.5, saves=3, imports=20)
+    assert run_time.parts == time_parts(new_steps=10, repeated_steps=10, skipped_steps=0.5, weights=1.5, saves=3, imports=20)
     assert run_time.parts.total == history.now - 100.0
 
 
@@ -185,7 +186,7 @@ def test_the_clock_is_set_back(history: History) -> None:
     history.make_steps(1)
     history.record("finished")
     parts = history.read().parts
-    assert parts == TimeParts(new_steps=10, saves=1, imports=20, down=7)
+    assert parts == time_parts(new_steps=10, saves=1, imports=20, down=7)
 
 
 def test_another_machine_goes_by_wall_clock_time(history: History) -> None:
@@ -194,13 +195,13 @@ def test_another_machine_goes_by_wall_clock_time(history: History) -> None:
     history.now += 40.0
     history.boot = "another boot"
     history.start(0)
-    assert history.read().parts == TimeParts(imports=20, down=40)
+    assert history.read().parts == time_parts(imports=20, down=40)
 
     history.offset -= 3600.0
     history.boot = "a third boot"
     history.record("failed")
     history.start(0)
-    assert history.read().parts.down == 40, "a negative time counts as 0"
+    assert history.read().parts[TimePart.DOWN] == 40, "a negative time counts as 0"
 
 
 def test_a_launcher_that_starts_a_run_again_is_older_than_the_end_before(history: History) -> None:
@@ -210,10 +211,10 @@ def test_a_launcher_that_starts_a_run_again_is_older_than_the_end_before(history
     history._reading = ClockReading("2", "boot", history.now, history.now, TimeParts())
     history.pass_time("launch", 8.0)
     history.record("resumed")
-    assert history.read().parts == TimeParts(imports=10, launch=2)
+    assert history.read().parts == time_parts(imports=10, launch=2)
     history.pass_time("imports", 1.0)
     history.record("stopped")
-    assert history.read().parts == TimeParts(imports=11, launch=2)
+    assert history.read().parts == time_parts(imports=11, launch=2)
 
 
 def test_goodput_while_a_process_trains(history: History) -> None:
@@ -269,7 +270,7 @@ def test_a_run_of_an_earlier_version(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     write(folder, list(earlier_entries()), steps=10)
     run_time = read_run_time(folder)
-    assert run_time.parts == TimeParts(new_steps=20, saves=1.5, down=30, other=20 - 8 - 1.5 + 20 - 12)
+    assert run_time.parts == time_parts(new_steps=20, saves=1.5, down=30, other=20 - 8 - 1.5 + 20 - 12)
     assert run_time.parts.total == 70.0
     assert run_costs(run_time).restart_seconds is None
 
@@ -282,9 +283,9 @@ def test_a_run_that_an_earlier_version_began(tmp_path: Path, history: History) -
     folder = RunFolder(tmp_path / "run")
     write(folder, [*earlier_entries(), *history.entries], steps=12)
     run_time = read_run_time(folder)
-    assert run_time.parts.new_steps == 24.0
+    assert run_time.parts[TimePart.NEW_STEPS] == 24.0
     assert run_time.parts.total == 114.0
-    assert run_time.parts.down == 60.0
+    assert run_time.parts[TimePart.DOWN] == 60.0
 
 
 def test_lines_of_metrics_after_the_last_event_count(tmp_path: Path, history: History) -> None:
@@ -294,7 +295,7 @@ def test_lines_of_metrics_after_the_last_event_count(tmp_path: Path, history: Hi
     folder = RunFolder(tmp_path / "run")
     write(folder, history.entries, steps=5)
     run_time = read_run_time(folder)
-    assert run_time.parts.new_steps == 10.0
+    assert run_time.parts[TimePart.NEW_STEPS] == 10.0
     assert run_time.kept_steps == 5
 
 
@@ -320,7 +321,7 @@ def test_a_changed_line_does_no_harm(history: History, damage: dict[str, Any]) -
         original = dict(entry)
         entry |= damage
         parts = history.read().parts
-        assert 0 <= parts.new_steps <= parts.total <= 2 * (history.now - 100.0)
+        assert 0 <= parts[TimePart.NEW_STEPS] <= parts.total <= 2 * (history.now - 100.0)
         entry.clear()
         entry |= original
 

@@ -18,6 +18,7 @@ from megatape.model.requirements import attention_requirements
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.model.wrappers.compilation import prepare_compiler, reason_for_parts
+from megatape.reliability.goodput.parts import TimePart
 from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.training.startup.engine.graph_recording import graph_recording
 from megatape.training.startup.engine.split_sequence_check import check_split_sequences
@@ -77,7 +78,7 @@ def build_engine(
     recording = graph_recording(config, topology.world_size, device, make_recorder)
     check_split_sequences(config.model, config.data, mesh, topology, device)
     requirements = attention_requirements(config, device.type)
-    with clock.measure("compilation"):
+    with clock.measure(TimePart.COMPILATION):
         kernels = _working_kernels(config, requirements, device, topology)
     options = TrainingOptions(
         trainable=training.trainable,

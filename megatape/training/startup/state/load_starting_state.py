@@ -7,6 +7,7 @@ import torch
 from megatape.config import Config
 from megatape.data.training.run_data import RunData
 from megatape.optim.legacy_schedules import check_new_run
+from megatape.reliability.goodput.parts import TimePart
 from megatape.training.start import Start
 from megatape.training.startup.state.new_run_state import new_run_state
 from megatape.training.startup.state.resuming import check_continues, resumed_checkpoint
@@ -36,6 +37,6 @@ def load_starting_state(trainer: Trainer, config: Config, data: RunData, start: 
             return
     check_new_run(config.schedule)
     parameters = trainer.engine.state.parameters
-    with environment.clock.measure("weights"):
+    with environment.clock.measure(TimePart.WEIGHTS):
         state = new_run_state(config.model, config.training, parameters, environment, data.tokenizer)
         trainer.checkpoints.load(state)
