@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.cli.output import print_paragraphs
-from megatape.commands.helpers.data_messages import read_tokenizer
+from megatape.commands.helpers.data_messages import report_unexportable
 from megatape.commands.helpers.data_options import SourceOptions
 from megatape.utils.values.options import Count, option
 
@@ -30,8 +30,12 @@ class Options(SourceOptions):
 
 def run(options: Options) -> None:
     """Measure the CPU time of preparing text and of tokenizing alone, and print tables."""
+    from megatape.data.tokenizers.files import load_tokenizer
     from megatape.lab.benchmark.data.preparation import report
 
-    tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
+    tokenizer = None
+    if options.tokenizer:
+        tokenizer = load_tokenizer(options.tokenizer)
+        report_unexportable(tokenizer)
     source = options.read_source()
     print_paragraphs(report(source, tokenizer, options.vocab_size, options.megabytes, options.rounds))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.helpers.data_messages import read_tokenizer, report_written, token_bar
+from megatape.commands.helpers.data_messages import report_unexportable, report_written, token_bar
 from megatape.commands.helpers.data_options import HeldOutOptions, NewDataOptions, TokenFormatOptions
 from megatape.utils.text.units import plural
 from megatape.utils.values.options import option
@@ -31,6 +31,7 @@ class Options(TokenFormatOptions, NewDataOptions, HeldOutOptions):
 def run(options: Options) -> None:
     """Write the data directory."""
     from megatape.data.formats.importing import TokenFiles, import_data
+    from megatape.data.tokenizers.files import load_tokenizer
 
     files = TokenFiles(
         format=options.format,
@@ -39,7 +40,8 @@ def run(options: Options) -> None:
         validation_share=options.validation_share,
         append_eos=options.append_eos,
     )
-    tokenizer = read_tokenizer(options.tokenizer)
+    tokenizer = load_tokenizer(options.tokenizer)
+    report_unexportable(tokenizer)
     with token_bar("imported") as bar:
         index, counts = import_data(files, options.output, tokenizer, bar.update)
     if counts.empty:

@@ -18,22 +18,14 @@ if TYPE_CHECKING:
     from megatape.data.tokenizers.tokenizer import Tokenizer
 
 
-def read_tokenizer(path: Path) -> "Tokenizer":
-    """Load a tokenizer from its file or folder, and print a warning if models trained with it cannot be exported.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        UserError: The path is not a tokenizer.
-    """
-    from megatape.data.tokenizers.files import load_tokenizer
+def report_unexportable(tokenizer: "Tokenizer") -> None:
+    """Print a warning if models trained with a tokenizer cannot be exported."""
     from megatape.hf.special_tokens import special_tokens
 
-    tokenizer = load_tokenizer(path)
     try:
         special_tokens(tokenizer)
     except UserError as error:
         print(f"warning: a model trained on this data cannot be exported. {error}", file=sys.stderr)
-    return tokenizer
 
 
 def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:

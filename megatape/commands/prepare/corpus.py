@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn
 
 from pydantic import Field
 
-from megatape.commands.helpers.data_messages import read_tokenizer, report_skipped, report_written
+from megatape.commands.helpers.data_messages import report_skipped, report_unexportable, report_written
 from megatape.commands.helpers.data_options import HeldOutOptions, SourceOptions
 from megatape.commands.helpers.shared_options import descriptions
 from megatape.errors import UserError, flag
@@ -116,8 +116,12 @@ def _prepare(options: Options, output: Path, source: "Source", cleaning: "Cleani
     from megatape.data.prepare.command import prepare
     from megatape.data.prepare.options import PreparationOptions
     from megatape.data.prepare.queue.task import parse_task, task_of_environment
+    from megatape.data.tokenizers.files import load_tokenizer
 
-    tokenizer = None if options.tokenizer is None else read_tokenizer(options.tokenizer)
+    tokenizer = None
+    if options.tokenizer is not None:
+        tokenizer = load_tokenizer(options.tokenizer)
+        report_unexportable(tokenizer)
     corpus = PreparationOptions(
         source=source,
         validation_share=options.validation_share,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from megatape.commands.helpers.data_messages import read_tokenizer, report_skipped, report_skipped_files
+from megatape.commands.helpers.data_messages import report_skipped, report_skipped_files, report_unexportable
 from megatape.commands.helpers.data_options import HeldOutOptions, HubOptions, RecordLimitOptions
 from megatape.commands.helpers.shared_options import descriptions
 from megatape.config.kinds import Registered
@@ -69,9 +69,11 @@ def run(options: Options) -> None:
     from megatape.data.finetuning.example_source import ExampleCounts
     from megatape.data.finetuning.prepare import prepare_examples
     from megatape.data.finetuning.preview import describe_examples
+    from megatape.data.tokenizers.files import load_tokenizer
 
     source = _source(options)
-    tokenizer = read_tokenizer(options.tokenizer)
+    tokenizer = load_tokenizer(options.tokenizer)
+    report_unexportable(tokenizer)
     report_skipped_files(source.skipped_files())
     if options.dry_run is not None:
         _dry_run(source, tokenizer, options.dry_run)
