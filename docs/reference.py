@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from megatape.commands.cli.arguments import default_of, flag_of, metavar_of
 from megatape.commands.cli.command import load_command
 from megatape.commands.cli.table import COMMANDS, is_group, sentence
-from megatape.commands.helpers.task_options import EvaluationOptions, options_of
+from megatape.commands.options.task_options import EvaluationOptions, options_of
 from megatape.config import Config
 from megatape.config.config import config_limits
 from megatape.config.fields.annotations import by_kind_of, choices, resume_rule_of, sections_in, unwrapped

@@ -11,7 +11,7 @@ import pytest
 
 from megatape.commands.cli.command import load_command
 from megatape.commands.cli.table import COMMANDS, is_group
-from megatape.commands.helpers.task_options import options_of
+from megatape.commands.options.task_options import options_of
 from megatape.errors import MissingPath, PathError, UserError, content_errors, flag, marked_message, path_errors
 from megatape.lab.tasks.registry import TASKS
 

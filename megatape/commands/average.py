@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from megatape.commands.helpers.shared_options import FrozenBaseOptions
+from megatape.commands.options.shared_options import FrozenBaseOptions
 from megatape.errors import UserError
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.utils.values.options import option

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from megatape.commands.helpers.shared_options import FrozenBaseOptions
+from megatape.commands.options.shared_options import FrozenBaseOptions
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.utils.text.url_secrets import is_masked
 from megatape.utils.values.options import option

@@ -12,8 +12,8 @@ from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
 from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import run_command
-from megatape.commands.helpers.shared_options import ImportOptions, descriptions
-from megatape.commands.helpers.task_options import EvaluationOptions, build_task, options_of
+from megatape.commands.options.shared_options import ImportOptions, descriptions
+from megatape.commands.options.task_options import EvaluationOptions, build_task, options_of
 from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
 from megatape.imports import OPTION

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from megatape.commands.helpers.shared_options import FrozenBaseOptions
+from megatape.commands.options.shared_options import FrozenBaseOptions
 from megatape.config.sections.run import Dtype
 from megatape.errors import UserError, flag
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder

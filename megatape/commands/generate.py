@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.commands.cli.terminal import take_lines
-from megatape.commands.helpers.continuations import print_continuations, write_continuations
-from megatape.commands.helpers.prompts import read_conversation, read_prompts, with_system
-from megatape.commands.helpers.shared_options import ModelOptions
+from megatape.commands.generation.continuations import print_continuations, write_continuations
+from megatape.commands.generation.prompts import read_conversation, read_prompts, with_system
+from megatape.commands.options.shared_options import ModelOptions
 from megatape.errors import UserError, flag, path_errors
 from megatape.errors.text_checks import check_text
 from megatape.hf.generation.sampling import CHAT_TOKENS, Sampling
@@ -77,7 +77,7 @@ def run(options: Options) -> None:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.commands.helpers.chat import Chat
+    from megatape.commands.generation.chat import Chat
     from megatape.hf.loading.load import load_trained
 
     disable_progress_bar()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.helpers.shared_options import ImportOptions
+from megatape.commands.options.shared_options import ImportOptions
 from megatape.config.sections.model import EncodingName
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.registry import ENCODINGS

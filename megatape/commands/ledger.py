@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.helpers.shared_options import ImportOptions
+from megatape.commands.options.shared_options import ImportOptions
 from megatape.errors import UserError, path_errors
 from megatape.reliability.goodput.read import read_run_time
 from megatape.reliability.goodput.table import time_report

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.commands.helpers.shared_options import ImportOptions
+from megatape.commands.options.shared_options import ImportOptions
 from megatape.errors import UserError, flag
 from megatape.reliability.signals import handled
 from megatape.utils.values.options import Count, option

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from megatape.accounting.gpus import GPUS
-from megatape.commands.helpers.shared_options import ConfigOptions
+from megatape.commands.options.shared_options import ConfigOptions
 from megatape.config import load_config
 from megatape.errors import UserError, flag
 from megatape.utils.values.options import option

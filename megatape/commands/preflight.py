@@ -1,7 +1,7 @@
 """Checks all ranks before a run. Launched the way the run will be."""
 
 from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
-from megatape.commands.helpers.shared_options import ConfigOptions, LaunchedOptions
+from megatape.commands.options.shared_options import ConfigOptions, LaunchedOptions
 
 EXAMPLE = "deepspeed --hostfile FILE launch/preflight.py --config FILE"
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
 from megatape.commands.cli.running import show_flags
-from megatape.commands.helpers.shared_options import ConfigOptions, FrozenBaseOptions, LaunchedOptions
+from megatape.commands.options.shared_options import ConfigOptions, FrozenBaseOptions, LaunchedOptions
 from megatape.reliability.goodput.process_clock import ProcessClock
 from megatape.reliability.orphan import deepspeed_launcher, stop_with_launcher
 from megatape.reliability.standby import has_rank_pipe, wait_for_rank

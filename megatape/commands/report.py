@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from megatape.commands.helpers.shared_options import ImportOptions
+from megatape.commands.options.shared_options import ImportOptions
 from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape report runs/tape_155m runs/rope_155m --output report"

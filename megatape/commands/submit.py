@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from megatape.commands.helpers.shared_options import ConfigOptions
+from megatape.commands.options.shared_options import ConfigOptions
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.job import Job
 from megatape.utils.values.options import option

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.commands.helpers.shared_options import ConfigOptions
+from megatape.commands.options.shared_options import ConfigOptions
 from megatape.distributed.launch.launcher_logs import quiet_launcher
 from megatape.errors import UserError, flag
 from megatape.imports import arguments

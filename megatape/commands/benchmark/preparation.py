@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from megatape.commands.cli.data_messages import report_unexportable
 from megatape.commands.cli.output import print_paragraphs
-from megatape.commands.helpers.data_messages import report_unexportable
-from megatape.commands.helpers.data_options import SourceOptions
+from megatape.commands.options.data_options import SourceOptions
 from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape benchmark preparation --source python"

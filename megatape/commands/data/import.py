@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.helpers.data_messages import report_unexportable, report_written, token_bar
-from megatape.commands.helpers.data_options import HeldOutOptions, NewDataOptions, TokenFormatOptions
+from megatape.commands.cli.data_messages import report_unexportable, report_written, token_bar
+from megatape.commands.options.data_options import HeldOutOptions, NewDataOptions, TokenFormatOptions
 from megatape.utils.text.units import plural
 from megatape.utils.values.options import option
 

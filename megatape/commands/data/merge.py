@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.helpers.data_messages import report_written, token_bar
+from megatape.commands.cli.data_messages import report_written, token_bar
 from megatape.utils.values.options import CommandOptions, Count, option
 
 EXAMPLE = "megatape data merge data/all data/web data/code"

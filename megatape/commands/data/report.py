@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.commands.helpers.data_options import DataDirectoryOptions
+from megatape.commands.options.data_options import DataDirectoryOptions
 from megatape.utils.text.tables import columns
 from megatape.utils.values.options import option
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from megatape.commands.helpers.data_messages import report_written, token_bar
-from megatape.commands.helpers.data_options import DataDirectoryOptions, NewDataOptions
+from megatape.commands.cli.data_messages import report_written, token_bar
+from megatape.commands.options.data_options import DataDirectoryOptions, NewDataOptions
 from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape data subset data/c4 --output data/c4_long --min-tokens 8192"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.helpers.data_options import SourceOptions
+from megatape.commands.options.data_options import SourceOptions
 from megatape.errors import MissingPath, flag, path_errors
 from megatape.utils.files.atomic import check_absent, write_atomically
 from megatape.utils.values.options import Count, option

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from megatape.commands.helpers.data_options import DataDirectoryOptions
+from megatape.commands.options.data_options import DataDirectoryOptions
 from megatape.utils.values.options import option
 
 EXAMPLE = "megatape data where runs/data/c4 --split train --token 12345"

@@ -1,7 +1,7 @@
 """Generates a data directory of addition problems with reversed digits."""
 
-from megatape.commands.helpers.data_messages import token_bar
-from megatape.commands.helpers.data_options import NewDataOptions
+from megatape.commands.cli.data_messages import token_bar
+from megatape.commands.options.data_options import NewDataOptions
 from megatape.utils.text.units import plural
 from megatape.utils.values.options import option, settings_from
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn
 
 from pydantic import Field
 
-from megatape.commands.helpers.data_messages import report_skipped, report_unexportable, report_written
-from megatape.commands.helpers.data_options import HeldOutOptions, SourceOptions
-from megatape.commands.helpers.shared_options import descriptions
+from megatape.commands.cli.data_messages import report_skipped, report_unexportable, report_written
+from megatape.commands.options.data_options import HeldOutOptions, SourceOptions
+from megatape.commands.options.shared_options import descriptions
 from megatape.errors import UserError, flag
 from megatape.registry import RULES
 from megatape.utils.text.units import plural

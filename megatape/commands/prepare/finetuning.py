@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from megatape.commands.helpers.data_messages import report_skipped, report_skipped_files, report_unexportable
-from megatape.commands.helpers.data_options import HeldOutOptions, HubOptions, RecordLimitOptions
-from megatape.commands.helpers.shared_options import descriptions
+from megatape.commands.cli.data_messages import report_skipped, report_skipped_files, report_unexportable
+from megatape.commands.options.data_options import HeldOutOptions, HubOptions, RecordLimitOptions
+from megatape.commands.options.shared_options import descriptions
 from megatape.config.kinds import Registered
 from megatape.errors import UserError, flag
 from megatape.registry import FORMATS

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.cli.output import print_paragraphs
-from megatape.commands.helpers.study_options import ExaminedModelOptions
+from megatape.commands.options.study_options import ExaminedModelOptions
 from megatape.utils.values.options import option
 
 EXAMPLE = "megatape study attention runs/tape/checkpoints/step-00000500 --output patterns.png"

@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field
 
 from megatape.commands.cli.output import ParagraphPrinter
-from megatape.commands.helpers.shared_options import ConfigOptions
-from megatape.commands.helpers.study_options import RunsOptions
-from megatape.commands.helpers.task_options import parse_task
+from megatape.commands.options.shared_options import ConfigOptions
+from megatape.commands.options.study_options import RunsOptions
+from megatape.commands.options.task_options import parse_task
 from megatape.errors import UserError, flag
 from megatape.registry import ENCODINGS
 from megatape.utils.values.options import Count, option

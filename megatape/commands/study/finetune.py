@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from megatape.commands.cli.output import ParagraphPrinter
-from megatape.commands.helpers.shared_options import ImportOptions, OverrideOptions
-from megatape.commands.helpers.study_options import RunsOptions
+from megatape.commands.options.shared_options import ImportOptions, OverrideOptions
+from megatape.commands.options.study_options import RunsOptions
 from megatape.utils.values.options import Count, option
 
 EXAMPLE = "megatape study finetune --base Llama-2-7b-hf --data runs/data/books --output runs/extended"

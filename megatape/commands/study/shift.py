@@ -1,7 +1,7 @@
 """Measures how added tokens and shifted position ids change attention."""
 
 from megatape.commands.cli.output import ParagraphPrinter
-from megatape.commands.helpers.study_options import ExaminedModelOptions
+from megatape.commands.options.study_options import ExaminedModelOptions
 from megatape.utils.values.options import option
 
 EXAMPLE = "megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500"

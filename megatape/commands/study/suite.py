@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from megatape.commands.cli.output import ParagraphPrinter, print_paragraphs
-from megatape.commands.helpers.shared_options import ImportOptions
-from megatape.commands.helpers.study_options import RunsOptions
+from megatape.commands.options.shared_options import ImportOptions
+from megatape.commands.options.study_options import RunsOptions
 from megatape.errors import UserError, flag
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder

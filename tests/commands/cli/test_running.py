@@ -16,7 +16,7 @@ from megatape.commands.cli.arguments import add_options
 from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import run_command
-from megatape.commands.helpers.study_options import RunsOptions
+from megatape.commands.options.study_options import RunsOptions
 from megatape.errors import MissingPath, UserError, flag
 from tests.helpers.checks.command_options import Options
 from tests.helpers.processes.command import Command

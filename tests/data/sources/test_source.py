@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatape.commands.helpers.data_options import RecordLimitOptions
+from megatape.commands.options.data_options import RecordLimitOptions
 from megatape.data.counts import CorpusCounts
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source

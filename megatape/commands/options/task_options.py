@@ -10,7 +10,7 @@ from pydantic import create_model
 from megatape.commands.cli.arguments import add_options
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import show_flags
-from megatape.commands.helpers.shared_options import ModelOptions
+from megatape.commands.options.shared_options import ModelOptions
 from megatape.errors import UserError, flag, marked_message
 from megatape.errors.suggestions import choose_one
 from megatape.lab.study.execution.task_evaluation import TaskCommand

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatape.commands.helpers.task_options import build_task, options_of
+from megatape.commands.options.task_options import build_task, options_of
 from megatape.entries import Entry
 from megatape.lab.tasks.registry import TASKS
 from megatape.utils.values.options import read_options

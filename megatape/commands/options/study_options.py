@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.commands.helpers.shared_options import ImportOptions
+from megatape.commands.options.shared_options import ImportOptions
 from megatape.utils.values.options import CommandOptions, Count, Words, option
 
 if TYPE_CHECKING:

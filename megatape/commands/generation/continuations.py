@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.commands.cli.terminal import show, visible_json
-from megatape.commands.helpers.prompts import checked_conversation
+from megatape.commands.generation.prompts import checked_conversation
 from megatape.errors import UserError, flag
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatape.commands.cli.terminal import note, show, take_lines
-from megatape.commands.helpers.prompts import conversation_with, with_system
+from megatape.commands.generation.prompts import conversation_with, with_system
 from megatape.errors import UserError, path_errors
 from megatape.errors.text_checks import check_text
 from megatape.utils.files.atomic import write_atomically

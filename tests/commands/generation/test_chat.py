@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from megatape.commands.helpers.chat import Chat
-from megatape.commands.helpers.prompts import read_conversation
+from megatape.commands.generation.chat import Chat
+from megatape.commands.generation.prompts import read_conversation
 from megatape.errors import UserError
 from megatape.hf.generation.sampling import Sampling
 from megatape.hf.loading.exact_tokenizer import read_tokenizer

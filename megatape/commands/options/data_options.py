@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from megatape.commands.helpers.data_messages import report_skipped_files
-from megatape.commands.helpers.shared_options import ImportOptions, descriptions
+from megatape.commands.cli.data_messages import report_skipped_files
+from megatape.commands.options.shared_options import ImportOptions, descriptions
 from megatape.config.kinds import Registered
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.registry import SOURCES, TOKEN_FORMATS

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from megatape.commands.helpers import continuations
+from megatape.commands.generation import continuations
 from megatape.hf.generation.continuations import continue_prompts
 from megatape.hf.generation.prompts import Prompt
 from megatape.hf.generation.sampling import Sampling
