@@ -7,6 +7,9 @@ from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+# A file or folder of tests in a shell script or a Makefile
+TEST_PATH = re.compile(r"\btests(?:/[\w.-]+)+")
 NAMED = re.compile(r"(tests\.[\w.]+)(?::\w+)?")  # A module, or a function called by workers, named in a string
 
 
@@ -35,6 +38,14 @@ def test_no_test_file_or_conftest_is_used() -> None:
         for module in set(_modules_of(tree)) - {itself}:
             used = module.startswith("tests.") and re.match(r"test_|conftest$", module.rpartition(".")[2])
             assert not used, f"{path} uses {module}: what is shared lies in tests/helpers"
+
+
+def test_scripts_name_existing_tests() -> None:
+    """A test file that moves must be found by the targets of the Makefile and by the scripts of .ci/."""
+    for script in (ROOT / "Makefile", *(ROOT / ".ci").iterdir()):
+        names = TEST_PATH.findall(script.read_text())
+        missing = [name for name in names if not (ROOT / name).exists()]
+        assert not missing, f"{script.name} names {missing}"
 
 
 def test_conftests_have_fixtures_and_hooks_only() -> None:
