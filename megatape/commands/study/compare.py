@@ -1,9 +1,5 @@
 """Trains encodings with several seeds, and compares them in a table and a plot."""
 
-from typing import Annotated
-
-from pydantic import Field
-
 from megatape.commands.cli.output import ParagraphPrinter
 from megatape.commands.options.shared_options import ConfigOptions
 from megatape.commands.options.study_options import RunsOptions
@@ -33,7 +29,7 @@ class Options(RunsOptions, ConfigOptions):
     seeds: Count = option(3, metavar="S")
     evaluate: tuple[str, ...] = option((), metavar="TASK", repeatable=True)
     dry_run: bool = False
-    price: Annotated[float, Field(ge=0)] | None = option(None, metavar="PRICE")
+    price: float | None = option(None, ge=0, metavar="PRICE")
 
 
 def run(options: Options) -> None:
@@ -42,6 +38,7 @@ def run(options: Options) -> None:
     options.load()
     if options.price is not None and not options.dry_run:
         raise UserError(f"{flag('price')} needs {flag('dry_run')}, which prints the cost")
+    tasks = [parse_task(text) for text in options.evaluate]
     if options.dry_run:
         _print_plan(options)
         return
@@ -49,7 +46,6 @@ def run(options: Options) -> None:
     from megatape.lab.study.execution.pool import RunPool
     from megatape.lab.study.execution.study import Study
 
-    tasks = [parse_task(text) for text in options.evaluate]
     compare(
         file=options.config,
         overrides=options.set,
@@ -65,7 +61,5 @@ def _print_plan(options: Options) -> None:
     from megatape.lab.study.comparison.compare import configs_by_label
     from megatape.tools.planner.report.study_report import study_report
 
-    for text in options.evaluate:
-        parse_task(text)
     configs = configs_by_label(options.config, options.set, options.encodings)
     print(study_report(configs, options.seeds, options.price))

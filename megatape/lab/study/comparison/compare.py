@@ -131,7 +131,7 @@ class Comparison:
 
     def _config_of(self, variant: EncodingVariant) -> Config:
         """Load the configuration of a variant, without the width of a control and the settings that differ between runs."""
-        return load_config(self.file, [*self.overrides, *variant.overrides])
+        return _config_of(self.file, self.overrides, variant)
 
     def _folder(self, trained: str, seed: int) -> RunFolder:
         return RunFolder(self.study.output / folder_name(trained) / f"seed-{seed}")
@@ -194,9 +194,14 @@ def configs_by_label(file: str, overrides: Sequence[str], encodings: str) -> dic
     _load_base(file, overrides)
     configs = {}
     for variant in parse_variants(encodings):
-        with_encoding = load_config(file, [*overrides, *variant.overrides])
-        configs[variant.trained] = load_config(file, [*overrides, *variant.overrides_for(with_encoding)])
+        variant_overrides = variant.overrides_for(_config_of(file, overrides, variant))
+        configs[variant.trained] = load_config(file, [*overrides, *variant_overrides])
     return configs
+
+
+def _config_of(file: str, overrides: Sequence[str], variant: EncodingVariant) -> Config:
+    """Load the configuration of a variant, without the width of a control."""
+    return load_config(file, [*overrides, *variant.overrides])
 
 
 def _load_base(file: str, overrides: Sequence[str]) -> Config:

@@ -95,16 +95,19 @@ def _differences(rows: list[Row], distinguish: bool) -> list[TableRow]:
     reference = {result.seed: columns_of(result, distinguish) for result in first.results}
     differences = []
     for row in others:
-        seed_columns = []
-        for result in row.results:
-            if result.seed in reference:
-                seed_columns.append(_subtract(columns_of(result, distinguish), reference[result.seed]))
-        differences.append(TableRow(row.label, _parameters(row), seed_columns))
+        columns_by_seed = {result.seed: columns_of(result, distinguish) for result in row.results}
+        differences.append(TableRow(row.label, _parameters(row), _subtract_seeds(columns_by_seed, reference)))
     return differences
 
 
-def _subtract(columns: Columns, reference: Columns) -> Columns:
-    return {title: value - reference[title] for title, value in columns.items() if title in reference}
+def _subtract_seeds(columns_by_seed: dict[int, Columns], reference: dict[int, Columns]) -> list[Columns]:
+    """Return the differences of columns that both have, for the seeds that both have."""
+    differences = []
+    for seed, columns in columns_by_seed.items():
+        if seed in reference:
+            common = [title for title in columns if title in reference[seed]]
+            differences.append({title: columns[title] - reference[seed][title] for title in common})
+    return differences
 
 
 def _tables(rows: Sequence[TableRow]) -> list[str]:
@@ -124,21 +127,17 @@ def _score_tables(title: str, scored: list[ScoredVariant], parameters_by_label: 
     """Return the tables of a task's results, and of their differences from the first variant with results."""
     if not scored:
         return []
-    table_rows = []
+    scores = []
     differences = []
-    first = scored[0]
+    first, *others = scored
     for variant in scored:
-        parameters = parameters_by_label[variant.label]
-        table_rows.append(TableRow(variant.label, parameters, list(variant.columns_by_seed.values())))
-        seed_differences = []
-        for seed, columns in variant.columns_by_seed.items():
-            if seed in first.columns_by_seed:
-                seed_differences.append(_subtract(columns, first.columns_by_seed[seed]))
-        differences.append(TableRow(variant.label, parameters, seed_differences))
-    paragraphs = [f"Evaluated by `megatape evaluate {title}`:", _table(table_rows)]
-    others = differences[1:]
-    if any(difference.seeds for difference in others):
-        paragraphs += [f"Difference from `{first.label}` of the same seed:", _table(others)]
+        scores.append(TableRow(variant.label, parameters_by_label[variant.label], list(variant.columns_by_seed.values())))
+    for variant in others:
+        seed_differences = _subtract_seeds(variant.columns_by_seed, first.columns_by_seed)
+        differences.append(TableRow(variant.label, parameters_by_label[variant.label], seed_differences))
+    paragraphs = [f"Evaluated by `megatape evaluate {title}`:", _table(scores)]
+    if any(difference.seeds for difference in differences):
+        paragraphs += [f"Difference from `{first.label}` of the same seed:", _table(differences)]
     return paragraphs
 
 

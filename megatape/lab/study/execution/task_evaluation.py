@@ -4,9 +4,10 @@ import hashlib
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from megatape.errors import UserError
-from megatape.lab.tasks.engine.recorded import RESULTS, RecordedResults, read_results
+from megatape.lab.tasks.engine.recorded import RESULTS, read_results
 from megatape.utils.text.units import format_number
 
 # Hexadecimal digits of a hash in a folder name, enough to tell the evaluations of a study apart.
@@ -26,7 +27,7 @@ class TaskCommand:
     options: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "TaskCommand":
+    def parse(cls, text: str) -> Self:
         """Split a text such as "passkey --lengths 1024,2048" into words, as a shell does.
 
         Raises:
@@ -68,7 +69,7 @@ class TaskEvaluation:
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, task: TaskCommand, checkpoint: Path, output: Path, words: list[str]) -> "TaskEvaluation":
+    def of(cls, task: TaskCommand, checkpoint: Path, output: Path, words: list[str]) -> Self:
         """Return the evaluation of a checkpoint.
 
         Args:
@@ -87,20 +88,17 @@ class TaskEvaluation:
         """Return the command that evaluates the checkpoint."""
         return list(self.words)
 
-    def read(self) -> RecordedResults:
-        """Read the results.
+    def read_columns(self) -> dict[str, float]:
+        """Read the measures: name -> value.
 
         Raises:
             UserError: The file is corrupted.
         """
         try:
-            return read_results(self.path)
+            results = read_results(self.path)
         except ValueError as error:
             raise UserError(f"{self.path} is corrupted ({error}): remove it and run the command again") from error
-
-    def read_columns(self) -> dict[str, float]:
-        """Read the measures: name -> value."""
-        return {measure.name: measure.value for measure in self.read().measures}
+        return {measure.name: measure.value for measure in results.measures}
 
     @property
     def summary(self) -> str:

@@ -16,7 +16,7 @@ from tests.helpers.runs.small_run import VOCAB_SIZE
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs/compare_encodings.md"
 START = "megatape study compare --config configs/studies/rope_124m.json --seeds 2 --jobs"
-# Sizes that differ from the file's: two layers of a pattern's four see everything.
+# Smaller values than the file's. The pattern of four layers fits twice into eight.
 SMALL = {
     "model.num_layers": 8,
     "model.hidden_size": 32,

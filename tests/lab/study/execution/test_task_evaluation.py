@@ -42,4 +42,4 @@ def test_corrupted_results_are_refused(tmp_path: Path) -> None:
     assert evaluation.is_done()
 
     with pytest.raises(UserError, match="results.json is corrupted .* remove it and run the command again"):
-        evaluation.read()
+        evaluation.read_columns()
