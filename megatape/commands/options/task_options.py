@@ -160,7 +160,7 @@ def parse_task(text: str) -> TaskCommand:
         text: Words as in a shell, such as "passkey --lengths 1024,2048".
 
     Raises:
-        UserError: The task is unknown, an option is wrong, or the words name a model or a folder, which the study does.
+        UserError: The task is unknown, an option is wrong, or the words name a model or a folder, which the study chooses.
     """
     given = f"{flag('evaluate')} {text!r}"
     try:

@@ -18,7 +18,7 @@ Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich; où l'été
 
 
 def tokenizer_difference(ours: Tokenizer, theirs: Tokenizer, text: str = "") -> str | None:
-    """Return how two tokenizers differ, or None if the second one seems to read all ids of the first one as meant.
+    """Return how two tokenizers differ, or None if the second one reads the ids of the first one alike.
 
     Tokenizers of different formats can be equal. Theirs may have more tokens, if texts do not contain them.
 
